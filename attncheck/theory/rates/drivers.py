@@ -224,7 +224,7 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of the keys of one group, or of each group in turn, and the factor that covers all groups."""
+        """Return deviations of keys, of one group or of each group in turn, and the factor that covers all groups."""
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0

@@ -94,10 +94,10 @@ def finite_width_law(
 class FiniteWidthLaw(SymmetricLaw):
     """Law of one neuron of the output at finite width, with the methods of `LimitLaw`.
 
-    The law is a scale mixture of normals: given inputs, scores and values, y is normal. Draws of its conditional variance
-    estimate the difference from the limit, with the same score normals for both laws, and with control variates of
-    known mean. Every ``…_error`` is four standard errors, and infinite where too few draws contribute (see `cdf_error`
-    and `excess_kurtosis_error`).
+    The law is a scale mixture of normals: given inputs, scores and values, y is normal. Draws of its conditional
+    variance estimate the difference from the limit, with the same score normals for both laws, and with control
+    variates of known mean. Every ``…_error`` is four standard errors, and infinite where too few draws contribute (see
+    `cdf_error` and `excess_kurtosis_error`).
 
     With scores divided by n and a linear or relu map, the limit is 0. The law is then computed for √ν y, where ν is n
     or head_dim: this is the output of the same layer with 1/√n.
@@ -179,8 +179,8 @@ class FiniteWidthLaw(SymmetricLaw):
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `cdf` and `sf`.
 
-        The error is infinite where the tail beyond ±t differs from the limit's by more than a factor √(draws/20), 14 for
-        4096 draws: fewer than twenty draws then determine the tail.
+        The error is infinite where the tail beyond ±t differs from the limit's by more than a factor √(draws/20), 14
+        for 4096 draws: fewer than twenty draws then determine the tail.
         """
         t = check_points(t)
         gap = self.gap(position)

@@ -1,7 +1,7 @@
 """Outputs and scores as mixtures of normals, with their conditional variances.
 
-Let G = F Fᵀ be the Gram matrix of the inputs, T_K and T_V the Bartlett factors of a head's keys and values, and ν = n or
-head_dim. Row i of the scores P of a head is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ, with a row N of normals. Given P, y_i has
+Let G = F Fᵀ be the Gram matrix of the inputs, T_K and T_V the Bartlett factors of a head's keys and values, and ν = n
+or head_dim. Row i of the scores P of a head is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ, with a row N of normals. Given P, y_i has
 variance c Σ_a |A_a F T_V/√ν|², with row A_a of the attention weights of head a.
 
 Scores divided by n, and outputs of homogeneous maps of such scores, are 0 in the limit. In every draw they are ν^{-1/2}
@@ -201,8 +201,8 @@ _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 class FixedHeads:
     """Output or score of a layer with a head_dim, at its width compared with infinite width.
 
-    At infinite width, the keys and values of a head still vary by a factor √(χ²_ν/ν) each. These factors are computed from
-    further score normals.
+    At infinite width, the keys and values of a head still vary by a factor √(χ²_ν/ν) each. These factors are computed
+    from further score normals.
     """
 
     marginal: OutputEntry | ScoreEntry

@@ -1,9 +1,9 @@
 """Difference between the law of a sum of independent terms and its limit.
 
 Given coefficients c, the sum Σ c_k w_k of independent w_k with characteristic function cf has variance v = Σ c_k² and
-characteristic function Π cf(τ c_k). Its law is stored as that of √v N, a measure of v, plus a correction
-Π cf(τ c_k) - e^{-τ²v/2}. The correction is averaged in bins of v, at frequencies in units of 1/√v: it then decays equally
-fast for every v, and far tails keep their relative accuracy.
+characteristic function Π cf(τ c_k). Its law is stored as that of √v N, a measure of v, plus a correction Π cf(τ c_k) -
+e^{-τ²v/2}. The correction is averaged in bins of v, at frequencies in units of 1/√v: it then decays equally fast for
+every v, and far tails keep their relative accuracy.
 """
 
 from __future__ import annotations

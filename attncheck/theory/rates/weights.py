@@ -1,7 +1,7 @@
 """Outputs and scores of layers with non-normal i.i.d. weights, with one matrix integrated out.
 
-Given all matrices except W^O, an output is a sum of independent terms; given all except W^Q, so is a score. Both laws are
-a `SumDeviation` over draws of the other matrices.
+Given all matrices except W^O, an output is a sum of independent terms; given all except W^Q, so is a score. Both laws
+are a `SumDeviation` over draws of the other matrices.
 
 Control variates have mean 0 under any law: inner products minus their conditional expectations, odd functions of
 scores, and the squared sum of squares of scores, corrected by the fourth cumulant of W^Q. Half of the draws start

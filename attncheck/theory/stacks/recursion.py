@@ -95,9 +95,9 @@ def recur(
 ) -> Recursion:
     """Return the limit's covariances of the streams, given the `normals` of the scores.
 
-    Two kinds of changes, multiplied by `share`, are added: `lengths`, (size,), relative changes of the covariance of the
-    h^i, and each layer's `deviations`. With `averaged`, means over draws replace covariances: a wrong recursion, to test
-    against.
+    Two kinds of changes, multiplied by `share`, are added: `lengths`, (size,), relative changes of the covariance of
+    the h^i, and each layer's `deviations`. With `averaged`, means over draws replace covariances: a wrong recursion, to
+    test against.
 
     Examples
     --------
