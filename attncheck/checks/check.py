@@ -53,7 +53,7 @@ class BaseSetting(Generic[_Case]):
 
 
 class Setting(BaseSetting[AttentionLayer]):
-    """Properties of a test of a layer."""
+    """Properties of a test of a layer that are known before any draw."""
 
     @property
     def layer(self) -> AttentionLayer:
@@ -73,7 +73,7 @@ class Setting(BaseSetting[AttentionLayer]):
 
     @property
     def score_entries(self) -> int:
-        """Number of whitened entries of one head's scores."""
+        """Number of whitened entries of one head's scores in a draw."""
         layer = self.layer
         seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
         if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
@@ -228,9 +228,9 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the draws for a look of at most `cap` draws, or None if it is not worth taking.
+        """Return the draws to take in a look, at most `cap`, or None if no look is worth taking.
 
-        This is `size`, or about `cap` if only the coarsest effect is detectable.
+        This is `size` if that is at most `cap`, else about `cap` if the coarsest effect is then detectable.
         """
         size = self.size(setting, level, power, cap)
         if size is not None or self.alternative.coarsest is None:

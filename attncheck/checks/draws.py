@@ -191,7 +191,7 @@ def _mean_square(residual: Residual) -> FloatArray:
 
 
 def _few_values(setting: Setting) -> str:
-    """Exclude two-valued weights and saturating inputs, whose numbers coincide by chance."""
+    """Return the reason to exclude two-valued weights with saturating inputs: numbers may coincide by chance."""
     if setting.weights.continuous or linear(setting.layer):
         return ""
     return "two-valued weights and saturating inputs may repeat numbers by chance"

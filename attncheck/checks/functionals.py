@@ -147,7 +147,7 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
 
 
 def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the correlation of the inputs' products x xᵀ with their Gram matrix X Xᵀ/n.
+    """Return the correlation of the products x xᵀ of two neurons' inputs with the Gram matrix X Xᵀ/n of all.
 
     Diagonal and off-diagonal entries are centred separately.
     """

@@ -95,7 +95,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the marginals whose laws are computed from the same draws as this one's."""
+    """Return the marginals whose laws are computed from the same draws as that of `marginal`."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)

@@ -1,6 +1,7 @@
 """Whitening by conditional covariances, including singular ones.
 
-Directions are dropped by eigenvalues of the covariance, never by the residual itself, whose law stays exact.
+Directions are dropped by eigenvalues of the covariance, never by the residual itself, so that the law of the residual
+stays exact.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
 
 
 def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Return normal scores of the factors of (draws, r, r) matrices, and a mask."""
+    """Return the Bartlett factors of (draws, r, r) matrices as normal scores, and a mask of the entries to use."""
     rank = wishart.shape[-1]
     columns = min(rank, dof)
     factor = _semi_cholesky(wishart, columns, dof * rounding)

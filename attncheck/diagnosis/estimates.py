@@ -70,7 +70,7 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value; False if it covers impossible negative values."""
+        """Whether the interval excludes the declared value; False if it extends to impossible negative values."""
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
@@ -192,7 +192,7 @@ def _mean(name: str, values: FloatArray, declared: float, ratio: bool = False) -
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
-    """Compare with a larger sample of the exact law, including its error in the interval."""
+    """Compare the mean with that of a larger sample of the exact law; the interval includes the errors of both."""
     half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive, source = float(ours.mean()), bool((ours >= 0.0).all()), "by draws of the exact law"
     return _around(name, mean, half, float(theirs.mean()), positive=positive, source=source)

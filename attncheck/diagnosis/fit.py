@@ -234,7 +234,7 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
 def _scale(
     placed: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
 ) -> _FittedScale:
-    """Return the factor between the sample's sizes and a simulator's."""
+    """Return the factor between the sizes of the samples and those of draws from a simulator."""
     of_layers, variances = [], []
     for number, each in enumerate(placed):
         rng = np.random.default_rng([number, *seed.generate_state(4)])

@@ -17,7 +17,7 @@ from attncheck.diagnosis.finding import SCORES, WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 
-# Maximum lengths at which positions are changed one after another, and exchanged in pairs.
+# Maximum numbers of positions for changing positions one after another, and for exchanging them in pairs.
 _MOST, _EXCHANGED = 16, 6
 
 

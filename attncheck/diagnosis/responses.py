@@ -98,7 +98,7 @@ def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Finding]]]) -> 
 
 
 def _exact(pair: Pair) -> bool:
-    """Return whether equal calls give equal answers, in more than half precision."""
+    """Return whether equal calls give equal answers, and these have more than half precision."""
     with contextlib.suppress(InputError):
         usual, again = pair.usual[0], pair.subject(pair.inputs)
         return not (usual.coarse or any(each.any() for each in usual.changes(again)))

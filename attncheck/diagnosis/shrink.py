@@ -25,8 +25,8 @@ _COST_SHARE = 10
 def shrink(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> Case | None:
     """Return a smaller layer or program on which `check` is also violated, or None.
 
-    Simplifications are tried in turn and kept if still violated, on separate streams at a tenth of the cost of a look.
-    The result illustrates a verdict and is not one.
+    Simplifications are tried in turn, and kept if the check is still violated, on separate streams at a tenth of the
+    cost of a look. The result illustrates a verdict and is not one.
     """
     current = item.case
     tried: set[Case] = {current}

@@ -137,9 +137,9 @@ class Uniform(Family):
 class TwoSample(Family):
     """Two samples from one law under the null.
 
-    The two-sample Kolmogorov–Smirnov test with the limiting law at the effective size n·m/(n + m). For sizes from
-    20 to 3000 p-values are never too small below 0.05, and at most 3% too small above; SciPy's ``method="asymp"``
-    is up to 1.6 times too small. Ties only enlarge p-values.
+    This is the two-sample Kolmogorov–Smirnov test, with p-values from the limiting law at the effective size n·m/(n +
+    m). For sizes from 20 to 3000, p-values are never too small below 0.05, and at most 3% too small above; SciPy's
+    ``method="asymp"`` is up to 1.6 times too small. Ties only enlarge p-values.
 
     To allow for single precision, each value moves in favour of the null by 4e-6 times the largest of its own size,
     the size that a tenth of the values exceeds, and `unit`.
@@ -181,7 +181,7 @@ class TwoSample(Family):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of another law."""
+        """Whether effects of blocks can be compared with those of blocks of another law."""
         return self.per_draw == 1
 
     @property

@@ -185,7 +185,7 @@ def _merged(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
-    """Select one mark in ``2**times`` by the leading bits of a product."""
+    """Select about one mark in ``2**times`` by the leading bits of a product."""
     mixed = marks * np.uint64(0x9E3779B97F4A7C15)
     return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks
 

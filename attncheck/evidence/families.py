@@ -64,7 +64,7 @@ class Scale(Family):
         check_number("dof", self.dof, "pass the degrees of freedom of one draw, e.g. dof=64", above=0.0)
 
     def plannable(self, effect: float) -> float:
-        """Return the nearest effect that `power` accepts."""
+        """Return the effect nearest to `effect` that `power` accepts."""
         return max(effect, 1e-9)
 
     def test(self, squares: ArrayLike, dof: ArrayLike | None = None) -> Outcome:

@@ -148,7 +148,7 @@ class Family(ABC):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of a reference of another law."""
+        """Whether effects of blocks can be compared with those of blocks of another law."""
         return False
 
     @property
@@ -162,7 +162,7 @@ class Family(ABC):
         return False
 
     def plannable(self, effect: float) -> float:
-        """Return the nearest effect that `power` accepts."""
+        """Return the effect nearest to `effect` that `power` accepts."""
         return effect
 
     @abstractmethod

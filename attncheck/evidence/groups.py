@@ -113,7 +113,7 @@ def _above(one: float, other: float, tail: float) -> float:
 
 @dataclass(frozen=True)
 class WithinGroups(Association):
-    """Association within groups: weights are centred in each group, so that scales may differ between groups.
+    """Association within groups: weights are centred in each group, so that groups may differ in scale.
 
     Examples
     --------

@@ -169,7 +169,7 @@ class Conclusion:
         return replace(self, findings=(*own, *(each for each in self.findings if each.part == "completeness")))
 
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
-        """Return a copy with the run's own final verdict as a further finding, unless consistent or found already.
+        """Return a copy with the run's own final verdict added as a finding, unless it is a pass or found already.
 
         Examples
         --------
@@ -295,7 +295,7 @@ def _uneven(uniformity: Outcome | None, level: float) -> list[Finding]:
 
 
 def _names(ids: Iterable[str]) -> list[str]:
-    """Return the distinct names of ids, without cases."""
+    """Return the distinct names of ids, without their case keys."""
     return list(dict.fromkeys(_CASE.sub("", id) for id in ids))
 
 

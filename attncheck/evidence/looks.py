@@ -114,7 +114,7 @@ def _first_three(evaluate: Evaluator, statistics: Iterable[str], level: float) -
 def _take(
     evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...], seen: Mapping[str, list[Outcome]]
 ) -> None:
-    """Add the outcomes of a look at some statistics, if any."""
+    """Add the outcomes of a look at `names`, if any, to `seen`."""
     answers = evaluate(look, factor, names) if names else {}
     if set(answers) != set(names):
         problem = f"must have the names {sorted(names)}"

@@ -97,7 +97,7 @@ class CasePool:
 
 
 def pools_of(results: Iterable[Result]) -> list[CasePool]:
-    """Return the pools of results on single cases; pools of a check with equal cases count once."""
+    """Return the pools of results on single cases; of several pools of a check with the same cases, only the first."""
     examined: dict[str, list[Result]] = {}
     # Two tests of one property may examine the same cases.
     for result in {one.id: one for one in sorted(results, key=lambda one: one.id)}.values():

@@ -36,8 +36,8 @@ class Profile:
     fixed_programs, program_examples : int
         Numbers of programs of `attncheck.programs.EXAMPLES`, and of random programs.
     program_entries, entries : int
-        Maximum weight entries of a look at one program or layer. They limit its draws to this number divided by the
-        case's `weight_entries`.
+        Maximum weight entries of a look at one program or layer: the number of draws times the case's
+        `weight_entries`.
     drawn : int
         Number of random layers or stacks in a user's test.
     most_draws : int
@@ -63,7 +63,7 @@ class Profile:
 
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
-        """The fixed layers that every property of layers visits."""
+        """The fixed layers on which every property of layers is tested."""
         return ANCHORS[: self.fixed_cases] + REGIME_ANCHORS[: self.regimes]
 
     def affordable(self, case: Case) -> int:

@@ -133,7 +133,7 @@ def _allowance(setting: ProgramSetting) -> float:
 
 
 def _unless(found: Callable[[ProgramCase], object], missing: str) -> Callable[[ProgramSetting], str]:
-    """Return the exclusion of cases without a limit or three widths, or for which `found` returns None."""
+    """Return the exclusion of cases that have no limit or no three widths, or for which `found` returns None."""
     return lambda setting: several_widths(setting) or no_limit(setting) or ("" if found(setting.case) else missing)
 
 

@@ -27,7 +27,7 @@ _LOST = 0.4
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """The uses of one matrix: indices of its inputs and images among the vectors."""
+    """The uses of one matrix: indices of its inputs and images among the program's vectors."""
 
     weight: Weight
     inputs: tuple[int, ...]
@@ -187,7 +187,7 @@ def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArra
 
 
 def given_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
-    """Return the covariance of the scores given the vectors and one side of each, (draws, scores, scores)."""
+    """Return the covariance of the scores given the vectors and one side of each score, (draws, scores, scores)."""
 
     def entry(one: Score, other: Score, products: Products) -> FloatArray | float:
         (mine, theirs) = (sides[score] for score in (one, other))

@@ -323,7 +323,10 @@ def _derivatives(kernel: FloatArray, u: _RowValues, x: _RowValues) -> FloatArray
 
 
 def _hermite(at: FloatArray, at_ends: int, order: int = 0) -> FloatArray:
-    """Return weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the interpolant, or its derivative."""
+    """Return the weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the interpolant at the points `at`.
+
+    `at_ends` derivatives are used at ±1. With `order` 1, the weights are those of the interpolant's derivative.
+    """
     kept = [3 * place + n for place in range(3) for n in range(_ORDERS if place == 1 else at_ends)]
     powers = np.arange(len(kept))
     conditions = []

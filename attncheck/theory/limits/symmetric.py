@@ -99,8 +99,8 @@ class MixtureLaw(SymmetricLaw):
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of y^position at `t`; see `cdf` for parameters and errors.
 
-        If y is 0 with positive probability, the density of the continuous part. It is infinite at t = 0 for ReLU
-        attention and for linear attention with a single score (one head, kernel of rank one).
+        If y is 0 with positive probability, this is the density of the continuous part. It is infinite at t = 0 for
+        ReLU attention and for linear attention with a single score (one head, kernel of rank one).
         """
         t = check_points(t)
         value = self.mixture(position).density(np.abs(t))

@@ -7,7 +7,7 @@ controls
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
 have means known from the moments of δ: the first term of the expansion in 1/n. The remainder is of order n^{-3/2}.
-E Q is unknown at a kink, where second differences are too noisy, or with too many directions.
+The mean of Q is not computed at a kink, where second differences are too noisy, or with too many directions.
 """
 
 from __future__ import annotations

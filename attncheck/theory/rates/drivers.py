@@ -44,9 +44,9 @@ class Drivers:
     Attributes
     ----------
     gram : ndarray, shape (draws, m, m)
-        Before normalisation; with ones as one more vector for layer norm.
+        Gram matrices before normalisation; for layer norm, with ones as one more vector.
     keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
-        Matrices if heads share them.
+        Variables χ²_ν/ν, or Wishart matrices over ν if heads share them.
     """
 
     gram: FloatArray
@@ -128,7 +128,7 @@ class Fluctuations:
         return np.asarray(factor @ factor.swapaxes(-1, -2) / dof)
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
-        """Return E[G] given ‖h‖²/n, (radii, m, m), or m + 1 with ones."""
+        """Return E[G] given each ‖h‖²/n, (radii, m, m), with m + 1 in place of m if ones are appended."""
         phi = nonlinearity.of_inputs(self.layer.inputs)
         covariances = [self._covariance(radius) for radius in radii]
         kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])

@@ -91,7 +91,7 @@ class OutputEntry:
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return the conditional variances c Σ_a |A_a B_V|² of the output, (draws, points)."""
+        """Return the conditional variances c Σ_a |A_a F T_V/√ν|² of the output, (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
         # A single draw of Gram matrices is used for all draws.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))

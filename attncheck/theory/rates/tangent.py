@@ -317,7 +317,7 @@ class _Entry:
         )
 
     def _across(self, batch: tuple[int, ...], rows: int, rng: np.random.Generator) -> FloatArray:
-        """Draw centred Wishart matrices of orthogonal directions, over ν."""
+        """Draw centred Wishart matrices of the orthogonal directions, divided by ν."""
         left = self.layer.head_width - self._seen
         if left == 0:
             return np.zeros((*batch, rows, rows))
