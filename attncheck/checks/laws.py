@@ -37,7 +37,7 @@ _TAIL_ENTRIES = 100_000_000
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
 _SPAN = 6.0
-# With probability 1 - e^-18, the variances that N draws miss have probability at most _UNSEEN/N.
+# With probability 1 - e^-18, variances above all N drawn ones have probability at most _UNSEEN/N.
 _UNSEEN = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.

@@ -16,7 +16,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 
 # Bound for normal scores: Φ(-37) is about the smallest float.
 _LARGEST_SCORE = 37.0
-# A lower tail below this is smaller than the upper one despite rounding.
+# A lower tail probability below this is smaller than the upper one despite rounding.
 _PLAINLY = 0.49
 # Maximum rounding error of whitened Gram matrices whose factors are used.
 _LEGIBLE = 1e-4
@@ -165,7 +165,7 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
     ranks = kept.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
-        # A single number has no absolute rounding error.
+        # A matrix of rank 1 is a single number here, which has a small relative error.
         lost = rounding[np.nonzero(where)[0]] * (rank > 1)
         factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, lost)
         # Boolean indexing copies, so write the block through an explicit index.

@@ -240,7 +240,7 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 
 
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
-    """Return a simulator that scales the scores only if queries and keys are tied, and calls `untied` otherwise."""
+    """Return a simulator with scaled scores if queries and keys are tied, which draws by `untied` otherwise."""
 
     def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
         return factors[layer] * dot_products(layer, made, rng)

@@ -34,7 +34,7 @@ _QUANTILE = 3.29
 _DIGITS = (3, 4, 5, 6)
 # Maximum distance between compared positions, if position vectors correlate them.
 _STEPS = 3
-# Distance of a correlation from 0 that is no chance, in standard errors.
+# Distance of a correlation from 0 that chance does not explain, in standard errors.
 _CLEAR = 6.6
 # Maximum numbers shown in a message, and distances between draws in a plot besides those found.
 _SHOWN, _NEAR = 8, 12

@@ -78,7 +78,7 @@ def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
 def _hint(result: Result, diagnosis: Sequence[str]) -> str:
     """Return the hint of a violated result, or that the scale is wrong if its check assumes a correct scale."""
     estimate, whose = _SHAPES.get(result.check, ("", ""))
-    # A number follows the estimate's name.
+    # A sentence on the estimate gives a number after the estimate's name.
     if estimate and any(re.match(rf"{estimate} [\d.-]", sentence) for sentence in diagnosis):
         return f"the scale of {whose} differs from the declared one"
     return result.hint

@@ -129,7 +129,7 @@ def domain_of(name: str) -> Domain:
 
 
 def case_of(name: str, described: Any, width: int) -> Case:
-    """Return the case of a layer, or of a program at the widths of a property, or at `width` if it needs only one."""
+    """Return the case of a layer, or of a program at the widths of a property, or at `width` if one suffices."""
     if not isinstance(described, Program):
         case: Case = described
         return case

@@ -26,7 +26,7 @@ from attncheck.theory.limits.rows import scrambled_normals
 
 # Maximum number of entries of the inputs X in memory.
 _HELD_ENTRIES = 2**21
-# Numbers of Gauss nodes in ‖h‖²/n, and of points at each node for fourth moments.
+# Numbers of Gauss nodes in ‖h‖²/n for fourth moments and for means, and of points at each node.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12

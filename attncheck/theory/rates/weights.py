@@ -43,7 +43,7 @@ _LITERAL = 3
 _BLOCK = 2**21
 # Range of the variances, relative to the limit's mean.
 _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
-# Increase of E ‖h‖², in its standard deviations, in the half of the draws with a longer h.
+# Increase of the mean of ‖h‖², in standard deviations of ‖h‖², in the half of the draws with a longer h.
 _LONGER = 1.0
 # Rows of scores made from one matrix W^Q by flipping signs at random.
 _SIGNS = 4
