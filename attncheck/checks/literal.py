@@ -35,8 +35,8 @@ _SINGLE = float(np.finfo(np.float32).eps)
 class LiteralReference(Reference):
     """Literal draws with weights of the laws `laws`, `RATIO` per draw of the subject.
 
-    They are reduced to the fields and precision of the subject's sample `like`. `blocks` gives the draws per block, by
-    property.
+    The draws are reduced to the fields and precision of the subject's sample `like`. `blocks` gives the draws per
+    block, by property.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)

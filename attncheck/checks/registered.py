@@ -59,7 +59,7 @@ def add(registration: Registration) -> None:
 
 
 def registrations() -> tuple[Registration, ...]:
-    """Return the registered checks, by name; installed packages are imported first.
+    """Return the registered checks, sorted by name, after importing installed packages that register checks.
 
     Raises
     ------

@@ -27,7 +27,7 @@ def observe(
     rng: np.random.Generator,
     seed: np.random.SeedSequence,
 ) -> dict[str, Outcome]:
-    """Take one look at `factor` times the planned size, with streams `rng` of the subject and `seed` of the reference.
+    """Take one look at `factor` times the planned size; `rng` is the subject's stream, `seed` that of the reference.
 
     A check's draws do not depend on the other checks.
     """

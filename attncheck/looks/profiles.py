@@ -9,7 +9,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.regimes import REGIMES
 
-#: Layers that reveal faults well: more positions than width, tiny, paper-like, wide, and one position.
+#: Layers that reveal faults well: standard, narrow, one position, causal with groups, many heads, and wide.
 ANCHORS: tuple[AttentionLayer, ...] = (
     REGIMES["standard"].layer,
     AttentionLayer(width=8, seq_len=4, num_heads=2),

@@ -59,7 +59,7 @@ class PilotResult:
         return None if size is None else size * self.check.draws_per_unit
 
     def chance(self, profile: Profile, size: int, effect: float) -> float:
-        """Return the chance of a violated verdict at a true effect."""
+        """Return the chance of a violated verdict if `effect` is the true effect and a look has `size` draws."""
         per_look = self._power(profile, size, effect)
         return detection(per_look, self._power(profile, 8 * size, effect))
 

@@ -178,7 +178,7 @@ class OneRow:
         return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 
     def _contract(self, first: FloatArray, second: FloatArray) -> float:
-        """Return the inner product of two tensors, with the kernel as the form in each index."""
+        """Return the inner product of two tensors, with the kernel as the inner product in each index."""
         for _ in range(first.ndim):
             first = np.tensordot(first, self.kernel, axes=(0, 0))
         return float((first * second).sum())

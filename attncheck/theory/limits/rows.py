@@ -169,7 +169,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return points of all proposals by their shares, (points, dimension); all proposals use the same first normals."""
+    """Return points of all proposals in proportion to their shares, (points, dimension), from the same normals."""
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
     normals = scrambled_normals(dimension, count, rng)
     counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]

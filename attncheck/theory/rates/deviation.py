@@ -246,7 +246,7 @@ class _Repetition:
     def draw(
         cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
     ) -> _Repetition:
-        """Draw score normals and deviations."""
+        """Draw score normals and deviations, and return their sums."""
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         limiting = marginal.variances(fluctuations.limits, lines.normals, limit=True)
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T

@@ -190,7 +190,7 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
 
 
 def _check_finite(width: float | None, reference: str, layer: AttentionLayer, weights: str) -> None:
-    """Raise `InputError` for infinite width with a head_dim, where the law depends on non-Gaussian weights."""
+    """Raise `InputError` if infinite width with a head_dim is asked for, where the law depends on the weights' law."""
     remedy = 'pass reference="limit" and a finite width, or weights="gaussian"'
     for field, value, meant in (
         ("width", width, width == math.inf),

@@ -119,7 +119,7 @@ class Gap:
         return float(replicates.mean()), replicates
 
     def _kl(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return KL(finite ‖ limit), with ∫ Δf = 0 subtracted for precision."""
+        """Return KL(finite ‖ limit); Δf, whose integral is 0, is subtracted from the integrand for precision."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         share = np.maximum(mean / base, _LEAST_SHARE - 1.0)

@@ -276,7 +276,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the density of the limit; if the limit is 0, of the outputs' scaled limit."""
+        """Return the density of the limit or, if the limit is 0, of the limit of the rescaled outputs."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
