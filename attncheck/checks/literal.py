@@ -60,7 +60,7 @@ class LiteralReference(Reference):
         return kept if self.layer.rotary_base is not None else kept - {"keys"}
 
     def _draw(self) -> dict[str, FloatArray]:
-        """Draw in blocks to bound memory."""
+        """Return the fields of all literal draws, drawn in blocks to bound memory."""
         step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
         total, rng = RATIO * self.size, np.random.default_rng(self.seed)
         parts = [

@@ -216,7 +216,7 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
 
 
 def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Finding]:
-    """Yield what differs between heads, positions or neurons, and how draws of a call are correlated.
+    """Yield findings on scales that differ between heads, positions or neurons, and on correlated draws of a call.
 
     Scales are estimated relative to the declared ones. They differ if two 99.9% intervals do not overlap.
 

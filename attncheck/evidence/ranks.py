@@ -68,9 +68,9 @@ def rank_score(
     Parameters
     ----------
     rounding : callable
-        Difference up to which larger values count as equal.
+        Maps values to the differences up to which larger values count as equal to them.
     logarithms : bool
-        Whether values are logarithms, whose shift is the effect; otherwise it is in standard deviations.
+        Whether values are logarithms: the effect is then their shift, otherwise the shift in standard deviations.
     """
     count, others = ours.size, theirs.size
     total = count + others

@@ -66,7 +66,7 @@ def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting
 
 @contextlib.contextmanager
 def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
-    """Add check, subject and case to numerical errors."""
+    """Raise numerical errors as `InputError` with the names of check, subject and case."""
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:

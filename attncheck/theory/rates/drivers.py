@@ -65,7 +65,7 @@ class Drivers:
         return self.mapped(lambda values: values if len(values) == 1 else values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
-        """Return these values, one draw, plus `steps` times the deviations."""
+        """Return the values of this single draw plus `steps` times the deviations."""
 
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
             return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)

@@ -70,8 +70,8 @@ def _waves() -> ComplexArray:
 class CharacteristicGap:
     """Difference of the characteristic functions of two laws of mean 0.
 
-    `std` is their approximate standard deviation, `difference`, (repetitions, frequencies), complex at
-    ``frequencies(std)``.
+    `std` is their approximate standard deviation. `difference`, (repetitions, frequencies), is complex, with one column
+    for each of ``frequencies(std)``.
     """
 
     std: float

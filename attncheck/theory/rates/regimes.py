@@ -121,7 +121,7 @@ def _many_heads(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, Sca
 
 
 def _tied(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
-    """Return Gaussians of A K Aᵀ with A = softmax(σ_Qσ_K K), and with weights 1/s."""
+    """Return the normal laws with variances in proportion to A K Aᵀ, for A = softmax(σ_Qσ_K K) and for A = 1/s."""
     kernel = input_kernel(layer.inputs).matrix
     weights = np.exp(layer.query_std * layer.key_std * kernel[position])
     weights /= weights.sum()

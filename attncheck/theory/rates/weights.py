@@ -277,7 +277,7 @@ class SumEntry:
         return dataclasses.replace(gaussian, expansion=gaussian.expansion + added)
 
     def _of_outputs(self, position: int, cells: Cells) -> FloatArray:
-        """Return the contribution of the law of W^O, (cells + 1,)."""
+        """Return the contribution of the law of W^O to the first term of the expansion, (cells + 1,)."""
         head = kept_limit(self.layer).head_mixture(position)
         # The average below is E Σ_a u_a² g(v), with u_a the share of head a in v.
         size = float(head.weights @ head.variances**2)
