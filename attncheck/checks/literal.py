@@ -80,7 +80,7 @@ class LiteralReference(Reference):
 
 
 def for_any_law(check: Check) -> Check:
-    """Return a check that, for non-Gaussian weights, compares with literal draws unless its null holds for them."""
+    """Return the check; for non-Gaussian weights it compares with literal draws, unless its null holds for them too."""
     if check.kind != "exact" or check.any_weights:
         return check
     return dataclasses.replace(

@@ -75,7 +75,7 @@ class Repeats(Family):
         return CondensedData(_remembered, lambda *seen: conclude(*seen[:2]), _merged).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of any repeat among `size` draws, each with chance `alternative`."""
+        """Return the chance of any repeat among `size` draws, if each repeats with chance `alternative`."""
         return Count(0.0).power(alternative, size, level)
 
 

@@ -54,7 +54,7 @@ class _RowValues:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneRow:
-    """Integrals g and their derivatives, with `kernel` (s, s), at pairs of the standard deviations `stds` (m,)."""
+    """Integrals g(c) and their derivatives for rows with `kernel` (s, s), at pairs of standard deviations `stds` (m,)."""
 
     kernel: FloatArray
     stds: FloatArray
