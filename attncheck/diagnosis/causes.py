@@ -155,7 +155,7 @@ def stage_of(check: str) -> str:
 
 
 def sharpness(result: Result) -> float:
-    """Return an effect's distance from its declared value in half-widths of its interval; ratios count as logarithms."""
+    """Return an effect's distance from its declared value, in half-widths of its interval; by logarithms for ratios."""
     values = result.effect, result.low, result.high, result.null_effect
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):

@@ -1,8 +1,8 @@
 """Confidence bands for distribution functions, with the same local level at every point, half of it on each side.
 
 The local level is the largest at which the whole band holds with 99% chance. That chance is computed exactly for the
-given sample size: given their sum, the counts between points are independent Poisson variables, or binomial variables
-for the first of two samples, and are convolved.
+given sample size, by convolution: conditioned on their sum, counts between points are independent Poisson variables, or
+binomial variables for the first of two samples.
 """
 
 from __future__ import annotations

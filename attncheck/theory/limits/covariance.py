@@ -70,7 +70,7 @@ def infinite_heads_kernel(
     """Return the covariance of the Gaussian outputs with infinitely many heads.
 
     κ_ik = σ_V²σ_O² Σ_jl E[A_ij A_kl] K_jl, A the attention weights of scores G with
-    Cov(G_ij, G_kl) = σ_Q²σ_K² K_ik K_jl (Hron et al. 2020, scores divided by √n). With H heads it is the mean of
+    Cov(G_ij, G_kl) = σ_Q²σ_K² K_ik K_jl (Hron et al. 2020, scores divided by √n). With H heads, κ is the mean of
     the random covariance S.
 
     Parameters

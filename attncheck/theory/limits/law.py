@@ -158,7 +158,7 @@ class LimitLaw(MixtureLaw):
         return covariance.conditional_covariance(layer, self.kernel.matrix, given)
 
     def conditional_variance(self, scores: ArrayLike, position: int = 0) -> FloatArray:
-        """Return v = S_ii(p) from one row of scores per head.
+        """Return the conditional variance v = S_ii(p) of y^position from one row of scores per head.
 
         Parameters
         ----------

@@ -54,7 +54,7 @@ class _RowValues:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneRow:
-    """Integrals g(c) and their derivatives for rows with `kernel` (s, s), at pairs of standard deviations `stds` (m,)."""
+    """Integrals g(c) and their derivatives for rows with `kernel` (s, s) and pairs of standard deviations in `stds`."""
 
     kernel: FloatArray
     stds: FloatArray
