@@ -70,7 +70,7 @@ def error_rates(
     profile : Profile
         Profile that gives layers and sizes of looks.
     looks, seeds : int
-        Small independent looks for false alarms, and looks that verify the power, per layer.
+        Numbers per layer of small independent looks for false alarms, and of looks that verify the power.
     seed : int
     subject : Any
         Correct simulator.

@@ -36,7 +36,7 @@ LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 
 def draws_for(check: Check, setting: Setting) -> int:
-    """Return the draws of a small sample, a fifth above the family's minimum."""
+    """Return the draws of a small sample: enough for `DRAWS` observations per call and 6/5 of the family's minimum."""
     return max(DRAWS * check.calls, check.family(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
 
@@ -156,7 +156,7 @@ def references_of(reference: Reference, size: int, derived: Sequence[str] = ()) 
 class Calibration:
     """First-look p-values of one check on correct samples, (replications,).
 
-    They should be uniform if ``uniform``; otherwise they may be larger.
+    The p-values should be uniform if ``uniform`` is True; otherwise they may be stochastically larger.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""Checks: each one a statistic for a claim, with its null, its power and the data it needs.
+"""Checks: each tests one claim by a statistic, and has a null, a power and the arrays that it needs.
 
 The public names, for checks in other packages, are listed in ``attncheck.checks.public`` and imported on first use.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attncheck.checks.public import *  # noqa: F403  # what __getattr__ finds: type checkers see these names
+    from attncheck.checks.public import *  # noqa: F403  # shows type checkers the names that __getattr__ finds
 else:
 
     def __getattr__(name: str) -> Any:
-        # Modules of this package import each other through it: their names, in lower case, must import nothing.
+        # The names of submodules (lower case) are looked up here too, and must not import `public`.
         if not name[0].isupper() and name != "register":
             raise AttributeError(f"module 'attncheck.checks' has no attribute {name!r}")
         import attncheck.checks.public as public

@@ -1,4 +1,4 @@
-"""Alternatives for single cases; effects common to all cases are detected by the pools."""
+"""Alternatives that checks must detect on a single case; pools detect smaller effects common to many cases."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from attncheck.checks.check import AlternativeOf
 
-# Kolmogorov distance to detect, and the largest one that is worth a look.
+# Kolmogorov distance to detect, and the largest one to settle for if that takes too many draws.
 _DISTANCE, _FAR = 0.07, 0.2
 # The same for correlations and smooth components.
 _CORRELATION, _STRONG = 0.14, 0.4
-# Correlation with one direction to detect, if each draw has many entries.
+# Correlation to detect if each draw contributes many entries.
 _ALONG = 0.07
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return the alternative of a wrong law, at a Kolmogorov distance beyond the reference law's error.
+    """Return the alternative of a law at Kolmogorov distance 0.07 plus `error`, the error of the reference law.
 
     Examples
     --------
@@ -26,7 +26,7 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
 
 
 def of_correlation(where: str = "") -> AlternativeOf[Any]:
-    """Return the alternative of a correlation; `where` says between what.
+    """Return the alternative of a correlation of 0.14; `where` completes its text, e.g. "between heads".
 
     Examples
     --------
@@ -37,7 +37,7 @@ def of_correlation(where: str = "") -> AlternativeOf[Any]:
 
 
 def of_direction(where: str = "") -> AlternativeOf[Any]:
-    """Return the alternative of a correlation with one direction, for many entries per draw."""
+    """Return the alternative of a correlation of 0.07, for checks with many entries per draw."""
     return _correlation(_ALONG, where)
 
 
@@ -57,10 +57,10 @@ def of_std() -> AlternativeOf[Any]:
 
 
 def of_spread() -> AlternativeOf[Any]:
-    """Return the alternative of a standard deviation off by 10%, as a smooth component."""
+    """Return the alternative of a standard deviation off by 10%: a second smooth component of 0.14."""
     return AlternativeOf.of("a standard deviation off by about 10%", _CORRELATION, coarsest=_STRONG)
 
 
 def of_kurtosis() -> AlternativeOf[Any]:
-    """Return the alternative of a fourth smooth component (kurtosis)."""
+    """Return the alternative of a wrong kurtosis: a fourth smooth component of 0.14."""
     return AlternativeOf.of(f"a fourth component of {_CORRELATION:g}", _CORRELATION, coarsest=_STRONG)

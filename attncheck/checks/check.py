@@ -36,7 +36,8 @@ _Reference = TypeVar("_Reference")
 class BaseSetting(Generic[_Case]):
     """Properties of a test that are known before any draw.
 
-    `repeatable` tells whether equal random generators give equal digits.
+    `exposed` names the arrays that the subject returns, `coordinates` is the number of neurons that it returns, and
+    `repeatable` tells whether it returns identical numbers for identically seeded generators.
     """
 
     case: _Case
@@ -52,7 +53,7 @@ class BaseSetting(Generic[_Case]):
 
 
 class Setting(BaseSetting[AttentionLayer]):
-    """Properties of a test of a layer."""
+    """Properties of a test of a layer that are known before any draw."""
 
     @property
     def layer(self) -> AttentionLayer:
@@ -72,7 +73,7 @@ class Setting(BaseSetting[AttentionLayer]):
 
     @property
     def score_entries(self) -> int:
-        """Number of whitened entries of one head's scores."""
+        """Number of whitened entries of one head's scores in a draw."""
         layer = self.layer
         seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
         if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
@@ -103,7 +104,7 @@ class AlternativeOf(Generic[_Setting]):
     effect : callable Setting -> float
         Effect in the unit of the check's family.
     coarsest : callable Setting -> float, optional
-        Largest effect worth a look if detecting `effect` takes too many draws. None: `effect`.
+        Larger effect to settle for if detecting `effect` takes too many draws. None: settle for no other.
     """
 
     text: str
@@ -129,7 +130,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     name : str
         Unique, ``property.statistic``.
     key : str
-        Permanent identifier in streams, records and digests: the name that the check had first.
+        Permanent identifier in streams, records and digests: the check's original name.
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}
@@ -145,11 +146,11 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     family : callable Setting -> Family
         Statistical family.
     measure : callable (Sample, Reference) -> tuple
-        Data for the family's test.
+        Function that computes the data for the family's test.
     hint : str
         Usual cause of a rejection.
     also : callable Setting -> str
-        Further cause in this setting, or empty.
+        Further cause of a rejection in this setting, or an empty string.
     requires : Requirement
         Requirement on the layer or program.
     excluded : callable Setting -> str
@@ -169,7 +170,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     of_weights : bool
         Whether attention weights can replace scores.
     fewest_draws : int
-        Minimum draws in a look, tested before the possibly slow `family` and `alternative`.
+        Minimum number of draws in a look; tested first, because `family` and `alternative` may be slow.
     revision : int
         Version of the statistic; its time series restarts when this changes.
     """
@@ -227,9 +228,9 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the draws for a look of at most `cap` draws, or None if it is not worth taking.
+        """Return the draws to take in a look, at most `cap`, or None if no look is worth taking.
 
-        This is `size`, or about `cap` if only the coarsest effect is detectable.
+        This is `size` if that is at most `cap`, else about `cap` if the coarsest effect is then detectable.
         """
         size = self.size(setting, level, power, cap)
         if size is not None or self.alternative.coarsest is None:
@@ -288,6 +289,6 @@ AnyCheck = CheckOf[Any, Any, Any]
 
 
 def by_weights(check: Check) -> Check:
-    """Return the check with attention weights allowed in place of scores, if it needs the output covariance."""
+    """Return the check; attention weights may replace scores that it needs for the outputs' covariance only."""
     given = {"scores", "value_gram"} <= check.needs or check.needs == {"outputs", "scores", "input_gram"}
     return dataclasses.replace(check, of_weights=True) if given and "key_gram" not in check.needs else check

@@ -34,7 +34,8 @@ class Claim:
     unseen : str
         What a consistent verdict does not show.
     variants : tuple of (str, object, str)
-        Field, value and statement for layers with a different claim; the first match applies.
+        Entries (field, value, statement): the statement for layers whose field has this value. The first match
+        applies.
     """
 
     name: str
@@ -62,10 +63,10 @@ class Claim:
 NOT_EXPOSED = "the subject does not expose "
 #: Reason for not examining a check that needs two neurons.
 ONE_NEURON = "the subject returns one neuron only"
-#: Reason for not examining checks of repeated numbers.
+#: Reason for not examining checks that count repeated numbers.
 TWO_VALUES = "two-valued weights may repeat numbers by chance"
 #: End of the reason for not examining a check with too few draws.
 LARGER = "a larger profile affords more"
 
-#: Claims in order of computation: a fault shows in its own claim and in later ones.
+#: Claims in the order in which a layer computes: a fault violates the claim on its own step, and later ones.
 CLAIMS = {claim.name: claim for claim in rows("claims", Claim)}

@@ -1,4 +1,4 @@
-"""Exactness: functionals of a draw compared with their exact law at the same width."""
+"""Exactness checks: compare functionals of a draw with their exact law at the same width."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from attncheck.methods import drawn_blocks
 
 (_ENERGY,) = (functional for functional in FUNCTIONALS if functional.name == "output_energy")
 _INPUTS_AND_GRAM = frozenset({"inputs", "input_gram"})
-# Maximum entries of literal matrices, and of scores, in a cheap draw.
+# Draws with at most this many entries of literal matrices, and of scores, are cheap.
 _CHEAP_WEIGHTS, _CHEAP_SCORES = 4_000, 64
-# Draws for the distance between the exact law and the matched Gaussian.
+# Number of draws for computing the distance between the exact law and the matched Gaussian.
 _DISTANCE_DRAWS = 10_000
 
 
@@ -105,7 +105,10 @@ def _of_layer(sample: Sample) -> tuple[AttentionLayer, Sample]:
 
 @functools.lru_cache(maxsize=256)
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
-    """Return the Kolmogorov distance of log Σ y² from its law for the matched Gaussian, minus sampling error."""
+    """Return the Kolmogorov distance of the exact law of log Σ y² from that of a Gaussian with equal covariance.
+
+    A bound on the sampling error is subtracted.
+    """
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)
     drawn = drawn_blocks(layer, size, seed=1, coordinates=neurons, grams=frozenset())

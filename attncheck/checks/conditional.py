@@ -37,7 +37,7 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair each draw's residual size with a fixed random mixture of the heads' shares in the covariance Σ_y."""
+    """Pair the size of each whitened output with a fixed random mixture of the heads' shares in its covariance."""
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights
     parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)

@@ -1,4 +1,4 @@
-"""Checks that draws of a call are independent and exchangeable, of a continuous law and of full precision."""
+"""Checks that the draws of a call are independent, exchangeable, continuously distributed and of full precision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
 _OUTPUTS = frozenset({"outputs"})
 #: Calls compared in a look.
 CALLS = 16
-# Number of calls: enough to reveal a matrix that all draws of a call share.
+# Number of calls that reveals a matrix shared by all draws of a call.
 _FEW_CALLS = 4
 # Single float32 numbers may coincide by chance. Draws of at least _NUMBERS distinct numbers do not, nor do runs of _RUN
 # draws of which at least _NUMBERS are nonzero.
@@ -45,7 +45,7 @@ def _output_sizes(sample: Sample) -> FloatArray:
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many disjoint pairs of neighbouring draws agree in sign."""
+    """Return how many disjoint pairs of neighbouring draws agree in sign, and the number of pairs."""
     sums = np.sign(sample.outputs.sum(axis=(1, 2)))
     pairs = sums[: len(sums) // 2 * 2].reshape(-1, 2)
     pairs = pairs[(pairs != 0).all(axis=1)]
@@ -108,7 +108,7 @@ def hashes(rows: FloatArray) -> NDArray[np.uint64]:
     (np.True_, np.False_)
     """
     digits = np.ascontiguousarray(rows + 0.0).view(np.uint64)
-    # Low bits of float32 values are 0, and a product never carries down into them.
+    # The low bits of float32 values are 0 and would stay 0 in products, so mix the high bits into them.
     folded = digits ^ (digits >> np.uint64(32))
     odd = np.random.default_rng(0).integers(2**63, size=rows.shape[-1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     return np.asarray((folded * odd).sum(axis=-1, dtype=np.uint64))
@@ -168,7 +168,7 @@ def _weights_apart(of: HeadMatrix) -> Check:
 
 
 def _of_call(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Reference], tuple[FloatArray, IntArray]]:
-    """Return the measure of the sizes of one call's draws, and their number."""
+    """Return the measure that gives the sizes of one call's draws, and the number of draws."""
     return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
 
 
@@ -191,7 +191,7 @@ def _mean_square(residual: Residual) -> FloatArray:
 
 
 def _few_values(setting: Setting) -> str:
-    """Exclude two-valued weights and saturating inputs, whose numbers coincide by chance."""
+    """Return the reason to exclude two-valued weights with saturating inputs: numbers may coincide by chance."""
     if setting.weights.continuous or linear(setting.layer):
         return ""
     return "two-valued weights and saturating inputs may repeat numbers by chance"
@@ -265,7 +265,7 @@ def _precision(field: str) -> Check:
 def _trend(
     name: str, what: str, needs: frozenset[str], alternative: Alternative, sizes: Callable[[Sample], FloatArray]
 ) -> Check:
-    """Return the check that one size per draw has no trend."""
+    """Return the check that the sizes of draws have no trend within a call; `sizes` gives one size per draw."""
     return _of_any_weights(
         name=name,
         needs=_OUTPUTS | needs,

@@ -1,10 +1,11 @@
 """Exclusions of score checks for layers with optional parts.
 
-`attncheck.checks.turned` whitens all visible scores of a head at once. If queries and keys are normalised, scores are
-not Gaussian given the keys.
+If queries and keys are normalised, scores are not Gaussian given the keys. Rotary positions do not change the law of
+keys, values and single scores given the inputs, but conditioning scores on keys then needs the keys themselves, not
+only their Gram matrices.
 
-Rotary positions do not change the law of keys, values and single scores given the inputs, but conditioning on keys then
-needs the keys themselves.
+If the scores cannot be whitened by rows and columns, `attncheck.checks.turned` whitens all visible scores of a head at
+once, for a limited number of positions.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from attncheck.checks.sample import whitens_jointly
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import offset_variance
 
-#: Maximum positions for whitening all scores of a head jointly, at a cost of s⁶ operations.
+#: Maximum number s of positions for whitening all scores of a head jointly, which takes s⁶ operations.
 MOST_POSITIONS = 16
 # Checks that whiten rows and columns of scores separately.
 _OF_MATRICES = {
     "scores.size": "the inputs alone do not whiten the scores",
     "scores.head_pairs": "whitened scores lack the axes along which a shared W_Q would show",
 }
-# Checks that take single scores as normal, given the inputs.
+# Checks that take single scores to be normal given inputs and keys.
 _OF_NORMALS = ("scores.marginal", "scores.spread", "scores.kurtosis", "outputs.limit_scores")
 
 
 def for_parts(check: Check) -> Check:
-    """Return a check that excludes layers with parts to which it does not apply."""
+    """Return the check, excluding layers with optional parts to which it does not apply."""
 
     def excluded(setting: Setting) -> str:
         return check.excluded(setting) or _reason(check, setting)

@@ -46,10 +46,10 @@ _Arrays = TypeVar("_Arrays")
 
 @dataclasses.dataclass(frozen=True)
 class FunctionalOf(Generic[_Described, _Arrays]):
-    """A number per draw, the arrays it needs and the layers or programs it requires.
+    """A number computed from each draw, with the arrays that it needs and the layers or programs to which it applies.
 
-    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms; 0
-    means the functional's own size). With `of_weights`, attention weights can replace scores.
+    `neurons` is the minimum number of neurons that the subject must return. `unit` is the scale of rounding errors: 1
+    for logarithms, or 0 for the size of the values themselves. With `of_weights`, attention weights can replace scores.
     """
 
     name: str
@@ -127,26 +127,27 @@ def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the log standard deviation of log |det P| over heads: smaller if they share keys."""
+    """Return the log standard deviation of log |det P| over heads: smaller if heads share keys."""
     return log(_log_volumes(arrays).std(axis=1))
 
 
 def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
     """Return the correlation between two heads of the log sizes of columns or rows of the scores P.
 
-    Columns correlate more if the heads share keys, rows if they share queries.
+    Columns correlate more if the heads share keys, rows if they share queries. With `groups`, the two heads belong to
+    different groups; otherwise they are neighbours.
     """
     seen = np.where(visible(layer), _scores(arrays), 0.0)
     sizes = log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
     sizes -= sizes.mean(axis=-1, keepdims=True)
     product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)
-    # Sizes that are equal up to rounding have no correlation.
+    # The correlation of sizes that are equal up to rounding is undefined and set to 0.
     told = (lengths > _ROUNDING).all(axis=1)
     return np.asarray(np.divide(product, np.sqrt(lengths.prod(axis=1)), out=np.zeros_like(product), where=told))
 
 
 def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the correlation of the inputs' products x xᵀ with their Gram matrix X Xᵀ/n.
+    """Return the correlation of the products x xᵀ of two neurons' inputs with the Gram matrix X Xᵀ/n of all.
 
     Diagonal and off-diagonal entries are centred separately.
     """
@@ -194,7 +195,7 @@ def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
     root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
     whitened = np.asarray(np.linalg.solve(root, several_neurons(arrays)), dtype=np.float64)
-    # Where outputs underflow, weights do too.
+    # Where outputs underflow, so do weights: the size of the whitened outputs is meaningless and set to 0.
     told = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
     return np.where(told, log_energy(whitened), 0.0)
 

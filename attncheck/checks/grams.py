@@ -1,4 +1,4 @@
-"""Gram matrices of keys or values: Wishart given the inputs, independent between groups of heads, equal within one."""
+"""Checks of the Gram matrices of keys and values: Wishart given the inputs, and shared within groups of heads only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
     prefix : str
         Beginning of the checks' names.
     claim : str
-        Claim of the checks of the law.
+        Claim of the checks of scale and law; the other checks have the claim "heads".
     of : HeadMatrix
         W_K or W_V.
     factors : callable

@@ -1,4 +1,4 @@
-"""Independence of the residuals of outputs and scores from everything they are conditioned on."""
+"""Checks that whitened outputs, scores and values are independent of inputs, scores and keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
 
 def standard(values: FloatArray) -> FloatArray:
-    """Standardise a weight; the null holds for any weight, but power assumes unit variance."""
+    """Standardise a variable; the null holds at any scale, but the power assumes unit variance."""
     if not values.size:
         return values
     spread = values.std()
@@ -38,7 +38,7 @@ def standard(values: FloatArray) -> FloatArray:
 
 
 def _sizes(residual: Residual, other: FloatArray) -> Pair:
-    """Pair residual sizes with another log size, standardised, skipping empty residuals."""
+    """Pair the sizes of residuals with `other`, standardised; draws with an empty residual are skipped."""
     seen = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
     return residual.energy_scores(1)[seen], standard(other[seen])
 
@@ -48,7 +48,7 @@ def _trace(sample: Sample) -> FloatArray:
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
-    """Pair each residual entry with a score."""
+    """Pair each residual entry with a score of the same draw."""
     residual = sample.output_residual
     scores = sample.told_scores[:, 0, -1]
     weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
@@ -61,7 +61,7 @@ def _output_inputs(sample: Sample, reference: Reference) -> Pair:
 
 
 def _score_inputs(sample: Sample, reference: Reference) -> Pair:
-    """Pair each whitened score with an input of its row."""
+    """Pair each whitened score with the first neuron's input at the position of its row."""
     residual = sample.whitened_scores
     weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
     return residual.flat(), weight[residual.kept]
@@ -80,7 +80,7 @@ def _whole(energies: Pair) -> FloatArray:
 
 
 def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure that pairs values with another matrix, by sizes summed over heads."""
+    """Return the measure that pairs the size of the value Grams with that of another matrix, both summed over heads."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         noise, weight = _whole(VALUE.energy(sample)), _whole(other(sample))
@@ -100,7 +100,7 @@ def _tie(
     claim: str = "independence",
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that a residual is uncorrelated with a variable."""
+    """Return the check that a residual is uncorrelated with another variable; `between` names the two."""
     noise, other = between
     return Check(
         name=f"independence.{name}",

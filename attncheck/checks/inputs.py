@@ -1,4 +1,4 @@
-"""Inputs x = φ(h + e), h a normal times √(χ²_n/n): all positions share the initial vector's length."""
+"""Checks of the inputs x = φ(h + e), with h a normal times a length √(χ²_n/n) that all positions share."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     """Return probability integral transforms of n tr G/σ², G the Gram matrix of inputs of n neurons and s positions.
 
-    Its law is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
+    The law of n tr G/σ² is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
     """
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)

@@ -28,7 +28,7 @@ _Method = Literal["collapsed", "limit"]
 
 #: Target error of a computed cdf; part of the allowance of every check that uses it.
 LAW_ERROR = 0.004
-# Extra draws, because the estimated error is itself uncertain.
+# Factor on the number of draws, because the estimated error is itself uncertain.
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
@@ -37,7 +37,7 @@ _TAIL_ENTRIES = 100_000_000
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
 _SPAN = 6.0
-# With probability 1 - e^-18, the variances that N draws miss have probability at most _UNSEEN/N.
+# With probability 1 - e^-18, variances above all N drawn ones have probability at most _UNSEEN/N.
 _UNSEEN = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
@@ -69,7 +69,7 @@ class MarginalLaw:
         return float(np.sqrt(self.mixture.mean()))
 
     def exceedance(self, multiple: float) -> float:
-        """Return an upper bound of P(|y| > multiple · std), allowing for error and unseen variances."""
+        """Return an upper bound of P(|y| > multiple · std), allowing for sampling error and variances not drawn."""
         tails: FloatArray = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
         mean = float(tails @ self.mixture.weights)
         second = float(tails**2 @ self.mixture.weights)
@@ -95,7 +95,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the marginals whose laws are computed from the same draws as this one's."""
+    """Return the marginals whose laws are computed from the same draws as that of `marginal`."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)
@@ -205,7 +205,7 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
 
 
 def _scales(law: MarginalLaw) -> list[float]:
-    """Return the standard deviation of a law and, if rare draws dominate it, the median conditional one."""
+    """Return the standard deviation of a law and, if rare draws dominate it, the median conditional deviation."""
     variances, weights = law.mixture.variances, law.mixture.weights
     order = np.argsort(variances)
     middle = np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())

@@ -35,8 +35,8 @@ _SINGLE = float(np.finfo(np.float32).eps)
 class LiteralReference(Reference):
     """Literal draws with weights of the laws `laws`, `RATIO` per draw of the subject.
 
-    They are reduced to the fields and precision of the subject's sample `like`. `blocks` gives the draws per block, by
-    property.
+    The draws are reduced to the fields and precision of the subject's sample `like`. `blocks` gives the draws per
+    block, by property.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)
@@ -60,7 +60,7 @@ class LiteralReference(Reference):
         return kept if self.layer.rotary_base is not None else kept - {"keys"}
 
     def _draw(self) -> dict[str, FloatArray]:
-        """Draw in blocks to bound memory."""
+        """Return the fields of all literal draws, drawn in blocks to bound memory."""
         step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
         total, rng = RATIO * self.size, np.random.default_rng(self.seed)
         parts = [
@@ -80,7 +80,7 @@ class LiteralReference(Reference):
 
 
 def for_any_law(check: Check) -> Check:
-    """Return a check that, for non-Gaussian weights, compares the subject with literal draws where needed."""
+    """Return the check; for non-Gaussian weights it compares with literal draws, unless its null holds for them too."""
     if check.kind != "exact" or check.any_weights:
         return check
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""The matrices W_Q, W_K and W_V of each head, as whitened scores, keys and values show them, and their scales."""
+"""Checks that W_Q, W_K and W_V have one scale in all heads, seen through whitened scores, keys and values."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, UNTIED,
 
 @dataclasses.dataclass(frozen=True)
 class HeadMatrix:
-    """A matrix that each head, or each group of heads, has.
+    """W_Q, W_K or W_V: a matrix drawn for each head or group of heads.
 
     Attributes
     ----------
     name : str
     images : str
-        What it makes: "scores", "keys" or "values".
+        What the matrix produces: "scores", "keys" or "values".
     needs : frozenset of str
-        Arrays that whitening the images needs.
+        Arrays needed to whiten the images.
     energy : callable Sample -> (squares, dof)
         Sums of squares of the whitened images, χ² given the inputs, and their degrees of freedom, (draws, matrices).
     count, dof : callable Setting -> int
         Number of matrices, and degrees of freedom of one of them in a draw.
     several : Requirement
-        That there are several.
+        Requirement that the layer has several such matrices.
     requires : Requirement
-        That it is a separate matrix.
+        Requirement that the matrix is not tied to another one.
     """
 
     name: str
@@ -75,7 +75,7 @@ KEY, VALUE = (
     )
     for name in ("key", "value")
 )
-#: All of them.
+#: W_Q, W_K and W_V.
 HEAD_MATRICES = (QUERY, KEY, VALUE)
 
 

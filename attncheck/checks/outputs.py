@@ -1,4 +1,4 @@
-"""Outputs: their law given scores and inputs, their law at the width, and their limit."""
+"""Checks of outputs: their law given scores and inputs, their law at finite width, and their limit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _score_scale(layer: AttentionLayer) -> float:
 
 
 def _tame(layer: AttentionLayer) -> bool:
-    """Return whether sigmoid weights practically never underflow throughout a draw."""
+    """Return whether practically no draw has sigmoid weights that all underflow; True for other attention maps."""
     wide = min(layer.width, layer.head_width) >= _WIDE
     return layer.attention_map != "sigmoid" or (wide and _score_scale(layer) <= _SMALL_SCORES)
 
@@ -217,7 +217,7 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
     return at_width, _limit_check(f"limit_{name}", name, needs, marginal, UNTIED)
 
 
-# Maximum distance at which the limit is tested.
+# Maximum distance of the law at this width from the limit for which checks of the limit run.
 _FAR = 0.05
 
 CHECKS = (

@@ -1,4 +1,4 @@
-"""Reference draws of the exact law, on a separate stream."""
+"""Reference draws of the exact law, from a separate random stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attncheck.simulators.linalg import bartlett
 
 #: Reference draws per draw of the subject.
 RATIO = 4
-# Must not coincide with the spawn keys of `functionals`.
+# Spawn key of the stream of `score_sizes`, different from all those of `functionals`.
 _SIZES_KEY = 2**31
 
 
@@ -27,10 +27,10 @@ _Case = TypeVar("_Case")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReferenceOf(abc.ABC, Generic[_Case]):
-    """Functionals of draws by another method, `RATIO` per draw of the subject.
+    """Functionals of draws by a reference method, with `RATIO` draws per draw of the subject.
 
-    The stream `seed` is independent of the subject's and of other looks. Only functionals in `wanted` are computed (all
-    if None); the draws do not depend on it.
+    `seed` is independent of the seeds of the subject and of other looks. Only functionals in `wanted` are computed (all
+    if None); `wanted` does not affect the draws.
     """
 
     case: _Case
@@ -62,7 +62,7 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
 
 
 class Reference(ReferenceOf[AttentionLayer]):
-    """Functionals of draws by the collapsed method, `RATIO` per draw of the subject; see `ReferenceOf`."""
+    """Functionals of draws by the collapsed method; see `ReferenceOf`."""
 
     @property
     def layer(self) -> AttentionLayer:

@@ -59,7 +59,7 @@ def add(registration: Registration) -> None:
 
 
 def registrations() -> tuple[Registration, ...]:
-    """Return the registered checks, by name; installed packages are imported first.
+    """Return the registered checks, sorted by name, after importing installed packages that register checks.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def is_in(registration: Registration, modules: Iterable[str]) -> bool:
 
 
 def modules_with(properties: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules to load in another process before it examines these properties."""
+    """Return the modules that another process must load to examine these properties."""
     names = set(properties)
     found = {each.module for each in registrations() if each.check.property_name in names}
     return tuple(sorted(found - {""}))

@@ -41,7 +41,7 @@ def register(
     Parameters
     ----------
     name : str
-        ``property.statistic``; checks of one property share draws. Properties of attncheck are not available.
+        ``property.statistic``; checks of one property share draws. attncheck's own properties cannot be used.
     null : str
         Null hypothesis, which holds for every correct simulator.
     alternative : Alternative

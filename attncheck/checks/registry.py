@@ -1,4 +1,4 @@
-"""Registry of checks: constants hold attncheck's own, functions add those registered by other packages."""
+"""Registry of checks: constants list attncheck's own checks; functions also cover those of other packages."""
 
 from __future__ import annotations
 

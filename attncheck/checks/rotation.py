@@ -75,9 +75,10 @@ def _partners(count: int) -> IntArray:
 
 
 def centred(weight: FloatArray, seen: BoolArray) -> FloatArray:
-    """Subtract from each entry of a weight its mean over the draws in which it is seen; 0 where it is not seen.
+    """Subtract from each entry of `weight` its mean over the draws in which it is seen; unseen entries become 0.
 
-    A wrong scale changes the means of noise and weight, but noise correlates with a centred weight only if dependent.
+    A wrong scale shifts the mean of the noise that `weight` multiplies. A centred weight is then still uncorrelated
+    with the noise, unless the two are dependent.
 
     Examples
     --------
@@ -89,9 +90,10 @@ def centred(weight: FloatArray, seen: BoolArray) -> FloatArray:
 
 
 def rotating_pairs(residual: Residual, axis: int) -> tuple[FloatArray, FloatArray]:
-    """Return noise and centred weight from disjoint pairs along an axis, rotating from draw to draw.
+    """Return one element of each pair along an axis (the noise), and the other one, centred (the weight).
 
-    No value is noise in one pair and weight in another, so the noise is i.i.d. N(0, 1) given the weight.
+    Pairs are disjoint and rotate from draw to draw. No value is noise in one pair and weight in another, so the noise
+    is i.i.d. N(0, 1) given the weight.
     """
     values, kept = np.moveaxis(residual.values, axis, 1), np.moveaxis(residual.kept, axis, 1)
     rounds = _partners(values.shape[1])

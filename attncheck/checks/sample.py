@@ -49,7 +49,7 @@ _AXES = {
     "attention": "heads and positions",
 }
 _GRAMS = ("input_gram", "key_gram", "value_gram")
-#: Larger numbers overflow in fourth powers.
+#: Largest accepted magnitude; products of three such numbers do not overflow.
 LARGEST = 1e100
 # Tolerance for asymmetry and negative diagonals of Gram matrices, relative to the largest diagonal entry.
 _ROUNDING = 1e-2
@@ -90,8 +90,8 @@ class Sample:
     ) -> Sample:
         """Validate the arrays returned by a subject.
 
-        Masked scores become −inf if they are placeholders: one constant, or only values below −1,000 typical scores,
-        such as −1e9 or P − 1e4.
+        Masked scores become −inf if they are placeholders: one constant, or only values below −1,000 times a
+        typical score, such as −1e9 or P − 1e4.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class Sample:
 
     @property
     def centred_scores(self) -> FloatArray:
-        """Scores minus the mean of what is added to them, (draws, heads, positions, positions)."""
+        """Scores minus the mean of the biases added to them, (draws, heads, positions, positions)."""
         scores, mean = self.need("scores"), mean_offset(self.layer)
         return scores - mean if mean.any() else scores
 

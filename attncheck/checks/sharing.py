@@ -1,4 +1,4 @@
-"""Illicit sharing of matrices: W_O with another matrix of its head, and W_Q between two of many heads."""
+"""Checks that W_O is not another matrix of its head, and that no two of many heads share W_Q."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def axes_of(matrices: FloatArray, kept: BoolArray) -> tuple[FloatArray, FloatArr
 
 
 def head_pairs(count: int) -> list[tuple[int, int]]:
-    """Return pairs of heads: all, or `MOST_PAIRS` with neighbours and halves first.
+    """Return all pairs of heads, or `MOST_PAIRS` of them, neighbours and heads `count // 2` apart first.
 
     Examples
     --------

@@ -2,8 +2,8 @@
 
 Given inputs and keys, P_ij = ν^{-1/2} q^i · R_{j-i} k^j is Gaussian with covariance
 σ_Q² G_ik ⟨R_{j-i} k^j, R_{l-k} k^l⟩/ν, where R is the rotation of rotary positions or the identity. Without rotation
-it is σ_Q² G_ik B_jl, with B the keys' Gram matrix, but the entries visible through a window are not a product of rows
-and columns.
+it is σ_Q² G_ik B_jl, with B the keys' Gram matrix, but the entries that a window mask leaves visible are not a
+product of rows and columns.
 """
 
 from __future__ import annotations

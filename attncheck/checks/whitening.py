@@ -1,6 +1,7 @@
 """Whitening by conditional covariances, including singular ones.
 
-Directions are dropped by eigenvalues of the covariance, never by the residual itself, so its law stays exact.
+Directions are dropped by eigenvalues of the covariance, never by the residual itself, so that the law of the residual
+stays exact.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 
 # Bound for normal scores: Φ(-37) is about the smallest float.
 _LARGEST_SCORE = 37.0
-# A lower tail below this is smaller than the upper one despite rounding.
+# A lower tail probability below this is smaller than the upper one despite rounding.
 _PLAINLY = 0.49
 # Maximum rounding error of whitened Gram matrices whose factors are used.
 _LEGIBLE = 1e-4
@@ -129,7 +130,8 @@ def triangular(gram: FloatArray, eps: float) -> Whitener:
 def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
     """Return F with gram = F Fᵀ for Gram matrices (..., s, s), dropping only rounding errors.
 
-    Correlations have errors eps whatever the lengths. `spectrum` drops more, which matters where sums of rows cancel.
+    Correlations have errors of size eps, however different the lengths of positions are. `spectrum` drops more
+    directions, which matters where sums of rows cancel.
     """
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))[..., None]
     unit = np.where(lengths > 0, lengths, 1.0)
@@ -163,7 +165,7 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
     ranks = kept.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
-        # A single number has no absolute rounding error.
+        # A matrix of rank 1 is a single number here, which has a small relative error.
         lost = rounding[np.nonzero(where)[0]] * (rank > 1)
         factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, lost)
         # Boolean indexing copies, so write the block through an explicit index.
@@ -175,7 +177,7 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
 
 
 def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Return normal scores of the factors of (draws, r, r) matrices, and a mask."""
+    """Return the Bartlett factors of (draws, r, r) matrices as normal scores, and a mask of the entries to use."""
     rank = wishart.shape[-1]
     columns = min(rank, dof)
     factor = _semi_cholesky(wishart, columns, dof * rounding)

@@ -23,7 +23,7 @@ from attncheck.subject import Subject
 _UNITS, _CHANGE = 200.0, 1e-6
 # Bits of single precision that half precision lacks.
 _LOW_BITS = np.uint32(2**13 - 1)
-# Largest scores of small inputs.
+# Largest score at inputs scaled by `Pair.small`.
 _SMALL = 3e-4
 
 
@@ -105,12 +105,12 @@ class Pair:
 
     @property
     def stage_of_outputs(self) -> str:
-        """The stage of a finding on outputs alone: after the scores, if these are known and thus right."""
+        """The stage of a finding on outputs alone: after the scores, if the subject returns scores."""
         return AFTER if self.known else OUTPUTS
 
     @cached_property
     def small(self) -> float:
-        """A factor of the inputs that makes scores small, apart from a declared bias by distance."""
+        """A factor for the inputs that makes all scores small, apart from a declared bias by distance."""
         usual, zero = self.usual[1].scores, self.right(np.zeros_like(self.inputs)).scores
         assert usual is not None
         assert zero is not None
@@ -138,7 +138,7 @@ def right_answers(layer: AttentionLayer, rng: np.random.Generator) -> Respond:
 
 
 def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Project given inputs with explicit matrices."""
+    """Project given inputs to queries, keys and values by explicit random matrices."""
     seen = normalised(layer.norm, inputs)
 
     def project(matrices: int, std: float) -> FloatArray:

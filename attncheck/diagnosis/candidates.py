@@ -177,7 +177,7 @@ def _fitting(said: str, draw: Draw, name: str = "", **fields: Any) -> Candidate:
 
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
-    """Return a correct simulator of the declared layer with a change applied."""
+    """Return a simulator that is correct for the layer with `change` applied."""
 
     def draw(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
         read = layer if change is None else layer.replace(**change(layer))
@@ -194,7 +194,7 @@ def scaled_by(factors: Mapping[str, float]) -> Change:
 
 
 def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, float]:
-    """Return scaled standard deviations; a tied matrix gets the geometric mean, which preserves the score scale."""
+    """Return scaled standard deviations; if W_Q is W_K, both get the geometric mean, which keeps the score scale."""
     if layer.tied_query_key:
         both = (factors.get(_SCORES, 1.0) * factors.get(_KEYS, 1.0)) ** 0.5
         factors = {**factors, _SCORES: both, _KEYS: both}
@@ -240,7 +240,7 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 
 
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
-    """Return a simulator with a factor on the scores only, for tied queries and keys."""
+    """Return a simulator with scaled scores if queries and keys are tied, which draws by `untied` otherwise."""
 
     def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
         return factors[layer] * dot_products(layer, made, rng)
@@ -256,7 +256,7 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield candidates with other weight laws; matrices of inputs may keep theirs if inputs are exposed or given."""
+    """Yield candidates with other weight laws; the matrices that make exposed or given inputs may keep their law."""
     for name in WEIGHT_LAWS:
         own = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         of_own = [laws.inputs] * (handed or bool({"inputs", "input_gram"} & exposed))
@@ -316,7 +316,7 @@ def _reaching(factor: float, layer: AttentionLayer) -> Mapping[str, Any]:
 
 
 def _changed(layer: AttentionLayer, change: Change) -> Mapping[str, Any]:
-    """Return the changed fields if the layer allows them, else none."""
+    """Return the changed fields, or none if they make the layer invalid or leave it equal."""
     changes = change(layer)
     try:
         return changes if layer.replace(**changes) != layer else {}

@@ -49,7 +49,7 @@ _CONCERNS = {
     "exactness.output": "outputs",
     "outputs.": "outputs",
 }
-# The stage of a finding that these stages come with.
+# The stage of findings (`attncheck.diagnosis.finding`) for each of these stages of checks.
 _FOUND_AT = {
     _DRAWS: finding.DRAWS,
     _INPUTS: finding.INPUTS,
@@ -90,8 +90,8 @@ def telling(results: Sequence[Result]) -> Mapping[str, Tally]:
 def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
     """Return the violated checks, the most specific first.
 
-    Order by: specific checks before those of a whole law or limit, share of violated cases, earlier stage of the
-    computation, and larger effect.
+    Specific checks come before limit checks and checks with a common hint. Further criteria are a larger share of
+    violated cases, an earlier stage of the computation, and a larger effect.
     """
     sharing = Counter(tally.hint for tally in tallies.values() if tally.examined)
 
@@ -150,12 +150,12 @@ def precedes(tallies: Mapping[str, Tally], found: Finding) -> bool:
 
 
 def stage_of(check: str) -> str:
-    """Return the stage of the computation that a check tests given earlier stages, or an empty string."""
+    """Return the stage of the computation that a check tests, or an empty string if it tests no single stage."""
     return next((name for prefix, name in _CONCERNS.items() if check.startswith(prefix)), "")
 
 
 def sharpness(result: Result) -> float:
-    """Return an effect's distance from its declared value in half-widths of its interval; for ratios, of logarithms."""
+    """Return an effect's distance from its declared value, in half-widths of its interval; by logarithms for ratios."""
     values = result.effect, result.low, result.high, result.null_effect
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):
@@ -167,7 +167,7 @@ def sharpness(result: Result) -> float:
 
 
 def sharpest(tally: Tally) -> Result:
-    """Return the violated result farthest from its declared value."""
+    """Return the violated result of a check with the largest `sharpness`."""
     bad = [each for each in tally.worst if each.verdict == Verdict.VIOLATED]
     return max(bad or tally.worst, key=lambda each: (sharpness(each), each.id))
 

@@ -1,4 +1,4 @@
-"""Rank-based distance between samples, approximately chi-square under equality."""
+"""Rank-based squared distance between samples, approximately chi-square if their laws agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.diagnosis.statistics import features_of
 
 # Minimum variance of a direction, relative to the mean; below it is rounding.
 _SHARE = 1e-4
-# Rounding step of features: multiples of the sample's rounding unit, and relative to the feature's size.
+# Features are rounded to this multiple of the sample's rounding unit, or to this share of their size if larger.
 _ROUNDING, _STEP = 100.0, 1e-5
 
 
@@ -59,8 +59,8 @@ class SampleEmbedding:
     """Features of a sample, with a distance to other samples.
 
     Values of another sample are ranked among those of this one, so heavy tails do no harm, and ranks become normal
-    scores. Their means and mean squares are compared by a whitened distance. If both laws agree, its square has
-    approximately a chi-square law with `dof` degrees of freedom.
+    scores. The means and mean squares of these scores are compared by a whitened distance. If both laws agree, the
+    squared distance is approximately chi-square with `dof` degrees of freedom.
     """
 
     def __init__(self, sample: Sample) -> None:

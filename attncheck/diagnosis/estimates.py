@@ -1,4 +1,4 @@
-"""Estimates of scales and means with normal intervals, to compare with the declaration, or with each other by place."""
+"""Estimates of scales and means with normal intervals, to compare with the declaration or between heads or places."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _QUANTILE = 3.29
 _DIGITS = (3, 4, 5, 6)
 # Maximum distance between compared positions, if position vectors correlate them.
 _STEPS = 3
-# Distance of a correlation from 0 that is no chance, in standard errors.
+# Distance of a correlation from 0 that chance does not explain, in standard errors.
 _CLEAR = 6.6
 # Maximum numbers shown in a message, and distances between draws in a plot besides those found.
 _SHOWN, _NEAR = 8, 12
@@ -70,7 +70,7 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value; False for a positive number if it extends below 0."""
+        """Whether the interval excludes the declared value; False if it extends to impossible negative values."""
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
@@ -95,7 +95,7 @@ class Observation:
 
 
 def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Sample:
-    """Return outputs, and scores and Gram matrices of inputs unless weights have other laws, of the exact law."""
+    """Return draws of the exact law: outputs, scores and input Grams; for other weight laws the fields of `sample`."""
     if not laws.gaussian:
         return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, blocks={}).sample
     exact = simulate(sample.layer, 4 * len(sample), seed)
@@ -155,7 +155,7 @@ def score_estimates(
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
-    """Compare squared scores with their variances given the inputs; entry by entry if the interval is too wide."""
+    """Compare squared scores with their variances given the inputs; entry by entry too if they do not differ."""
     ours, theirs = (_per_draw(each) for each in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     left = ours - (value / unit if unit else 1.0) * theirs
@@ -192,7 +192,7 @@ def _mean(name: str, values: FloatArray, declared: float, ratio: bool = False) -
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
-    """Compare with a larger sample of the exact law, including its error in the interval."""
+    """Compare the mean with that of a larger sample of the exact law; the interval includes the errors of both."""
     half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive, source = float(ours.mean()), bool((ours >= 0.0).all()), "by draws of the exact law"
     return _around(name, mean, half, float(theirs.mean()), positive=positive, source=source)
@@ -216,7 +216,7 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
 
 
 def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Finding]:
-    """Yield what differs between heads, positions or neurons, and how draws of a call are correlated.
+    """Yield findings on scales that differ between heads, positions or neurons, and on correlated draws of a call.
 
     Scales are estimated relative to the declared ones. They differ if two 99.9% intervals do not overlap.
 
@@ -281,7 +281,7 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
 
 
 def _correlated(sample: Sample) -> Iterator[Finding]:
-    """Find distances between draws whose sizes are correlated, by normal scores of ranks."""
+    """Find lags at which the sizes of the draws of a call are correlated, by normal scores of ranks."""
     for name, drawn in (("scores", sample.scores), ("outputs", sample.outputs)):
         if drawn is None:
             continue

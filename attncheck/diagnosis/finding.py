@@ -1,4 +1,4 @@
-"""What a subject computes otherwise than declared, and where in the computation."""
+"""Deviations of a subject from the declared layer, by stage of the computation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STAGES = (DRAWS, INPUTS, SCORES, WEIGHTS_OR_VALUES, AFTER, OUTPUTS)
 class Finding:
     """A deviation of a subject from the declared layer, and the stage of the computation where it occurs.
 
-    `plot` shows what the subject does instead (`attncheck.evidence.plot_data`), if positions tell it.
+    `plot` shows what the subject does instead, if a plot can show it; see `attncheck.evidence.plot_data`.
     """
 
     stage: str

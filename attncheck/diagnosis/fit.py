@@ -26,8 +26,8 @@ LAYERS = 3
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
 # Draws per candidate in each round, and number of nearest candidates kept.
 _ROUNDS = ((300, 48), (1_500, 6))
-# Probability of excluding the true cause from a second fit, and that fit's draws as a multiple of the sample's, so
-# that most of the error is the sample's and common to all candidates.
+# Probability of excluding the true cause from a second fit, and draws of the second fit as a multiple of the sample's:
+# most of the error is then the sample's, which all candidates share.
 _LEFT_OUT, _MORE = 1e-6, 2
 # Maximum entries of the sample's arrays and of the corresponding weights.
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
@@ -159,7 +159,7 @@ def _cause(
 def _nearest(
     placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
 ) -> list[Candidate]:
-    """Return the nearest candidates; those far on the first layers are not drawn on the others."""
+    """Return the `most` nearest candidates; candidates that are far on the first layers are not drawn on the others."""
     reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
     found: list[Candidate] = []
     while reached and len(found) < most:
@@ -234,7 +234,7 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
 def _scale(
     placed: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
 ) -> _FittedScale:
-    """Return the factor between the sample's sizes and a simulator's."""
+    """Return the factor between the sizes of the samples and those of draws from a simulator."""
     of_layers, variances = [], []
     for number, each in enumerate(placed):
         rng = np.random.default_rng([number, *seed.generate_state(4)])

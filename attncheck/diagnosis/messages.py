@@ -17,7 +17,7 @@ from attncheck.records.text import replay_command
 # Maximum numbers of violated checks and likely causes shown per item.
 _SHOWN = 6
 _CAUSES = 2
-# Checks of a shape that assume a correct scale: the scale's estimate and a name for the numbers.
+# Checks of the shape of a law, which assume a correct scale: name of the scale's estimate, and of the numbers tested.
 _SHAPES = {
     "non_gaussianity.output_energy": (OUTPUTS, "the outputs"),
     "outputs.limit": (OUTPUTS, "the outputs"),
@@ -68,7 +68,8 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
 def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
     """Return likely causes from violated results ordered by `violated`.
 
-    Only the first claim counts, as its fault affects later ones. If a variance differs, shape checks suggest only that.
+    Only the first claim counts, as its fault affects later ones. If a variance differs, checks of shape suggest only a
+    wrong scale.
     """
     hints = (_hint(result, diagnosis) for result in bad[:_SHOWN] if result.claim == bad[0].claim)
     return [hint for hint in dict.fromkeys(hints) if hint][:_CAUSES]
@@ -77,7 +78,7 @@ def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
 def _hint(result: Result, diagnosis: Sequence[str]) -> str:
     """Return the hint of a violated result, or that the scale is wrong if its check assumes a correct scale."""
     estimate, whose = _SHAPES.get(result.check, ("", ""))
-    # A number follows the estimate's name.
+    # A sentence on the estimate gives a number after the estimate's name.
     if estimate and any(re.match(rf"{estimate} [\d.-]", sentence) for sentence in diagnosis):
         return f"the scale of {whose} differs from the declared one"
     return result.hint

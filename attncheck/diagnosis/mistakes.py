@@ -202,7 +202,7 @@ MISTAKES += [
 
 @declared(MISTAKES, "the mask hides a position from itself", SEVERAL_POSITIONS, step="weigh")
 def _strict_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    """Hide the position itself, except the first."""
+    """Hide each position from itself, except the first."""
     seen = np.tril(_whole(layer), k=-1)
     seen[0, 0] = True
     return layer.map.weights(scores, seen)

@@ -17,7 +17,7 @@ from attncheck.diagnosis.finding import SCORES, WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 
-# Maximum lengths at which positions are changed one after another, and exchanged in pairs.
+# Maximum numbers of positions for changing positions one after another, and for exchanging them in pairs.
 _MOST, _EXCHANGED = 16, 6
 
 
@@ -53,7 +53,7 @@ def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolA
 
 
 def permuted(pair: Pair) -> Iterator[Finding]:
-    """Reverse the positions, then exchange two at a time to tell which of them differs."""
+    """Find dependence on the order of the inputs: reverse it, then exchange pairs to tell which position differs."""
     s = pair.layer.seq_len
     (outputs, scores), (declared, of_scores) = pair.each(partial(_moved, pair, np.arange(s)[::-1]))
     if scores.any() and not of_scores.any():

@@ -26,14 +26,14 @@ from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import whole_vectors
 
-#: The text of a finding that says nothing else.
+#: Text of a finding that no known mistake explains.
 UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"
 # Draws whose matrices are determined, equations per unknown, and maximum number of unknowns of a draw.
 _DRAWS, _EQUATIONS, _UNKNOWNS = 4, 1.5, 1024
-# Largest share of a remainder that is rounding, and smallest that is none.
+# Relative remainders below the first are rounding, and those above the second are deviations.
 _ROUNDED, _WRONG = 1e-4, 1e-3
 # Singular values below this share of the largest are 0. The smallest one of a product of two Gaussian matrices of 32
-# rows is below it in 2% of draws; it must be in all.
+# rows is below it in 2% of draws, so a low rank must show in all draws.
 _ZERO = 1e-5
 # Largest factor of the scores that is fitted.
 _FACTOR = 16.0
@@ -50,7 +50,7 @@ class _Calls:
 
     @classmethod
     def of(cls, pair: Pair, unknowns: int, equations: int) -> _Calls | None:
-        """Return as many calls as determine the unknowns, each with a share of the equations; None if too many."""
+        """Return enough calls to determine `unknowns`, at `equations` per call, or None if they are too many."""
         count = math.ceil(_EQUATIONS * unknowns / equations)
         if count >= len(pair.inputs) or unknowns > _UNKNOWNS:
             return None
@@ -101,7 +101,7 @@ def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Finding]:
     apart = np.abs(products - products.swapaxes(-1, -2)).max(axis=(0, 2, 3))
     least = largest[..., 0].min(axis=0)
     if (alike := np.flatnonzero(apart < _WRONG * least)).size and not layer.tied_query_key:
-        # Squares have no negative eigenvalue.
+        # W Wᵀ has no negative eigenvalue.
         square = np.linalg.eigvalsh(products[:, alike]).min() > -_WRONG * largest.max()
         text = "W_Q and W_K are the same matrix, up to a factor," if square else "scores of query and key are symmetric"
         yield Finding(SCORES, f"{text} {_of(alike, layer)}")
@@ -165,7 +165,7 @@ def _outputs(pair: Pair) -> Iterator[Finding]:
 
 
 def _alike(products: FloatArray) -> Iterator[Finding]:
-    """Yield the heads with the same W_V W_O, (draws, H, entries): the mean of their weights gives the same outputs."""
+    """Find heads with equal W_V W_O, (draws, H, entries): averaging their attention weights gives the same outputs."""
     apart = np.abs(products[:, :, None] - products[:, None]).max(axis=(0, 3))
     same = apart < _WRONG * np.abs(products).max(axis=(0, 2))
     alike = np.flatnonzero(same[int(np.argmax(same.sum(axis=1)))])

@@ -81,7 +81,7 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 
 
 def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Finding]:
-    """Return the findings on the layer with one head, where more can be determined, or none that say more."""
+    """Return the findings on the layer with one head, where more can be determined; empty if they say no more."""
     with contextlib.suppress(InputError):  # the subject may not support it
         found = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
         if found and found[0].text != UNEXPLAINED:
@@ -98,7 +98,7 @@ def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Finding]]]) -> 
 
 
 def _exact(pair: Pair) -> bool:
-    """Return whether equal calls give equal answers, in more than half precision."""
+    """Return whether equal calls give equal answers, and these have more than half precision."""
     with contextlib.suppress(InputError):
         usual, again = pair.usual[0], pair.subject(pair.inputs)
         return not (usual.coarse or any(each.any() for each in usual.changes(again)))
@@ -221,7 +221,7 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
     if apart[0] > _CLEAR and apart[1] < _SHARE:
         told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
         yield Finding(pair.stage_of_outputs, told)
-    elif layer.seq_len <= _MOST and apart[1] < _SHARE and not has_offset(layer):  # which may differ between heads
+    elif layer.seq_len <= _MOST and apart[1] < _SHARE and not has_offset(layer):  # offsets may differ between heads
         yield from weights_at_zero(pair)
 
 
@@ -304,7 +304,7 @@ def _equal_heads(pair: Pair) -> Iterator[Finding]:
 
 
 _LINEAR = (_zero_inputs, _negated, _doubled, _small_inputs, by_regression)
-# A group is left out if an earlier one found something, from which its own differences may follow.
+# A group runs only if no earlier one found anything, because its findings may follow from earlier ones.
 _TESTS = (
     (_mixed_draws,),
     (_shared_weights,),

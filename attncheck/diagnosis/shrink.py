@@ -16,17 +16,17 @@ from attncheck.subject import Subject
 
 #: Maximum number of candidates tried.
 MOST_CANDIDATES = 20
-# Fields that may change if a subject declares its layers; the other fields belong to its module.
+# Fields that may change if a subject declares its layers; the other fields are set by the subject's module.
 _FREE = ("seq_len", "input_std", "input_correlation", "position_std", "position_reach", "activation", "clip")
-# A candidate may cost this fraction of a look.
+# Cost of a look, divided by that of a look at a candidate.
 _COST_SHARE = 10
 
 
 def shrink(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> Case | None:
     """Return a smaller layer or program on which `check` is also violated, or None.
 
-    Simplifications are tried in turn and kept if still violated, on separate streams at a tenth of the cost of a look.
-    The result illustrates a verdict and is not one.
+    Simplifications are tried in turn, and kept if the check is still violated, on separate streams at a tenth of the
+    cost of a look. The result illustrates a verdict and is not one.
     """
     current = item.case
     tried: set[Case] = {current}
@@ -47,7 +47,7 @@ def shrink(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> C
 
 
 def _differs_in_free(current: Case, candidate: Case) -> bool:
-    """Return whether only the inputs differ."""
+    """Return whether only fields in `_FREE` differ."""
     if not isinstance(candidate, AttentionLayer):
         return False
     return current == candidate.replace(**{name: getattr(current, name) for name in _FREE})

@@ -141,7 +141,7 @@ def _of_scores(sample: Sample) -> Iterator[Feature]:
 
 
 def _of_outputs_given(sample: Sample) -> Iterator[Feature]:
-    """Yield outputs relative to the size their attention predicts."""
+    """Yield features of outputs relative to the size that their attention weights predict."""
     A, y = sample.weights, sample.outputs
     given = (A * A).sum(axis=(1, 3))
     by_head = (A * A).sum(axis=3)

@@ -21,7 +21,7 @@ _WHOLE = {"__dict__", "__getstate__", "__reduce__", "__reduce_ex__"}
 _CACHED = {
     name: each.func for name, each in vars(AttentionLayer).items() if isinstance(each, functools.cached_property)
 }
-# Fields that a subject that receives its inputs need not read: they are drawn with them, and have this shape.
+# Fields that a subject need not read if it receives its inputs, as they only determine the inputs and their shape.
 _OF_INPUTS = {"width", "seq_len", *(field.name for field in dataclasses.fields(InputLaw))} - {"norm"}
 
 

@@ -67,7 +67,7 @@ def weights_of_one_head(pair: Pair) -> Iterator[Finding]:
 def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:
     """Return whether weights, (draws, s, s), are the declared ones times a factor per query and one per key.
 
-    If so, values or outputs that are not linear in the inputs explain them too.
+    If so, values or outputs that are not linear in the inputs explain the difference as well.
     """
     keys = np.ones_like(declared[:, :1])  # (draws, 1, s)
     for _ in range(_STEPS):  # alternating least squares

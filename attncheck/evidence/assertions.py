@@ -21,7 +21,7 @@ from attncheck.evidence.looks import examine, per_look_power
 
 #: Most draws planned for one look; a fourth look takes eight times as many.
 MOST_DRAWS = 2_000_000
-# Draws that show whether a callable repeats itself.
+# Number of draws to test whether a callable returns equal draws for equal generators.
 _TRIAL = 16
 
 Draw = Callable[[np.random.Generator, int], Any]
@@ -43,7 +43,7 @@ class Assertion:
     Parameters
     ----------
     message : str
-        Verdict, number and expectation.
+        Verdict, observed effect and expected value.
     violated : bool
     alpha : float
         Part of the budget spent on this assertion.
@@ -65,8 +65,8 @@ class Assertion:
 class Evidence:
     """Assertions about random draws that share one budget of false alarms.
 
-    The k-th assertion gets alpha/(k(k + 1)), so that any number of them keeps the budget. If `draw` is a callable,
-    a suspicious look is repeated on fresh draws, as in `attncheck.evidence.looks`. Arrays are tested once.
+    The k-th assertion gets alpha/(k(k + 1)), so that any number of them keeps the budget. If a callable makes
+    the draws, a suspicious look is repeated on fresh draws, as in `attncheck.evidence.looks`. Arrays are tested once.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Evidence:
     alpha : float
         Largest chance that any assertion fails although all are true, in (0, 1).
     power : float
-        Least chance of finding a deviation of the stated effect.
+        Smallest chance of detecting a deviation of the stated effect.
     name : str
         Name of the test, also a key of the streams.
     replay : str
@@ -142,8 +142,8 @@ class Evidence:
     def assert_scale(self, draw: Draw | ArrayLike, std: float, effect: float) -> None:
         """Assert the standard deviation of independent normal draws of mean 0, by a chi-square test.
 
-        The test needs the normal law: draws with heavier tails fail too often. For another law, pass it with its
-        scale to `assert_law`.
+        The draws must be normal: draws with heavier tails fail too often. For another law, use `assert_law` with that
+        law at its expected scale.
 
         Parameters
         ----------
@@ -164,16 +164,16 @@ class Evidence:
         self._assert(draw, {"standard deviation": statistic})
 
     def assert_independent(self, draw: Draw | tuple[ArrayLike, ArrayLike], effect: float) -> None:
-        """Assert that x and y are independent, given independent pairs, by permutation tests valid for any laws.
+        """Assert that x and y are independent, given independent draws of pairs (x, y), by permutation tests.
 
-        The tests correlate ranks of values, and of distances from the median. Dependence that shows in neither
-        correlation is not found.
+        The tests are valid for any laws. They correlate the ranks of values, and the ranks of distances from the
+        median; dependence that shows in neither correlation is not found.
 
         Parameters
         ----------
         draw : callable (rng, size) -> two arrays, (size,), or two arrays, (draws,)
         effect : float
-            Smallest correlation of scores and ranks to be found, in (0, 1).
+            Smallest correlation of normal scores with ranks to be found, in (0, 1).
         """
         least = check_number("effect", effect, "pass a correlation, e.g. effect=0.05", above=0.0, maximum=1.0)
         statistics = {
@@ -302,7 +302,7 @@ def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
 
 
 def _by_partner(x: FloatArray, y: FloatArray) -> tuple[FloatArray, list[int]]:
-    """Return x sorted by y, with its length as the only call of a `Trend` test."""
+    """Return x in the order of y, and its length: the data of a `Trend` test of a single call."""
     return x[np.argsort(y, kind="stable")], [x.size]
 
 

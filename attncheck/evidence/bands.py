@@ -1,8 +1,8 @@
-"""Bands around distribution functions with the same local level at every point, half of it on either side.
+"""Confidence bands for distribution functions, with the same local level at every point, half of it on each side.
 
-The local level is the largest at which the whole band holds with 99% chance. That chance is exact for the given
-size: counts between points are convolved, as independent Poisson variables given their sum, or binomial ones for
-the first of two samples.
+The local level is the largest at which the whole band holds with 99% chance. That chance is computed exactly for the
+given sample size, by convolution: conditioned on their sum, counts between points are independent Poisson variables, or
+binomial variables for the first of two samples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HALVINGS = 7
 def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray]:
     """Return the lowest and highest count inside the band at each of `QUANTILES`, for uniform values.
 
-    The level at each point holds for all laws at Kolmogorov distance `allowance` from uniform.
+    The level at each point holds for all laws up to Kolmogorov distance `allowance` from uniform.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return the band of the first sample's count among the smallest `pooled` values of both: lowest and highest count.
+    """Return the lowest and highest number of the first sample's values among the `pooled` smallest of both samples.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 @dataclass(frozen=True)
 class _Law:
-    """Law of the counts up to each point, given their total; ``parts(sizes)`` is that of counts between points."""
+    """Law of the counts up to each point, given the total; ``parts(sizes)`` is the law of counts between points."""
 
     parts: Callable[[Any], Any]
     sizes: NDArray[Any]
@@ -105,7 +105,7 @@ def _band(law: _Law) -> tuple[float, IntArray, IntArray]:
 
 
 def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: IntArray, high: IntArray) -> float:
-    """Return the chance that partial sums of steps, given by Fourier transforms, stay in a band."""
+    """Return the chance that partial sums of steps stay in a band, given Fourier transforms of the steps' laws."""
     chances, start = np.ones(1), 0
     for spectrum, step, least, most in zip(spectra, fewest, low, high, strict=True):
         reached = np.fft.irfft(np.fft.rfft(chances, length) * spectrum, length)
@@ -115,7 +115,7 @@ def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: I
 
 
 def _table(law: _Law) -> tuple[IntArray, FloatArray]:
-    """Return, for each point, the start of a range of counts up to the mean and the distribution function on it."""
+    """Return, for each point, the first of a range of counts up to the mean, and the distribution function there."""
     share = law.sizes / law.total
     spread = np.sqrt(law.count * share * (1.0 - share))
     first = np.maximum(0, np.floor(law.count * share - 8.0 * spread - 12.0)).astype(np.int64)[:, None]

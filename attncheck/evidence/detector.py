@@ -1,12 +1,12 @@
 """Drift of a statistic over runs: a sum of Shiryaev–Roberts e-detectors, valid at any stopping time.
 
-Scores per run and stream are N(μ, 1) under the null, with |μ| at most 0.05, as bias cannot be measured more
+Under the null, the score z_t of a stream in run t is N(μ, 1) with |μ| at most 0.05, as bias cannot be measured more
 accurately. For each stream and drift λ,
 
     R_t = (1 + R_{t-1}) exp(λ z_t - λ²/2 - 0.05 |λ|)
 
-is the evidence for a drift. The mean of R, with fixed weights, has expectation at most t under the null: it reaches
-c within T runs with chance at most T/c, however the streams depend on each other.
+is the evidence for a drift. The mean of R_t over streams and drifts, with fixed weights, has expectation at most t
+under the null: it reaches c within T runs with chance at most T/c, however the streams depend on each other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def course(z: FloatArray, one_sided: BoolArray, weights: FloatArray | None = Non
     one_sided : ndarray of bool, (streams,)
         Streams with upward drifts only.
     weights : ndarray, (streams,), optional
-        Summing to at most 1; equal by default.
+        Weights of the streams, with sum at most 1; equal by default.
 
     Examples
     --------

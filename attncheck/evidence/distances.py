@@ -49,13 +49,13 @@ _PER_DRAW = "pass how many independent values one draw holds, e.g. per_draw=1"
 class Uniform(Family):
     """Values that are independent and uniform on [0, 1] under the null, or nearly so.
 
-    The one-sample Kolmogorov–Smirnov test at the distance minus the allowance: valid for every law within
-    `allowance` of uniform.
+    The one-sample Kolmogorov–Smirnov test is applied to the distance minus the allowance. It is valid for every law
+    within distance `allowance` of uniform.
 
     Parameters
     ----------
     allowance : float
-        Largest distance under the null, in [0, 1]; never fitted.
+        Largest distance under the null, in [0, 1]; must not be fitted to the data.
     per_draw : int
         Independent values in one draw.
 
@@ -101,7 +101,7 @@ class Uniform(Family):
         return self._outcome(one_sample_distance(array), array.size, plot, shift_score(array, self.allowance))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to cell counts and the sum of scores; distances lose at most the probability of a cell."""
+        """Condense to cell counts and the sum of scores; the distance decreases by at most the width of a cell."""
         edges = np.arange(_CELLS) / _CELLS
 
         def sums(values: ArrayLike) -> tuple[IntArray, float]:
@@ -137,9 +137,9 @@ class Uniform(Family):
 class TwoSample(Family):
     """Two samples from one law under the null.
 
-    The two-sample Kolmogorov–Smirnov test with the limiting law at the effective size n·m/(n + m). For sizes from
-    20 to 3000 p-values are never too small below 0.05, and at most 3% too small above; SciPy's ``method="asymp"``
-    is up to 1.6 times too small. Ties only enlarge p-values.
+    This is the two-sample Kolmogorov–Smirnov test, with p-values from the limiting law at the effective size n·m/(n +
+    m). For sizes from 20 to 3000, p-values are never too small below 0.05, and at most 3% too small above; SciPy's
+    ``method="asymp"`` is up to 1.6 times too small. Ties only enlarge p-values.
 
     To allow for single precision, each value moves in favour of the null by 4e-6 times the largest of its own size,
     the size that a tenth of the values exceeds, and `unit`.
@@ -181,7 +181,7 @@ class TwoSample(Family):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of another law."""
+        """Whether effects of blocks can be compared with those of blocks of another law."""
         return self.per_draw == 1
 
     @property
@@ -202,16 +202,16 @@ class TwoSample(Family):
         return _outcome_of_two(distance, ours.size, theirs.size, plot, summary)
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to counts of both samples up to points that divide the first data evenly.
+        """Condense to counts of both samples up to points that divide `data`, the first data, evenly.
 
-        Distances lose at most the probability between two points.
+        The distance decreases by at most the probability between two points.
         """
         ours, theirs = (finite_array("values", part).ravel() for part in data)
         points = np.unique(cells_of(np.concatenate([ours, theirs])))
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
         def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[IntArray, ...]:
-            """Return the counts of values up to each point, (2, points), the same up to rounding, and both sizes."""
+            """Return the counts up to each point, (2, points), those up to the point plus rounding, and both sizes."""
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
             return *below, np.array([part.size for part in both])
@@ -273,8 +273,8 @@ def one_sample_tail(distance: float, count: int) -> float:
 def least_power(margin: float, count: float) -> float:
     """Return the minimum over q of P(Binomial(count, q) > count·(q − margin)), for any real `count`.
 
-    The incomplete beta function continues the binomial law from above: the bound stays valid and is smooth in q,
-    with its minimum near q = (1 + margin)/2, the middle of the grid.
+    The incomplete beta function replaces the binomial probability of a miss, which it never falls below. The bound is
+    thus valid and smooth in q, with its minimum near q = (1 + margin)/2, the middle of the grid.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Exchangeable draws: exact repeats, differences between calls, trends within a call, and ties at its extremes."""
+"""Tests of exchangeability: exact repeats, differences between calls, trends within a call, and ties at extremes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from attncheck.evidence.family import (
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
-# Most marks kept.
+# Maximum number of distinct marks kept in condensed data.
 _REMEMBERED = 2**17
-# Fewest draws, minus one per call, for a p-value.
+# Minimum number of draws minus number of calls for a p-value.
 _FEWEST = 30
 #: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
 #: most 2^-23, times the hazard x f(x)/(1 - F(x)). For a normal law this is about x², 28 for the largest of 10⁶ numbers;
@@ -75,7 +75,7 @@ class Repeats(Family):
         return CondensedData(_remembered, lambda *seen: conclude(*seen[:2]), _merged).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of any repeat among `size` draws, each with chance `alternative`."""
+        """Return the chance of any repeat among `size` draws, if each repeats with chance `alternative`."""
         return Count(0.0).power(alternative, size, level)
 
 
@@ -110,7 +110,7 @@ class Calls(Family):
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums of the draws' ranks by call, taken among the first data."""
+        """Condense to sums, by call, of the draws' ranks among `data`, the first data."""
         rank = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
@@ -185,7 +185,7 @@ def _merged(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
-    """Select one mark in ``2**times`` by the leading bits of a product."""
+    """Select about one mark in ``2**times`` by the leading bits of a product."""
     mixed = marks * np.uint64(0x9E3779B97F4A7C15)
     return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks
 
@@ -194,9 +194,9 @@ def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
 class Trend(Family):
     """Permutation test for numbers that rise or fall from the first draw of a call to the last.
 
-    For exchangeable draws, the product of normal scores and position has mean 0 and known variance; both add up
-    over calls. The p-value is that of a correlation of normal numbers, whose tails are nearly the same. The effect
-    is the correlation of score and position.
+    For exchangeable draws, the sum of normal score times position has mean 0 and known variance; sums and
+    variances add up over calls. The p-value is that of a correlation of normal numbers, whose tails are nearly the
+    same. The effect is the correlation of score and position.
 
     Examples
     --------
@@ -216,7 +216,7 @@ class Trend(Family):
         return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums over calls of scores, from ranks among the first data."""
+        """Condense to sums over calls, with scores from ranks among `data`, the first data."""
         ranks = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:

@@ -64,7 +64,7 @@ class Scale(Family):
         check_number("dof", self.dof, "pass the degrees of freedom of one draw, e.g. dof=64", above=0.0)
 
     def plannable(self, effect: float) -> float:
-        """Return the nearest effect that `power` accepts."""
+        """Return the effect nearest to `effect` that `power` accepts."""
         return max(effect, 1e-9)
 
     def test(self, squares: ArrayLike, dof: ArrayLike | None = None) -> Outcome:
@@ -198,7 +198,7 @@ class Count(Family):
         truth = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
         trials = check_whole("size", size, 1, DRAWS) * self.per_draw
         share = check_level(level) * (1.0 if self.tail == "upper" else 0.5)
-        fewest = int(scipy.stats.binom.isf(share, trials, self.probability)) + 1  # the critical number, from above
+        fewest = int(scipy.stats.binom.isf(share, trials, self.probability)) + 1  # the smallest significant number
         chance = float(scipy.stats.binom.sf(fewest - 1, trials, truth))
         if self.tail == "two-sided":
             most = int(scipy.stats.binom.ppf(share, trials, self.probability)) - 1  # cdf(most) < share ≤ cdf(most + 1)

@@ -20,11 +20,11 @@ from attncheck.evidence.summaries import Summary
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
-#: Chance below or above these intervals.
+#: Chance on each side of these intervals.
 TAIL = 0.5 * (1.0 - CONFIDENCE)
 #: Half the width of these intervals, in standard errors of a normal statistic.
 QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
-#: What to pass as a size.
+#: Remedy in messages about an invalid size.
 DRAWS = "pass a number of draws, e.g. size=1000"
 #: Default cap of `Family.size`.
 DRAWS_CAP = 10_000_000
@@ -148,7 +148,7 @@ class Family(ABC):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of a reference of another law."""
+        """Whether effects of blocks can be compared with those of blocks of another law."""
         return False
 
     @property
@@ -162,7 +162,7 @@ class Family(ABC):
         return False
 
     def plannable(self, effect: float) -> float:
-        """Return the nearest effect that `power` accepts."""
+        """Return the effect nearest to `effect` that `power` accepts."""
         return effect
 
     @abstractmethod
@@ -175,10 +175,10 @@ class Family(ABC):
 
     @abstractmethod
     def condensed(self, *data: Any) -> CondensedData:
-        """Return condensed data of many draws, given as for `test`; more can be added.
+        """Return condensed data, to which more can be added; `data` are arguments of `test`.
 
-        Sums are exact but for rounding, and distances never give smaller p-values. Ranks refer to cells of these
-        first data, so pass many draws, and whole calls.
+        Sums are exact but for rounding. P-values of distances are never smaller than for the full data. Ranks refer
+        to cells of these first data, so pass many draws, and whole calls.
         """
 
     def nothing(self) -> Outcome:

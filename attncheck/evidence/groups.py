@@ -21,7 +21,7 @@ from attncheck.evidence.summaries import NormalScore, normal_score
 class EqualVariances(Family):
     """F test of whether one of several groups differs in variance from the others.
 
-    The most extreme group counts, and its p-value is multiplied by the number of groups. Two groups make one
+    The most extreme group decides, with its p-value multiplied by the number of groups. Two groups make one
     comparison, reported by the larger ratio.
 
     Parameters
@@ -54,7 +54,7 @@ class EqualVariances(Family):
 
     @property
     def continuous(self) -> bool:
-        """True for two groups only: p-values of more are Bonferroni bounds."""
+        """True for two groups; with more groups, p-values are Bonferroni bounds."""
         return self.groups == 2
 
     @property
@@ -94,7 +94,7 @@ class EqualVariances(Family):
         return Outcome(p_value, ratio, low, high, 1.0, round(one + rest), summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a group with `alternative` times the others' variance."""
+        """Return the chance of detecting a group whose variance is `alternative` times that of the others."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
         ours = check_whole("size", size, 1, DRAWS) * self.dof
         others, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
@@ -113,7 +113,7 @@ def _above(one: float, other: float, tail: float) -> float:
 
 @dataclass(frozen=True)
 class WithinGroups(Association):
-    """Association within groups: weights are centred in each group, so that no group's scale counts.
+    """Association within groups: weights are centred in each group, so that groups may differ in scale.
 
     Examples
     --------
@@ -162,8 +162,8 @@ class LargestAssociation(Association):
     """Noise that is standard normal given its weight under the null, in several columns.
 
     ⟨noise, weight⟩/‖weight‖ of each column is N(0, 1), however the columns depend on each other. The p-value is
-    that of the most significant column times the number of columns, nearly uniform where small. The effect is that
-    of the same column, with a simultaneous interval.
+    that of the most significant column, times the number of columns; small p-values are nearly uniform. The effect is
+    that of the same column, with an interval that holds for all columns simultaneously.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class LargestAssociation(Association):
 
     @property
     def continuous(self) -> bool:
-        """True for a single column only: p-values of more are Bonferroni bounds."""
+        """True for a single column; with more columns, p-values are Bonferroni bounds."""
         return self.columns == 1
 
     def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:

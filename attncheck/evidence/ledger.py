@@ -30,9 +30,9 @@ class Entry:
     Parameters
     ----------
     id : str
-        Planned statistic; unique in a run.
+        Name of the planned statistic; unique in a run.
     case : str
-        Case whose draws it used.
+        Case whose draws the statistic used.
     verdict : str
         A value of `Verdict`.
     p_values : tuple of float
@@ -169,7 +169,7 @@ class Conclusion:
         return replace(self, findings=(*own, *(each for each in self.findings if each.part == "completeness")))
 
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
-        """Return a copy with the run's own final verdict added as a finding, unless a finding has it already.
+        """Return a copy with the run's own final verdict added as a finding, unless it is a pass or found already.
 
         Examples
         --------
@@ -214,7 +214,7 @@ class Ledger:
         self._seed = run_seed
         self._reported: Counter[str] = Counter()
         self._best: dict[str, tuple[str, float]] = {}
-        # By verdict, and by whether looks decided: the rest are statements of attncheck's own theory.
+        # Results by (verdict, looks): those without looks are statements of attncheck's own theory.
         self._told: defaultdict[tuple[str, bool], list[tuple[float, str]]] = defaultdict(list)
         self._examined = False
 
@@ -237,7 +237,7 @@ class Ledger:
         return {case: self._best[case][1] for case in sorted(self._best)}
 
     def conclude(self, budget: Budget, ended: bool = True) -> Conclusion:
-        """Return the conclusion of a run; `ended` says whether it ended by itself."""
+        """Return the conclusion of a run; `ended` tells whether the run ended by itself."""
         completeness = compare(self._planned, self._reported.elements())
         if not self._reported and self._planned:
             found = [*_gaps(Completeness(), ended), Finding("completeness", "incomplete", "nothing was examined")]
@@ -295,7 +295,7 @@ def _uneven(uniformity: Outcome | None, level: float) -> list[Finding]:
 
 
 def _names(ids: Iterable[str]) -> list[str]:
-    """Return the distinct names of ids, without cases."""
+    """Return the distinct names of ids, without their case keys."""
     return list(dict.fromkeys(_CASE.sub("", id) for id in ids))
 
 

@@ -72,7 +72,7 @@ def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
     """Return the chance π³ + π²(1 − π)·power_fourth that `examine` calls an alternative violated.
 
     The power π is that of one look; `power_fourth` is practically 1 if π is at least 0.9. For a true null and uniform
-    p-values both are the level ℓ, and the chance of a false violation is 2ℓ³ − ℓ⁴.
+    p-values, both powers are the level ℓ, and the chance of a false violation is 2ℓ³ − ℓ⁴.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def per_look_power(target: float, power_fourth: float = 1.0) -> float:
 
 
 def _first_three(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, list[Outcome]]:
-    """Return the outcomes of up to three looks; a statistic is asked again while it is suspicious."""
+    """Return the outcomes of up to three looks; a statistic takes another look while it is suspicious."""
     names = tuple(statistics)
     if len(set(names)) < len(names):
         refuse("statistics", names, "names must differ", "name each statistic once")
@@ -114,7 +114,7 @@ def _first_three(evaluate: Evaluator, statistics: Iterable[str], level: float) -
 def _take(
     evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...], seen: Mapping[str, list[Outcome]]
 ) -> None:
-    """Add the outcomes of a look at some statistics, if any."""
+    """Add the outcomes of a look at `names`, if any, to `seen`."""
     answers = evaluate(look, factor, names) if names else {}
     if set(answers) != set(names):
         problem = f"must have the names {sorted(names)}"

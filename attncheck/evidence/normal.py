@@ -61,11 +61,11 @@ class Association(Family):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of another law."""
+        """Whether effects of blocks can be compared with those of blocks of another law."""
         return True
 
     def plannable(self, effect: float) -> float:
-        """Return the nearest effect that `power` accepts."""
+        """Return the effect nearest to `effect` that `power` accepts."""
         return min(1.0, max(-1.0, effect))
 
     def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
@@ -147,7 +147,7 @@ class Smooth(Family):
         return _normal_outcome(z, count, spread=max(1.0, float(components.std())))
 
     def effect(self, *data: ArrayLike) -> float:
-        """Return the mean component, also of few values."""
+        """Return the mean component, also of fewer values than `minimum_count`."""
         return float(self._components(data[0]).mean())
 
     def condensed(self, *data: Any) -> CondensedData:

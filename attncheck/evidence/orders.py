@@ -1,4 +1,4 @@
-"""Orders of decay in the width, with the next order removed by extrapolation."""
+"""Order of decay in the width, with the next-order term removed by extrapolation."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Order(Family):
         half = QUANTILE * error
         plot = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
         p_value = float(2.0 * special.ndtr(-abs(z)))
-        # The information uses the known spread, because one estimated from the sample would depend on its slope.
+        # The information uses the known spread: a spread estimated from the sample would depend on the sample's slope.
         information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
         summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
         return Outcome(p_value, slope, slope - half, slope + half, self.order, count, plot, summary=summary)

@@ -123,7 +123,7 @@ def positions(observed: ArrayLike, declared: ArrayLike, of: str, what: str) -> d
 def profile(
     places: ArrayLike, observed: ArrayLike, half: ArrayLike, declared: float, of: str, what: str
 ) -> dict[str, Any]:
-    """Return estimates at numbered places with half the width of their intervals, and their one declared value.
+    """Return estimates at numbered places with half-widths of their intervals, and their common declared value.
 
     Places are heads, positions or the like, as `of` says; `what` names the estimates.
 
@@ -160,7 +160,7 @@ def rate(
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Merge plot data of one kind from several samples: means, with errors.
+    """Merge plot data of one kind from several samples, as means weighted by sample size.
 
     Examples
     --------

@@ -24,7 +24,7 @@ from attncheck.evidence.summaries import Events, NormalScore, Summary
 
 #: Scores are clipped at this absolute value: p-values need not be accurate further out.
 CLIP = 4.5
-# Chance in either tail of a sample's count that the law of the sum leaves out.
+# Chance of each tail of a sample's count that is left out of the law of the sum.
 _LEFT_OUT = 1e-18
 
 
@@ -86,7 +86,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums of pooled scores: normal score, information, bias and common effect; `kind` is any of the scores."""
+    """Sums of pooled scores: normal score, information, bias and common effect; `kind` is one of the scores."""
 
     kind: NormalScore
     z: float

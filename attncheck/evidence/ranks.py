@@ -1,7 +1,7 @@
 """Scores for a shift between two samples, or from the uniform law.
 
-Distances are never negative and pool badly. These scores are signed and standard normal under the null: exactly for
-uniform values, by permutation for two samples of any law.
+Kolmogorov distances are never negative and pool badly. These scores are signed and standard normal under the null:
+exactly for uniform values, by permutation for two samples of any law.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def rank_score(
     Parameters
     ----------
     rounding : callable
-        Difference up to which larger values count as equal.
+        Maps values to the differences up to which larger values count as equal to them.
     logarithms : bool
-        Whether values are logarithms, whose shift is the effect; otherwise it is in standard deviations.
+        Whether values are logarithms: the effect is then their shift, otherwise the shift in standard deviations.
     """
     count, others = ours.size, theirs.size
     total = count + others

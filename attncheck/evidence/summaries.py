@@ -61,7 +61,7 @@ class NormalScore:
 
 @dataclass(frozen=True)
 class Events:
-    """Number of events in trials of known probability under the null; if `one_sided`, only too many are suspicious.
+    """Number of events in trials, with known probability under the null; if `one_sided`, only an excess is suspicious.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The two domains of properties, layers and programs."""
+"""The two domains of properties: layers and programs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Domain:
     reference : callable
         ``reference(setting, sample, seed, wanted, blocks)``: the reference draws of a look.
     fixed, strategy, examples : callable
-        ``fixed(name, profile)``, ``strategy(name)``, ``examples(profile)``: fixed cases; strategy and number of
-        random ones.
+        ``fixed(name, profile)``: the fixed cases of a property. ``strategy(name)`` and ``examples(profile)``: the
+        hypothesis strategy of random cases, and their number.
     features : bool
         Whether cases are also pooled by feature.
     """
@@ -129,7 +129,7 @@ def domain_of(name: str) -> Domain:
 
 
 def case_of(name: str, described: Any, width: int) -> Case:
-    """Return the case of a layer, or of a program at the widths of a property; `width` is for exact properties."""
+    """Return the case of a layer, or of a program at the widths of a property, or at `width` if one suffices."""
     if not isinstance(described, Program):
         case: Case = described
         return case

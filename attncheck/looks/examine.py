@@ -19,7 +19,7 @@ from attncheck.subject import Subject
 def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> list[Result]:
     """Plan test items of one case and role, examine them on the same draws, and return one result per check.
 
-    The digits depend on neither the process nor the other items. Raises InputError for an unusable subject.
+    The numbers depend on neither the process nor the other items. Raises InputError for an unusable subject.
     """
     started, one = time.perf_counter(), items[0]
     pairs = [(item, check) for item in items for check in item.checks]

@@ -59,7 +59,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
 def _callbacks_kept() -> Iterator[None]:
     """Restore garbage-collection callbacks: hypothesis adds one that would swallow a Ctrl-C.
 
-    While it is there, Ctrl-C is deferred.
+    Callers defer Ctrl-C while hypothesis's callback is installed.
     """
     kept = list(gc.callbacks)
     try:

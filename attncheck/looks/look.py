@@ -27,7 +27,7 @@ def observe(
     rng: np.random.Generator,
     seed: np.random.SeedSequence,
 ) -> dict[str, Outcome]:
-    """Take one look at `factor` times the planned size, with streams `rng` of the subject and `seed` of the reference.
+    """Take one look at `factor` times the planned size; `rng` is the subject's stream, `seed` that of the reference.
 
     A check's draws do not depend on the other checks.
     """
@@ -66,7 +66,7 @@ def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting
 
 @contextlib.contextmanager
 def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
-    """Add check, subject and case to numerical errors."""
+    """Raise numerical errors as `InputError` with the names of check, subject and case."""
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
@@ -105,7 +105,7 @@ class CheckData:
         data, last = join(self._parts), self._parts[-1]
         self._parts, self._size = [], 0
         if any(np.size(column) == 0 for column in data):
-            # With an empty sample there is nothing to compare, however many data the other has.
+            # If one of two samples is empty, nothing can be compared, so only the last part is kept.
             self._parts = [last]
         elif self._condensed is None:
             self._condensed = self._check.family(self._setting).condensed(*data)

@@ -86,7 +86,7 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
 
 
 def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) -> dict[AnyCheck, int]:
-    """Return the sizes, raised where other checks of the property draw more anyway and data are small."""
+    """Return the sizes, rounded up to whole chunks of the draws that other checks of the property take anyway."""
     most = _most(sizes)
     raised = {}
     for check, size in sizes.items():

@@ -92,12 +92,12 @@ class CasePool:
 
     @property
     def first_look(self) -> Pool:
-        """The outcome that combines the first looks of all cases of the pool."""
+        """The combined first looks at all cases of the pool."""
         return Pool({case_key(one): from_record(one.summary) for one in self.results if one.summary is not None})
 
 
 def pools_of(results: Iterable[Result]) -> list[CasePool]:
-    """Return the pools of results on single cases; a set of cases that several pools share counts once per check."""
+    """Return the pools of results on single cases; of several pools of a check with the same cases, only the first."""
     examined: dict[str, list[Result]] = {}
     # Two tests of one property may examine the same cases.
     for result in {one.id: one for one in sorted(results, key=lambda one: one.id)}.values():
@@ -263,7 +263,7 @@ def _later_look(pool: CasePool, found: Mapping[str, Left], failed: dict[str, str
 
 
 def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int, trust: Sequence[str] = ()) -> Result:
-    """Repeat a recorded pool from fresh draws of its cases; raises InputError if the record lacks one."""
+    """Repeat a recorded pool from fresh draws of its cases; raises InputError if the record lacks a case."""
     of = set(pool.case["of"])
     members = sorted((one for one in results if one.check == pool.check and case_key(one) in of), key=lambda r: r.id)
     missing = sorted(of - {case_key(one) for one in members})

@@ -9,7 +9,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.regimes import REGIMES
 
-#: Layers that reveal faults well: more positions than width, tiny, paper-like, wide, and one position.
+#: Layers that reveal faults well: standard, narrow, one position, causal with groups, many heads, and wide.
 ANCHORS: tuple[AttentionLayer, ...] = (
     REGIMES["standard"].layer,
     AttentionLayer(width=8, seq_len=4, num_heads=2),
@@ -36,13 +36,14 @@ class Profile:
     fixed_programs, program_examples : int
         Numbers of programs of `attncheck.programs.EXAMPLES`, and of random programs.
     program_entries, entries : int
-        Weight entries of a look at one program or layer: its number of draws is this limit divided by the case's
+        Maximum weight entries of a look at one program or layer: the number of draws times the case's
         `weight_entries`.
     drawn : int
         Number of random layers or stacks in a user's test.
     most_draws : int
         Maximum draws of a look.
     power : float
+        Planned power at the alternative of a check.
     draws : int or None
         Draws of all first looks of a run, shared evenly among its cases; None without such a limit.
     """
@@ -62,7 +63,7 @@ class Profile:
 
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
-        """The fixed layers that every property of layers visits."""
+        """The fixed layers on which every property of layers is tested."""
         return ANCHORS[: self.fixed_cases] + REGIME_ANCHORS[: self.regimes]
 
     def affordable(self, case: Case) -> int:

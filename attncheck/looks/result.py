@@ -45,7 +45,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
 
 
 def looks_of(trail: Trail) -> dict[str, Any]:
-    """Return the fields of a result that state what its looks found, besides their p-values."""
+    """Return the fields of a result on the outcomes of its looks, except for p-values."""
     last = trail.last
     return {
         "effects": [outcome.effect for outcome in trail.outcomes],
@@ -68,7 +68,7 @@ def unexamined(
 ) -> Result:
     """Return the result of a check before any look; `where` is the key of a case, or the name of a pool.
 
-    In the keys of digests and comparisons, the check has its permanent key.
+    The result's key, used in digests and comparisons, contains the check's permanent key.
     """
     return Result(
         id=f"{check.name}@{where}",
@@ -114,7 +114,7 @@ def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
     unclear = strength < _CLEAR
     claims = [*CLAIMS, result.claim]  # a registered claim comes last
     claim = 0 if unclear else claims.index(result.claim)
-    # Effects order p-values that underflow to 0.
+    # If p-values underflow to 0, effects decide the order.
     return result.kind == "limit", unclear, claim, max(result.p_values, default=1.0), -strength, result.check
 
 

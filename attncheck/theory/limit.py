@@ -14,7 +14,7 @@ from attncheck.theory.stacks.law import StackLaw
 
 
 def kept_limit(layer: AttentionLayer) -> LimitLaw:
-    """Return the cached limit of a layer, which layers that differ only in width share."""
+    """Return the limit of a layer, cached for all layers that differ from it in width only."""
     return _kept(layer.replace(width=2))  # layer norm needs a width of 2
 
 

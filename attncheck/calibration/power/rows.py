@@ -59,7 +59,7 @@ class PilotResult:
         return None if size is None else size * self.check.draws_per_unit
 
     def chance(self, profile: Profile, size: int, effect: float) -> float:
-        """Return the chance of a violated verdict at a true effect."""
+        """Return the chance of a violated verdict if `effect` is the true effect and a look has `size` draws."""
         per_look = self._power(profile, size, effect)
         return detection(per_look, self._power(profile, 8 * size, effect))
 
@@ -87,8 +87,7 @@ class PowerRow:
 
     ``size`` is the number of draws of the planned look, 0 if none is planned. ``chance`` is the power at the measured
     effect, ``least_chance`` the power at the smallest effect in its interval. ``needed`` is the number of draws that
-    suffice, None if that is too many.
-    ``looks`` counts the looks that verify the power, ``seen`` the suspicious ones.
+    suffice, None above `MOST_DRAWS`. ``looks`` counts the looks that verify the power, ``seen`` the suspicious ones.
     """
 
     exposure: str

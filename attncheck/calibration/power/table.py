@@ -38,7 +38,7 @@ _FIRST = 6_000
 _MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
 # Rows with a smaller chance are not verified.
 _COUNTED_ON = 0.5
-# If no effect is significant, a larger pilot is taken: number of fixed cases, properties, and size factor.
+# If no effect is significant, a pilot larger by _FACTOR is taken of the properties _DEEP on _CHEAP fixed cases.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -177,7 +177,7 @@ def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> set[str
 
 
 def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
-    """Return an entry with its best row verified; its look grows until the planned power is seen."""
+    """Return an entry with its best row verified; its looks grow until they show the planned power."""
     while (best := entry.best) is not None and best.sight.told_apart and seeds:
         if not best.looks:
             after = verify(best, profile, seeds, seed)
@@ -185,7 +185,7 @@ def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Powe
             # If few draws are informative, planning by the mean effect gives too small a size.
             after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
         elif _too_few(best, profile):
-            # Planned looks estimate the chance directly.
+            # At the planned size, the share of suspicious looks estimates the chance directly.
             share = best.seen / best.looks
             chance = min(best.chance, detection(share, share))
             after = dataclasses.replace(best, chance=chance, least_chance=min(best.least_chance, chance))

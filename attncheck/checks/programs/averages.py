@@ -25,9 +25,9 @@ from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 
 _NEEDS = frozenset({"scores", "gram"})
-# Relative deviations due to rounding.
+# Relative deviations up to this size are rounding errors.
 _ROUNDING = 1e-9
-# Draws for the distance from the limit, and maximum vector entries in memory.
+# Number of draws for computing the distance from the limit, and maximum vector entries in memory.
 _DRAWS, _ENTRIES = 1_000, 2**21
 
 
@@ -133,7 +133,7 @@ def _allowance(setting: ProgramSetting) -> float:
 
 
 def _unless(found: Callable[[ProgramCase], object], missing: str) -> Callable[[ProgramSetting], str]:
-    """Exclude cases without a limit at several widths, or in which nothing is found."""
+    """Return the exclusion of cases that have no limit or no three widths, or for which `found` returns None."""
     return lambda setting: several_widths(setting) or no_limit(setting) or ("" if found(setting.case) else missing)
 
 

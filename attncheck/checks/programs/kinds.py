@@ -14,14 +14,14 @@ ONE_WIDTH = frozenset({"vectors", "gram"})
 
 
 def several_widths(setting: ProgramSetting) -> str:
-    """Exclude cases without three suitable widths."""
+    """Return the reason to exclude a case without three suitable widths, or an empty string."""
     widths = setting.case.widths
     even = len(widths) == 3 and widths[1] ** 2 == widths[0] * widths[2] and widths[0] >= 32
     return "" if even else "an order in n needs three widths of at least 32, in a fixed ratio"
 
 
 def no_limit(setting: ProgramSetting) -> str:
-    """Exclude programs without a limit by Definition 1."""
+    """Return the reason to exclude a program without a limit by Definition 1, or an empty string."""
     covered = setting.case.program.coverage()
     worst = covered.worst
     return "" if covered.has_limit else f"no limit is stated: {worst.name} {worst.statement}, {worst.reason}"

@@ -1,4 +1,8 @@
-"""Definition 1 (i)-(iii): the exact law of each line given the lines before."""
+"""Checks of Definition 1 (i)-(iii): the exact law of each line of a program given the earlier lines.
+
+An *image* is the product of a matrix with a vector. The vector has a *new direction* if it is not a combination of the
+vectors that the matrix multiplied before.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    """Return probability integral transforms of squared lengths of images of new directions, χ² by their rows."""
+    """Return probability integral transforms of squared lengths of images of new directions, χ² under the null."""
     parts = []
     for images in sample.images:
         rows = images.weight.shape(sample.case.width)[0]

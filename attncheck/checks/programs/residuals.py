@@ -1,4 +1,7 @@
-"""Residuals of programs that are exactly standard normal at every width."""
+"""Residuals of programs that are exactly standard normal at every width.
+
+Images and new directions are defined in ``attncheck.checks.programs.netsor``.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _LOST = 0.4
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """The uses of one matrix: indices of its inputs and images among the vectors."""
+    """The uses of one matrix: indices of its inputs and images among the program's vectors."""
 
     weight: Weight
     inputs: tuple[int, ...]
@@ -64,10 +67,13 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
 
 
 def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
-    """Return squared lengths of images of new directions, (draws, uses): independent χ² with one degree per row."""
+    """Return squared lengths of images of new directions, (draws, uses).
+
+    They are independent χ², with as many degrees of freedom as the matrix has rows.
+    """
     rows, uses = images.weight.shape(width)[0], len(images.images)
     made = gram[:, images.images][:, :, images.images]
-    # Images of new directions as combinations of all images, none dropped.
+    # Express the images of new directions as combinations of all images.
     unit = np.zeros((*gram.shape[:2], uses))
     unit[:, images.images] = np.eye(uses)
     residual = sequential_residual(images, gram, unit)
@@ -109,9 +115,10 @@ class Sides:
 
 
 def conditioned_sides(program: Program) -> tuple[dict[Score, Sides], str]:
-    """Return the sides of each score so that scores are Gaussian given the known vectors, or why there are none.
+    """Choose a free and a given side of each score such that scores are Gaussian given the `known` vectors.
 
-    No matrix may occur on both kinds of sides, and no conditioned vector may depend on a free side.
+    No matrix may occur both in a free and in a given side, and no known vector may depend on a free side. The returned
+    text says why no choice exists; it is empty if one does.
     """
     scores = [node for node in program.nodes if isinstance(node, Score)]
     if not scores:
@@ -143,7 +150,7 @@ def _weights(score: Score) -> tuple[Weight, Weight]:
 
 
 def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight, int] | None]:
-    """Two-colour matrices so that no score has equal colours; None for a component with an odd cycle."""
+    """Two-colour matrices so that both matrices of a score differ in colour; None for components with odd cycles."""
     found: list[dict[Weight, int] | None] = []
     left = list(weights)
     while left:
@@ -180,7 +187,7 @@ def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArra
 
 
 def given_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
-    """Return the covariance of the scores given the vectors and one side of each, (draws, scores, scores)."""
+    """Return the covariance of the scores given the vectors and one side of each score, (draws, scores, scores)."""
 
     def entry(one: Score, other: Score, products: Products) -> FloatArray | float:
         (mine, theirs) = (sides[score] for score in (one, other))
@@ -205,7 +212,7 @@ def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
 def _covariance(
     case: ProgramCase, gram: FloatArray, entry: Callable[[Score, Score, Products], FloatArray | float]
 ) -> FloatArray:
-    """Return the covariance of the scores, from its entries for scores without their factors."""
+    """Return the covariance of the scores; `entry` gives that of two scores before their factors are applied."""
     place = {node: k for k, node in enumerate(vectors_of(case.program))}
     covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
     for i, one in enumerate(case.scores):
@@ -216,7 +223,7 @@ def _covariance(
 
 
 def _shared(one: Node, other: Node, products: Products) -> FloatArray | float:
-    """Return the covariance of a neuron of two products W x and W' x', 0 unless W is W'."""
+    """Return the covariance of the same neuron of two products W x and W' x', 0 unless W is W'."""
     assert isinstance(one, MatMul)
     assert isinstance(other, MatMul)
     if one.weight is not other.weight:

@@ -47,7 +47,7 @@ class ProgramSample:
     ----------
     case : ProgramCase
     draws : tuple of ProgramDraws
-        One per width, of equal size.
+        One per width, each with the same number of draws.
     """
 
     case: ProgramCase
@@ -103,7 +103,7 @@ class ProgramSample:
 
     @cached_property
     def score_noise(self) -> Residual:
-        """Scores whitened given the vectors and one side of each: i.i.d. N(0, 1), (draws, scores)."""
+        """Scores whitened given the vectors and one side of each score: i.i.d. N(0, 1), (draws, scores)."""
         sides, _ = conditioned_sides(self.case.program)
         return score_residual(self.case, sides, self.need("gram"), self.need("scores"))
 

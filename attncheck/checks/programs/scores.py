@@ -33,7 +33,7 @@ def _no_choice(setting: ProgramSetting) -> str:
 
 
 def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair each whitened score with a coordinate of a given vector that rotates from draw to draw."""
+    """Pair each whitened score with a coordinate of a given vector; which vector rotates from draw to draw."""
     free = {sides.free.weight for sides in conditioned_sides(sample.case.program)[0].values()}
     uses = [images.weight for images in sample.images for _ in images.inputs]
     given = [k for k, weight in enumerate(uses) if weight not in free]

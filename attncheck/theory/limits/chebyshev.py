@@ -11,7 +11,7 @@ _SHORTEST = 1e-9
 
 
 def node_count(length: float, scale: float, wanted: int) -> int:
-    """Return the number of nodes for an interval: `wanted`, or 1 if it is about a point."""
+    """Return the number of nodes for an interval: `wanted`, or 1 if its `length` is negligible against `scale`."""
     return 1 if length <= _SHORTEST * scale else wanted
 
 

@@ -39,7 +39,7 @@ def regress(moments: FloatArray) -> FloatArray:
 
 
 def less_known(controls: FloatArray, known: FloatArray) -> FloatArray:
-    """Return controls, (controls, points), minus their known means, and over these means where nonzero."""
+    """Return controls, (controls, points), minus their known means, divided by these means where nonzero."""
     scale = np.where(known != 0, known, 1.0)
     return np.asarray(controls / scale[:, None] - (known != 0)[:, None])
 
@@ -81,8 +81,8 @@ def exponential_means(
 class RowControls:
     """Controls for a row u of scores and its negative: products of Σ e^{t u_j} and Σ_jl e^{t u_j + t' u_l} W_jl.
 
-    W is the kernel, its squared entries and, if given, `line` in all columns; `powers` are pairs of equal or opposite
-    t, t'.
+    W is in turn the kernel, the kernel with squared entries and, if given, `line` in all columns. `powers` are pairs of
+    equal or opposite t, t'.
     """
 
     kernel: FloatArray

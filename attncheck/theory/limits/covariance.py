@@ -36,7 +36,7 @@ _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def output_factor(layer: AttentionLayer) -> float:
-    """Return the factor of Σ_a A_a K A_aᵀ in the output covariance: (σ_V σ_O)², over H with head scaling."""
+    """Return the factor of Σ_a A_a K A_aᵀ in the output covariance: (σ_V σ_O)², divided by H with head scaling."""
     return (layer.value_std * layer.output_std * layer.head_factor) ** 2
 
 
@@ -70,7 +70,7 @@ def infinite_heads_kernel(
     """Return the covariance of the Gaussian outputs with infinitely many heads.
 
     κ_ik = σ_V²σ_O² Σ_jl E[A_ij A_kl] K_jl, A the attention weights of scores G with
-    Cov(G_ij, G_kl) = σ_Q²σ_K² K_ik K_jl (Hron et al. 2020, scores divided by √n). With H heads it is the mean of
+    Cov(G_ij, G_kl) = σ_Q²σ_K² K_ik K_jl (Hron et al. 2020, scores divided by √n). With H heads, κ is the mean of
     the random covariance S.
 
     Parameters
@@ -213,7 +213,7 @@ def by_points(
 
     `mean_of` maps weights, (points, s, s), and F with F Fᵀ = K to the mean over points, (s, s).
     """
-    # Use the root of the correlations: that of the kernel would drop positions much smaller than the largest.
+    # Use the root of the correlations: that of the kernel would drop positions of much smaller variance.
     stds = np.sqrt(np.diagonal(kernel))
     scale = np.where(stds > 0, stds, 1.0)
     root = stds[:, None] * psd_root(kernel / scale[:, None] / scale)

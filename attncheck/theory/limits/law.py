@@ -129,7 +129,7 @@ class LimitLaw(MixtureLaw):
         Raises
         ------
         InputError
-            If it exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
+            If the matrix exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
         """
         s = self.layer.seq_len
         check_memory("seq_len", s, "a covariance of all scores", s**4, "multiply entries of `kernel` as you need them")
@@ -158,7 +158,7 @@ class LimitLaw(MixtureLaw):
         return covariance.conditional_covariance(layer, self.kernel.matrix, given)
 
     def conditional_variance(self, scores: ArrayLike, position: int = 0) -> FloatArray:
-        """Return v = S_ii(p) from one row of scores per head.
+        """Return the conditional variance v = S_ii(p) of y^position from one row of scores per head.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ class LimitLaw(MixtureLaw):
         return rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble, head)
 
     def mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of v at `position` as weighted points."""
+        """Return the law of the conditional variance v at `position` as weighted points."""
         return self._mixture(self._check_position(position))
 
     @kept
@@ -268,7 +268,7 @@ class LimitLaw(MixtureLaw):
         return total.scaled(covariance.output_factor(self.layer))
 
     def _singular(self, position: int) -> bool:
-        """Return whether the density at 0 is infinite, as v is the square of one score with positive probability."""
+        """Return whether the density at 0 is infinite: with some probability, v is a multiple of one squared score."""
         if rows.score_std(self.layer) == 0 or has_offset(self.layer):
             return False
         if self.layer.map == Linear():

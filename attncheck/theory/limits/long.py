@@ -117,9 +117,10 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
     Returns
     -------
     float
-        Σ_i (E Σ_j A_ij² - 1/m_i) for m_i visible positions. Scores with correlation ρ act as independent ones with
-        variance 1 - ρ, as softmax ignores shifts. Without a mask the long-sequence limit is e^{σ²} - 1, or for ν =
-        `head_dim` query neurons (σ²χ²_ν/ν in place of σ²) (1 - 2σ²/ν)^{-ν/2} - 1, which is infinite if ν ≤ 2σ².
+        Σ_i (E Σ_j A_ij² - 1/m_i), where row i has m_i visible positions. Scores with correlation ρ act as independent
+        scores of 1 - ρ times the variance, as softmax ignores a common shift. Without a mask, the limit of long
+        sequences is e^{σ²} - 1. With ν = `head_dim`, σ²χ²_ν/ν replaces σ², and this limit becomes
+        (1 - 2σ²/ν)^{-ν/2} - 1, or infinity if ν ≤ 2σ².
 
     Raises
     ------

@@ -1,10 +1,11 @@
-"""E[αᵀKα'] for softmax weights of rows u, x with moderate scores and correlation c, from integrals over one row.
+"""g(c) = E[αᵀKα'] for softmax weights α, α' of two score rows u, x with correlation c, from integrals over one row.
 
-As α is the gradient of log Σ_j e^{u_j}, derivatives are g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩],
-with cumulants κ of a position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 rows are
-independent, and mean cumulants suffice; at c = ±1 rows are multiples of one row, and the contraction for n = 1, 2 is
-Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights. Values and two derivatives at -1, 0 and 1 fix a polynomial
-of degree eight, accurate to about 10⁻⁷ up to standard deviation one.
+The rows have moderate standard deviations σ, σ'. As α is the gradient of log Σ_j e^{u_j}, the derivatives of g are
+g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩], with cumulants κ of a position drawn by the weights: α,
+diag(α) - ααᵀ, and third central moments. At c = 0 rows are independent, and mean cumulants suffice; at c = ±1 rows are
+multiples of one row, and the contraction for n = 1, 2 is Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights.
+Values and two derivatives at -1, 0 and 1 fix a polynomial of degree eight, accurate to about 10⁻⁷ up to standard
+deviation one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from attncheck.theory.limits.controls import RowControls, regress
 from attncheck.theory.limits.row_pairs import RowPair, centred, few_directions, largest_score
 from attncheck.theory.limits.rows import REPLICATES, power_of_two, scrambled_normals
 
-# Scores of larger variance need more derivatives.
+# Maximum score variance: larger ones need more derivatives.
 _LARGEST = 2.0
 # Pairs of powers in the controls, for score standard deviations up to one. Larger powers depend on rare points, which
 # the spread of replicates may miss. Opposite powers do not help at correlation one.
@@ -53,7 +54,7 @@ class _RowValues:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneRow:
-    """Integrals over one row, with `kernel` (s, s), at pairs of Chebyshev nodes in the standard deviations (m,)."""
+    """Integrals g(c) and their derivatives for rows with `kernel` (s, s) and pairs of standard deviations in `stds`."""
 
     kernel: FloatArray
     stds: FloatArray
@@ -177,7 +178,7 @@ class OneRow:
         return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 
     def _contract(self, first: FloatArray, second: FloatArray) -> float:
-        """Return the inner product of two tensors, with the kernel as the form in each index."""
+        """Return the inner product of two tensors, with the kernel as the inner product in each index."""
         for _ in range(first.ndim):
             first = np.tensordot(first, self.kernel, axes=(0, 0))
         return float((first * second).sum())
@@ -322,7 +323,10 @@ def _derivatives(kernel: FloatArray, u: _RowValues, x: _RowValues) -> FloatArray
 
 
 def _hermite(at: FloatArray, at_ends: int, order: int = 0) -> FloatArray:
-    """Return weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the interpolant, or its derivative."""
+    """Return the weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the interpolant at the points `at`.
+
+    `at_ends` derivatives are used at ±1. With `order` 1, the weights are those of the interpolant's derivative.
+    """
     kept = [3 * place + n for place in range(3) for n in range(_ORDERS if place == 1 else at_ends)]
     powers = np.arange(len(kept))
     conditions = []

@@ -1,4 +1,4 @@
-"""Limit of a program by Definition 1: jointly Gaussian vectors and independent, jointly Gaussian scores."""
+"""Limit of a program by Definition 1: jointly Gaussian vectors, and jointly Gaussian scores independent of them."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def _enters(node: Node, kind: type[Node]) -> bool:
 
 
 def bases_of(nodes: Sequence[Node]) -> list[Node]:
-    """Return the Gaussian lines that lines depend on, without duplicates, in a reproducible order."""
+    """Return the Gaussian lines that `nodes` depend on, without duplicates, in a reproducible order."""
     return [node for node in ancestors_of(nodes, (Initial, MatMul, Score)) if isinstance(node, Initial | MatMul)]
 
 
@@ -359,7 +359,7 @@ def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> li
 
 
 def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
-    """Return the value of a line, in the shape of the Gaussian lines: Definition 1 (iii), Theorem 1."""
+    """Return the value of a line, in the shape of the Gaussian lines `known`: Definition 1 (iii), Theorem 1."""
     values = dict(known)
 
     def value(line: Node) -> FloatArray:

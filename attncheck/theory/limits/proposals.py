@@ -68,8 +68,8 @@ def weigh(proposals: tuple[Proposal, ...], points: FloatArray) -> FloatArray:
 def enlarged(dimension: int) -> tuple[Proposal, ...]:
     """Return plain and enlarged proposals up to the radius that determines the far tail.
 
-    With linear scores, the heaviest tail, |z| contributes exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), with maximum at
-    |z|⁴ - (r - 2)|z|² = t² for t = 12√r, the 12th standard deviation.
+    Linear scores have the heaviest tail. There, points of length |z| contribute exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2),
+    which is largest where |z|⁴ - (r - 2)|z|² = t², with t = 12√r, twelve standard deviations.
     """
     middle = 0.5 * dimension - 1.0
     square = middle + np.sqrt(middle**2 + _TAIL**2 * dimension)

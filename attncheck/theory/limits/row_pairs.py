@@ -1,4 +1,4 @@
-"""Pairs of softmax score rows and interpolation between them."""
+"""Pairs of score rows under softmax, and interpolation of their integrals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _DIRECTIONS, _MODERATE = 8.0, 1 / 4
 
 @dataclasses.dataclass(frozen=True)
 class RowPair:
-    """Two score rows u, x with Cov(u_j, u_m) = var_u K_jm, Cov(u_j, x_l) = corr √(var_u var_x) K_jl."""
+    """Two score rows u, x with Cov(u_j, u_m) = var_u K_jm, Cov(u_j, x_l) = corr √(var_u var_x) K_jl.
+
+    `seen_u` and `seen_x` are their numbers of visible positions.
+    """
 
     seen_u: int
     seen_x: int
@@ -46,7 +49,8 @@ def largest_score(kernel: FloatArray) -> float:
 def few_directions(kernel: FloatArray, std: float) -> bool:
     """Return whether rows of this standard deviation have too few directions for controls.
 
-    With few directions, controls fit so well that the spread does not show the error from scores beyond all points.
+    With few directions, controls fit so well that the spread of replicates does not show the error from scores
+    beyond all points.
     """
     if std * largest_score(kernel) <= _MODERATE:
         return False

@@ -52,7 +52,7 @@ def score_std(layer: AttentionLayer) -> float:
 def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     """Return the mean limiting scores of each head, (H, s, s), or of all, (1, s, s).
 
-    These are σ_Qσ_K K if queries and keys are tied, else 0, plus the mean of what is added to scores.
+    These are σ_Qσ_K K if queries and keys are tied, else 0, plus the mean of the biases added to scores.
     """
     tied = layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
     return np.asarray(tied + mean_offset(layer))
@@ -169,7 +169,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return points of all proposals by their shares, (points, dimension); all proposals start at the same normals."""
+    """Return points of all proposals in proportion to their shares, (points, dimension), from the same normals."""
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
     normals = scrambled_normals(dimension, count, rng)
     counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]

@@ -17,7 +17,7 @@ _FAR, _NORMAL = 3.0, 0.0027
 
 
 class SymmetricLaw(abc.ABC):
-    """Law of outputs y^1, …, y^s, each symmetric about 0, from its upper tails."""
+    """Base class of laws of outputs y^1, …, y^s, each symmetric about 0 and given by its upper tail."""
 
     def __str__(self) -> str:
         """Return a line with the standard deviation, excess kurtosis and tails of the first position."""
@@ -99,8 +99,8 @@ class MixtureLaw(SymmetricLaw):
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the density of y^position at `t`; see `cdf` for parameters and errors.
 
-        If y is 0 with positive probability, the density of the continuous part. It is infinite at t = 0 for ReLU
-        attention and for linear attention with a single score (one head, kernel of rank one).
+        If y is 0 with positive probability, this is the density of the continuous part. It is infinite at t = 0 for
+        ReLU attention and for linear attention with a single score (one head, kernel of rank one).
         """
         t = check_points(t)
         value = self.mixture(position).density(np.abs(t))

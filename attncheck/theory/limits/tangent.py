@@ -133,7 +133,7 @@ def infinite_heads_tangent(
     """Return the deterministic tangent kernel with infinitely many heads (Hron et al. 2020).
 
     Θ_ik = 2κ_ik + 2σ_Q²σ_K²σ_V²σ_O² K_ik E tr(J_i K J_kᵀ K), with κ from `infinite_heads_kernel` and J_i the
-    derivative of row i of the attention weights by its scores; it is 0 between neurons. Parameters are standard
+    derivative of row i of the attention weights by its scores; Θ is 0 between neurons. Parameters are standard
     normals times their standard deviation over √fan-in.
 
     Parameters

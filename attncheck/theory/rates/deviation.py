@@ -7,7 +7,7 @@ controls
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
 have means known from the moments of δ: the first term of the expansion in 1/n. The remainder is of order n^{-3/2}.
-E Q is unknown at a kink, where second differences are too noisy, or with too many directions.
+The mean of Q is not computed at a kink, where second differences are too noisy, or with too many directions.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Deviation:
     expansion : ndarray, shape (REPLICATES, cells + 1)
         First order in 1/n; NaN if unknown.
     draws : int
-        In all repetitions together.
+        Number of draws in all repetitions together.
     """
 
     cells: Cells
@@ -246,7 +246,7 @@ class _Repetition:
     def draw(
         cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
     ) -> _Repetition:
-        """Draw score normals and deviations."""
+        """Draw score normals and deviations, and return their sums."""
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         limiting = marginal.variances(fluctuations.limits, lines.normals, limit=True)
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T

@@ -47,7 +47,7 @@ def distance(
 ) -> Distance:
     """Return the distance between the law of an output or score at finite width and its limit (Corollary 2).
 
-    It is computed rather than sampled, at any width (see `FiniteWidthLaw`).
+    The distance is computed rather than sampled, at any width (see `FiniteWidthLaw`).
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
 
 
 def _check_finite(width: float | None, reference: str, layer: AttentionLayer, weights: str) -> None:
-    """Raise `InputError` for infinite width with a head_dim and non-Gaussian weights, on which the law depends."""
+    """Raise `InputError` if infinite width with a head_dim is asked for, where the law depends on the weights' law."""
     remedy = 'pass reference="limit" and a finite width, or weights="gaussian"'
     for field, value, meant in (
         ("width", width, width == math.inf),

@@ -1,8 +1,8 @@
 """Random Gram matrices that, with score normals, determine a conditional variance (`Drivers`).
 
-Given X, keys and values of a head enter one output or score only through G = X Xᵀ/n of the visible positions and a
-Wishart matrix over ν each; these reduce to a χ²_ν/ν each if no other head shares them. At infinite width they are K,
-and the identity or 1.
+Given the inputs X, the keys and values of a head affect one output or score only through G = X Xᵀ/n of the visible
+positions and two Wishart matrices divided by ν, one for keys and one for values. If no other head shares them, a χ²_ν/ν
+variable replaces each Wishart matrix. At infinite width, G is K and the others are the identity or 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from attncheck.theory.limits.rows import scrambled_normals
 
 # Maximum number of entries of the inputs X in memory.
 _HELD_ENTRIES = 2**21
-# Numbers of Gauss nodes in ‖h‖²/n, and of points at each node for fourth moments.
+# Numbers of Gauss nodes in ‖h‖²/n for fourth moments and for means, and of points at each node.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
@@ -44,9 +44,9 @@ class Drivers:
     Attributes
     ----------
     gram : ndarray, shape (draws, m, m)
-        Before normalisation; with ones as one more vector for layer norm.
+        Gram matrices before normalisation; for layer norm, with ones as one more vector.
     keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
-        Matrices if heads share them.
+        Variables χ²_ν/ν, or Wishart matrices over ν if heads share them.
     """
 
     gram: FloatArray
@@ -57,15 +57,15 @@ class Drivers:
         return len(self.gram)
 
     def mapped(self, change: Callable[..., FloatArray], *others: Drivers) -> Drivers:
-        """Return the results of `change` for each array, together with that of `others`."""
+        """Return the results of `change` for each of the three arrays, together with the same arrays of `others`."""
         return Drivers(*map(change, *((each.gram, each.keys, each.values) for each in (self, *others))))
 
     def __getitem__(self, chosen: slice) -> Drivers:
-        """Return the chosen draws, of an array of one draw that draw."""
+        """Return the chosen draws; an array of a single draw is kept."""
         return self.mapped(lambda values: values if len(values) == 1 else values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
-        """Return these values, one draw, plus `steps` times the deviations."""
+        """Return the values of this single draw plus `steps` times the deviations."""
 
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
             return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)
@@ -128,7 +128,7 @@ class Fluctuations:
         return np.asarray(factor @ factor.swapaxes(-1, -2) / dof)
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
-        """Return E[G] given ‖h‖²/n, (radii, m, m), or m + 1 with ones."""
+        """Return E[G] given each ‖h‖²/n, (radii, m, m), with m + 1 in place of m if ones are appended."""
         phi = nonlinearity.of_inputs(self.layer.inputs)
         covariances = [self._covariance(radius) for radius in radii]
         kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])
@@ -173,8 +173,8 @@ class Fluctuations:
     def _bends(self) -> FloatArray:
         """Return the sum of two second derivatives of K.
 
-        They are with respect to the relative variances of the parts of the h^i that all positions share, and of those
-        that each has alone.
+        The derivatives are with respect to the relative variances of two parts of h^i: the part that all positions
+        share, and the part that each position has alone.
         """
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
@@ -224,7 +224,7 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of the keys of one group, or of each group in turn, and their multiplicity."""
+        """Return deviations of keys, of one group or of each group in turn, and the factor that covers all groups."""
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0

@@ -18,7 +18,7 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 ERRORS = 4.0
 # Gauss–Legendre panels in u, nodes per panel, and range in std, where t = std · sinh(u).
 _PANELS, _NODES, _REACH = 24, 16, 40.0
-# Floor of densities and atoms, relative to the limit.
+# Minimum of densities and atoms, as a share of the limit's.
 _LEAST_SHARE = 1e-9
 # Divergences omit densities below this share of the maximum.
 _LEAST_DENSITY = 1e-200
@@ -28,7 +28,7 @@ _MANY = 512
 _FEWEST_IN_TAIL = 20
 # Tails that differ by at most this factor do not depend on rare draws.
 _NEAR = 1.25
-# Noise is not corrected for if its square, relative to the density's, exceeds this.
+# Noise is not corrected for where its variance exceeds this share of the squared density.
 _MOST_NOISE = 0.01
 
 
@@ -119,7 +119,7 @@ class Gap:
         return float(replicates.mean()), replicates
 
     def _kl(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return KL(finite ‖ limit), with ∫ Δf = 0 subtracted for precision."""
+        """Return KL(finite ‖ limit); Δf, whose integral is 0, is subtracted from the integrand for precision."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         share = np.maximum(mean / base, _LEAST_SHARE - 1.0)
@@ -149,7 +149,7 @@ class Gap:
 
 
 def largest(differences: FloatArray) -> tuple[float, FloatArray]:
-    """Return the largest size of mean differences, (repetitions, points), and its value in each repetition."""
+    """Return the largest absolute mean of `differences`, (repetitions, points), and its value in each repetition."""
     mean = differences.mean(axis=0)
     worst = int(np.argmax(np.abs(mean)))
     return float(abs(mean[worst])), np.sign(mean[worst]) * differences[:, worst]

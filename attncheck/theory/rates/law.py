@@ -65,7 +65,7 @@ def finite_width_law(
         The same seed gives the same digits.
     weights : str, mapping or WeightLaws
         Law of all weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or by matrix, as ``{"query":
-        "uniform"}`` with the others normal. Laws other than "gaussian" need literal matrices, so small widths.
+        "uniform"}`` with the others normal. Laws other than "gaussian" need literal matrices and thus small widths.
 
     Returns
     -------
@@ -94,12 +94,13 @@ def finite_width_law(
 class FiniteWidthLaw(SymmetricLaw):
     """Law of one neuron of the output at finite width, with the methods of `LimitLaw`.
 
-    It is a scale mixture of normals over conditional variances given inputs, scores and values. Draws estimate its
-    difference from the limit on common score normals, with known moments as controls. Every ``…_error`` is four
-    standard errors, and infinite where too few draws contribute (see `cdf_error` and `excess_kurtosis_error`).
+    The law is a scale mixture of normals: given inputs, scores and values, y is normal. Draws of its conditional
+    variance estimate the difference from the limit, with the same score normals for both laws, and with control
+    variates of known mean. Every ``…_error`` is four standard errors, and infinite where too few draws contribute (see
+    `cdf_error` and `excess_kurtosis_error`).
 
-    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: √ν
-    y, ν = n or head_dim, is the output of the same layer with 1/√n.
+    With scores divided by n and a linear or relu map, the limit is 0. The law is then computed for √ν y, where ν is n
+    or head_dim: this is the output of the same layer with 1/√n.
 
     Parameters
     ----------
@@ -133,7 +134,7 @@ class FiniteWidthLaw(SymmetricLaw):
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
         """Return the quantiles: the t at which `cdf` is `q`, 0 where it jumps over `q`.
 
-        Where `cdf_error` is infinite, it is one of the crossings of `q`.
+        Where `cdf_error` is infinite, `cdf` may cross `q` several times; the result is one of these points.
 
         Parameters
         ----------
@@ -178,8 +179,8 @@ class FiniteWidthLaw(SymmetricLaw):
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `cdf` and `sf`.
 
-        It is infinite where the tail beyond ±t differs from the limit's by more than a factor r, the root of a
-        twentieth of the draws (14 for 4096): fewer than twenty draws then make the tail.
+        The error is infinite where the tail beyond ±t differs from the limit's by more than a factor √(draws/20), 14
+        for 4096 draws: fewer than twenty draws then determine the tail.
         """
         t = check_points(t)
         gap = self.gap(position)
@@ -210,7 +211,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return float(gap.limit.mean() + gap.deviation.moment(1).mean())
 
     def variance_error(self, position: int = 0) -> float:
-        """Return the error of `variance`; infinite for the narrow heads that `excess_kurtosis_error` describes."""
+        """Return the error of `variance`; infinite in the same cases as `excess_kurtosis_error`."""
         if self._narrow:
             return math.inf
         of_limit = self._scale**2 * self._limit_at_scale.variance_error(position)
@@ -223,10 +224,9 @@ class FiniteWidthLaw(SymmetricLaw):
         return 3.0 * (float(second.mean()) / mean**2 - 1.0) if mean > 0 else 0.0
 
     def excess_kurtosis_error(self, position: int = 0) -> float:
-        """Return the error of `excess_kurtosis`; infinite if width or head_dim is below 8.
+        """Return the error of `excess_kurtosis`; infinite if the conditional variance is too heavy-tailed.
 
-        The threshold is 16 for linear and ReLU attention; with "student5" weights it is always infinite. The
-        conditional variance is then too heavy-tailed.
+        This is so if width or head_dim is below 8 (16 for linear and ReLU attention), and with "student5" weights.
         """
         if self._narrow:
             return math.inf
@@ -276,7 +276,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the density of the limit; if the limit is 0, of the outputs' scaled limit."""
+        """Return the density of the limit or, if the limit is 0, of the limit of the rescaled outputs."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property

@@ -1,7 +1,8 @@
 """Outputs and scores as mixtures of normals, with their conditional variances.
 
-With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ, with one row N of normals per head. Given P, y_i
-has variance c Σ_a |A_a F T_V/√ν|².
+Let G = F Fᵀ be the Gram matrix of the inputs, T_K and T_V the Bartlett factors of a head's keys and values, and ν = n
+or head_dim. Row i of the scores P of a head is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ, with a row N of normals. Given P, y_i has
+variance c Σ_a |A_a F T_V/√ν|², with row A_a of the attention weights of head a.
 
 Scores divided by n, and outputs of homogeneous maps of such scores, are 0 in the limit. In every draw they are ν^{-1/2}
 times those of the same layer with 1/√n; multiplied by √ν they have the theorem's limit and distance from it.
@@ -55,7 +56,7 @@ class Marginal(Protocol):
 
 
 def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
-    """Return the standard deviation of scores for inputs with Gram matrix I."""
+    """Return the standard deviation of scores for inputs with Gram matrix I, at the width or in the limit."""
     return score_std(layer) if limit else layer.query_std * layer.key_std * layer.score_factor
 
 
@@ -90,7 +91,7 @@ class OutputEntry:
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return the conditional variances c Σ_a |A_a B_V|² of the output, (draws, points)."""
+        """Return the conditional variances c Σ_a |A_a F T_V/√ν|² of the output, (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
         # A single draw of Gram matrices is used for all draws.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
@@ -200,7 +201,8 @@ _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 class FixedHeads:
     """Output or score of a layer with a head_dim, at its width compared with infinite width.
 
-    At infinite width keys and values of a head still fluctuate, by one χ²_ν/ν each, which counts as a score normal.
+    At infinite width, the keys and values of a head still vary by a factor √(χ²_ν/ν) each. These factors are computed
+    from further score normals.
     """
 
     marginal: OutputEntry | ScoreEntry

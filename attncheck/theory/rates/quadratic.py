@@ -3,8 +3,8 @@
 A score is n^{-1/2} Σ_α u_α w_α for vectors u = W x, w = W' x'. Given the Gram matrix G of all x, coordinates are
 independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p = n^{-1/2}
 Σ_α g_αᵀ M g_α, with characteristic function Π_k (1 - 2iτλ_k/√n)^{-n/2} for the eigenvalues λ of Σ^{1/2} M Σ^{1/2},
-mean 0, variance q(G) = 2 Σ λ² and third cumulant 8 n^{-1/2} Σ λ³. If this is not 0, as with three scores that share
-matrices cyclically, the order is -1/2.
+mean 0, variance q(G) = 2 Σ λ² and third cumulant 8 n^{-1/2} Σ λ³. If the third cumulant is not 0, as with three
+scores that share matrices cyclically, the distance from the limit is of order n^{-1/2}, else 1/n.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _waves() -> ComplexArray:
 class CharacteristicGap:
     """Difference of the characteristic functions of two laws of mean 0.
 
-    `std` is their approximate standard deviation, `difference`, (repetitions, frequencies), complex at
-    ``frequencies(std)``.
+    `std` is their approximate standard deviation. `difference`, (repetitions, frequencies), is complex, with one column
+    for each of ``frequencies(std)``.
     """
 
     std: float
@@ -298,7 +298,7 @@ class ScoreSum:
         return np.asarray(difference - controls + known)
 
     def _count(self, width: int) -> int:
-        """Return the number of frequencies before the characteristic function decays, for scores of half the size."""
+        """Return the number of frequencies before the characteristic function of scores of half the size decays."""
         halved = 0.5 * self.eigenvalues(self.kernel[None])[0, :, None] * frequencies(self.std)
         logs = -0.25 * width * np.log1p(4.0 * halved**2 / width).sum(axis=0)
         return int((logs > _VANISHED).sum())

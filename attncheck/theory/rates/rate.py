@@ -63,9 +63,9 @@ class Rate:
         p of the fit log D = a + p log n + e/n, or for sums of scores of predicted order -1/2, log D = a + p log n +
         e/√n + f/n.
     predicted : float
-        -1, or -2 for "kl"; -1/2 for sums of scores with a third cumulant of order n^{-1/2}, and from a limit of 0.
+        -1, or -2 for "kl"; -1/2 for sums of scores with a third cumulant of order n^{-1/2}, and for a limit of 0.
     constant, curvature : Estimate
-        c and d of D = (c + d/n) n^predicted, or for such sums (c + d/√n + f/n) n^{-1/2}.
+        c and d of D = (c + d/n) n^predicted, or for sums of scores of order -1/2 (c + d/√n + f/n) n^{-1/2}.
     leading, leading_error : float
         c by the expansion at the largest width; NaN if unknown, see `Distance`.
     gap : Distance or None
@@ -122,7 +122,7 @@ def rate(
         As for `distance`. From a limit of 0 only "w1" decreases.
     size : int, optional
         Draws at each width. By default 512 with normal weights where ``leading`` is known, so that the order is
-        within about ±0.02 (±0.05 for "kl") and the constant 1% (3%); otherwise as for `distance`. Intervals hold
+        within about ±0.02 (±0.05 for "kl") and the constant within 1% (3%); otherwise as for `distance`. Intervals hold
         from 512 draws on.
     seed : int
         Each width has independent draws.

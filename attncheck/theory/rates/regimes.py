@@ -1,4 +1,4 @@
-"""Predicted law of one output in each regime, with a neighbouring prediction to distinguish it from."""
+"""Predicted law of one output in each regime, and a neighbouring prediction that tests should reject."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RegimePrediction:
     order : float
         Exponent of the approach to the limit, in the width or in the number of heads.
     own, neighbour : ScaleMixture
-        The prediction, and the one to distinguish it from.
+        The prediction, and the neighbouring one that tests should reject.
     against : str
         Description of the neighbour.
     """
@@ -121,7 +121,7 @@ def _many_heads(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, Sca
 
 
 def _tied(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
-    """Return Gaussians of A K Aᵀ with A = softmax(σ_Qσ_K K), and with weights 1/s."""
+    """Return the normal laws with variances in proportion to A K Aᵀ, for A = softmax(σ_Qσ_K K) and for A = 1/s."""
     kernel = input_kernel(layer.inputs).matrix
     weights = np.exp(layer.query_std * layer.key_std * kernel[position])
     weights /= weights.sum()

@@ -1,8 +1,9 @@
 """Difference between the law of a sum of independent terms and its limit.
 
-Given c, the sum Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its law is that of √v N,
-a measure of v, plus a correction Π cf(τ c_k) - e^{-τ²v/2} in bins of v, at frequencies in units of 1/√v: it then
-decays equally fast for every v, and far tails keep their relative accuracy.
+Given coefficients c, the sum Σ c_k w_k of independent w_k with characteristic function cf has variance v = Σ c_k² and
+characteristic function Π cf(τ c_k). Its law is stored as that of √v N, a measure of v, plus a correction Π cf(τ c_k) -
+e^{-τ²v/2}. The correction is averaged in bins of v, at frequencies in units of 1/√v: it then decays equally fast for
+every v, and far tails keep their relative accuracy.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class SumDeviation(Deviation):
         return super().density(size) + self._corrected(size, density=True)
 
     def moment(self, power: float) -> FloatArray:
-        """Return E v^power minus its limit, or the same for E y⁴/3 if `power` is 2."""
+        """Return E v^power minus its limit, with E y⁴/3 in place of E v² if `power` is 2."""
         return super().moment(power) + (self.fourths / 3.0 if power == 2 else 0.0)
 
     def scaled(self, factor: float) -> Self:

@@ -47,9 +47,9 @@ class TangentGap:
     points : ndarray, shape (m,)
         Quantiles and atoms of the limit, and the next smaller numbers.
     limits, differences : ndarray, shape (repetitions, m)
-        The limit's distribution function, and the one at the width minus that.
+        The limit's distribution function, and the distribution function at the width minus the limit's.
     draws : int
-        In all repetitions together.
+        Number of draws in all repetitions together.
     """
 
     points: FloatArray
@@ -167,8 +167,8 @@ class _Parts:
 class _Draws:
     """Centred deviations, and normals `scores` and `along` (z).
 
-    `queries` and `outputs`, (draws, kv_heads, g m, g m) with m = s and 1, are Wishart matrices over ν, of queries
-    orthogonal to keys and of W^O orthogonal to values.
+    `queries` and `outputs`, (draws, kv_heads, g m, g m) with m = s and 1, are Wishart matrices divided by ν, of the
+    part of the queries orthogonal to the keys, and of the part of W^O orthogonal to the values.
     """
 
     drivers: Drivers
@@ -287,7 +287,7 @@ class _Entry:
     def _derivative(self, found: _Parts, along: _Parts, points: FloatArray) -> FloatArray:
         """Return the derivative of `_below` along δ, (draws, points).
 
-        Where the law is steep, a factor that does not depend on δ damps it.
+        Where the law is steep, a factor that does not depend on δ damps the derivative.
         """
         rest, slope = found.rest[:, None], found.slope[:, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -317,7 +317,7 @@ class _Entry:
         )
 
     def _across(self, batch: tuple[int, ...], rows: int, rng: np.random.Generator) -> FloatArray:
-        """Draw centred Wishart matrices of orthogonal directions, over ν."""
+        """Draw centred Wishart matrices of the orthogonal directions, divided by ν."""
         left = self.layer.head_width - self._seen
         if left == 0:
             return np.zeros((*batch, rows, rows))
@@ -325,7 +325,7 @@ class _Entry:
         return np.asarray((factor @ factor.swapaxes(-1, -2) - left * np.eye(rows)) / self.layer.head_width)
 
     def _parts(self, draws: _Draws, step: float, width: float) -> _Parts:
-        """Return the entry, with δ times `step` and terms of order 1/n times `width`."""
+        """Return the parts of the entry, with δ multiplied by `step` and terms of order 1/n by `width`."""
         layer, fluctuations = self.layer, self._fluctuations
         s, identity = layer.seq_len, np.eye(layer.seq_len)
         moved = fluctuations.limits.gram + step * draws.drivers.gram + width * fluctuations.mean.gram

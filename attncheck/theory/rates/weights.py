@@ -1,7 +1,7 @@
 """Outputs and scores of layers with non-normal i.i.d. weights, with one matrix integrated out.
 
-Given all matrices except W^O, an output is a sum of independent terms; given all except W^Q, so is a score. Both are a
-`SumDeviation` over draws of the others.
+Given all matrices except W^O, an output is a sum of independent terms; given all except W^Q, so is a score. Both laws
+are a `SumDeviation` over draws of the other matrices.
 
 Control variates have mean 0 under any law: inner products minus their conditional expectations, odd functions of
 scores, and the squared sum of squares of scores, corrected by the fourth cumulant of W^Q. Half of the draws start
@@ -43,7 +43,7 @@ _LITERAL = 3
 _BLOCK = 2**21
 # Range of the variances, relative to the limit's mean.
 _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
-# Increase of E ‖h‖², in its standard deviations, in the half of the draws with a longer h.
+# Increase of the mean of ‖h‖², in standard deviations of ‖h‖², in the half of the draws with a longer h.
 _LONGER = 1.0
 # Rows of scores made from one matrix W^Q by flipping signs at random.
 _SIGNS = 4
@@ -277,7 +277,7 @@ class SumEntry:
         return dataclasses.replace(gaussian, expansion=gaussian.expansion + added)
 
     def _of_outputs(self, position: int, cells: Cells) -> FloatArray:
-        """Return the contribution of the law of W^O, (cells + 1,)."""
+        """Return the contribution of the law of W^O to the first term of the expansion, (cells + 1,)."""
         head = kept_limit(self.layer).head_mixture(position)
         # The average below is E Σ_a u_a² g(v), with u_a the share of head a in v.
         size = float(head.weights @ head.variances**2)

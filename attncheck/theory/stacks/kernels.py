@@ -23,7 +23,7 @@ _BLOCK: Final = 2**20
 def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArray, float]:
     """Return E[φ(z_j)φ(z_k)], z ~ N(0, C), for C (..., s, s), and an error bound relative to the diagonals.
 
-    For tanh by the Hermite expansion Σ_m a_m(C_jj) a_m(C_kk) ρ^m, a_m(v) = E[φ(√v Z) He_m(Z)]/√m!. The remainder is
+    tanh uses the Hermite expansion Σ_m a_m(C_jj) a_m(C_kk) ρ^m, a_m(v) = E[φ(√v Z) He_m(Z)]/√m!. The remainder is
     at most ``|ρ|^64`` times the square root of the product of both remainders in Parseval's identity.
 
     Examples
@@ -53,7 +53,7 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
 
 
 def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] for clip, which is the covariance itself if the bound is out of reach."""
+    """Return E[φ(Z₁)φ(Z₂)] for clip; where variances are too small for clipping, this is the covariance c."""
     near = _NEVER_CLIPPED**2 * np.maximum(v1, v2) > phi.parameters[0] ** 2
     value, error = c.copy(), _EPS * np.sqrt(v1 * v2)
     if near.any():

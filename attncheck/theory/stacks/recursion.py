@@ -95,8 +95,9 @@ def recur(
 ) -> Recursion:
     """Return the limit's covariances of the streams, given the `normals` of the scores.
 
-    A `share` of two kinds of changes is added: `lengths`, (size,), relative changes of the covariance of the h^i, and
-    each layer's `deviations`. With `averaged`, means replace covariances: a wrong recursion, to test against.
+    Two kinds of changes, multiplied by `share`, are added: `lengths`, (size,), relative changes of the covariance of
+    the h^i, and each layer's `deviations`. With `averaged`, means over draws replace covariances: a wrong recursion, to
+    test against.
 
     Examples
     --------
@@ -216,6 +217,6 @@ def _positive(scales: FloatArray) -> FloatArray:
 
 
 def limit_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Bound the float64 entries of one draw of the limit, 128 s of which are points of an expansion."""
+    """Return a bound on the float64 entries in one draw of the limit; 128 s of them are points of an expansion."""
     s, heads = stack.seq_len, stack.num_heads
     return stack.depth * (4 * heads * s**2 + 18 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s
