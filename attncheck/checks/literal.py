@@ -18,7 +18,8 @@ from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.checks.reference import Reference
-from attncheck.checks.sample import EVERY_FIELD, Sample
+from attncheck.checks.returned import EVERY_FIELD
+from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import precision
 from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Family, TwoSample

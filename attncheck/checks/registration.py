@@ -14,7 +14,8 @@ from attncheck.checks.claims import Claim
 from attncheck.checks.reference import Reference
 from attncheck.checks.registered import Registration, Simulator, add
 from attncheck.checks.registry import EVERY_PROPERTY
-from attncheck.checks.sample import EVERY_FIELD, Sample
+from attncheck.checks.returned import EVERY_FIELD
+from attncheck.checks.sample import Sample
 from attncheck.evidence.family import Family
 
 _Measure = TypeVar("_Measure", bound=Callable[..., tuple[Any, ...]])

@@ -12,7 +12,8 @@ import scipy
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.returned import FIELDS
+from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate, Draw, candidates, named, right, scaled_by
 from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.diagnosis.statistics import features_of

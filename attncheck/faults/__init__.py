@@ -12,7 +12,7 @@ from typing import Any
 from attncheck._lib.errors import check_choice
 from attncheck._lib.imports import short_name
 from attncheck.checks.registered import Registration, registrations
-from attncheck.checks.sample import FIELDS
+from attncheck.checks.returned import FIELDS
 from attncheck.faults import misread, wrong_laws, wrong_regimes, wrong_scales, wrong_wirings
 from attncheck.faults.fault import Fault, ReducedExposure, Simulator
 

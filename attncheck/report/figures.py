@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from attncheck._lib.text import chance, counted
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named
-from attncheck.checks.sample import EVERY_FIELD
+from attncheck.checks.returned import EVERY_FIELD
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import per_look_power

@@ -15,7 +15,8 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.check import BaseSetting
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample
-from attncheck.checks.sample import EVERY_FIELD, Sample
+from attncheck.checks.returned import EVERY_FIELD
+from attncheck.checks.sample import Sample
 from attncheck.layers.case import Case
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject.guard import GuardError, guarded, in_pool

@@ -11,7 +11,8 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.checks.check import Setting
-from attncheck.checks.sample import EVERY_FIELD, Sample
+from attncheck.checks.returned import EVERY_FIELD
+from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
 from attncheck.layers.requirements import linear

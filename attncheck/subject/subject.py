@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import refuse
 from attncheck.checks.check import Setting
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
-from attncheck.checks.sample import EVERY_FIELD, Sample
+from attncheck.checks.returned import EVERY_FIELD
+from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.program import ProgramCase

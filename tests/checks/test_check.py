@@ -6,7 +6,7 @@ import pytest
 
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registry import CHECKS
-from attncheck.checks.sample import FIELDS
+from attncheck.checks.returned import FIELDS
 from attncheck.looks.profiles import ANCHORS
 
 SETTING = Setting(ANCHORS[0], frozenset({*FIELDS, "masked scores"}), 2)

@@ -15,7 +15,8 @@ from attncheck._lib.streams import stream
 from attncheck.checks.check import Setting
 from attncheck.checks.literal import RATIO, LiteralReference, for_any_law
 from attncheck.checks.registry import CHECKS, check_named
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.returned import FIELDS
+from attncheck.checks.sample import Sample
 from attncheck.checks.scores import CHECKS as SCORES
 from attncheck.evidence.blocks import BLOCK, Blocks
 from attncheck.evidence.families import Association, Scale, TwoSample, Uniform

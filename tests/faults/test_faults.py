@@ -11,7 +11,8 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power import level_of
 from attncheck.checks.registry import CHECKS, PROPERTIES
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.returned import FIELDS
+from attncheck.checks.sample import Sample
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.fault import Fault, MisreadLayer

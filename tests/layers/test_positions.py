@@ -16,7 +16,7 @@ from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.check import Setting
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
-from attncheck.checks.sample import FIELDS
+from attncheck.checks.returned import FIELDS
 from attncheck.diagnosis.causes import common
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import input_covariance, input_kernel, psd_root

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import check_named
-from attncheck.checks.sample import EVERY_FIELD
+from attncheck.checks.returned import EVERY_FIELD
 from attncheck.evidence.looks import per_look_power
 from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions
 from attncheck.layers.attention import AttentionLayer

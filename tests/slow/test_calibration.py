@@ -20,7 +20,8 @@ from attncheck.calibration.layers import LEVELS, Calibration, calibrate, draws_f
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.registry import CHECKS
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.returned import FIELDS
+from attncheck.checks.sample import Sample
 from attncheck.methods import simulate
 
 FALSE_ALARM = 1e-6

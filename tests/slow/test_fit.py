@@ -16,7 +16,8 @@ from scipy import stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.returned import FIELDS
+from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import candidates, right, scaled_by
 from attncheck.diagnosis.causes import UNKNOWN
 from attncheck.diagnosis.differences import read_off

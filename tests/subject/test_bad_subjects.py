@@ -15,7 +15,8 @@ from attncheck.checks.comparison import gaussian_distance
 from attncheck.checks.laws import affordable_draws, marginal_law
 from attncheck.checks.marginals import Scalar
 from attncheck.checks.registry import PROPERTIES, checks_of
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.returned import FIELDS
+from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.looks.examine import run_item

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
-from attncheck.checks.sample import FIELDS, Sample
+from attncheck.checks.returned import FIELDS
+from attncheck.checks.sample import Sample
 from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws

@@ -21,7 +21,8 @@ from attncheck._lib.text import mde_text
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.outputs import score_checks
 from attncheck.checks.registry import CHECKS, PROPERTIES
-from attncheck.checks.sample import EVERY_FIELD, FILE_FIELDS, Sample
+from attncheck.checks.returned import EVERY_FIELD, FILE_FIELDS
+from attncheck.checks.sample import Sample
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import DRAWS_CAP, Outcome
 from attncheck.evidence.looks import examine_blocks, per_look_power

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, naming, refuse
 from attncheck._lib.files import most_content
-from attncheck.checks.sample import EVERY_FIELD, FILE_FIELDS, LARGEST, Sample
+from attncheck.checks.returned import EVERY_FIELD, FILE_FIELDS, LARGEST
+from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 
