@@ -118,9 +118,9 @@ def controlled_parts(
     seed: int,
     draw: Callable[[int, np.random.Generator], tuple[FloatArray, FloatArray]],
 ) -> FloatArray:
-    """Return the mean over each part of the draws, corrected by a control variate, with shape (PARTS, *shape).
+    """Return the mean over each part of the draws, corrected by a control variate, with the shape (PARTS,) + shape.
 
-    `draw(count, rng)` returns differences from the limit and their control variate, (count, *shape) each; `name` is
+    `draw(count, rng)` returns differences from the limit and their control variate, of shape (count,) + shape each; `name` is
     the key of the random streams.
     """
     step = max(1, _BLOCK // walk_entries(stack))
