@@ -16,7 +16,7 @@ from attncheck.frameworks.binding import SINGLE, Binding
 from attncheck.frameworks.jax_trace import watching
 from attncheck.frameworks.trace import AttentionCore, Trace
 
-# Relative tolerance for compiled against uncompiled results.
+# Relative tolerance for differences between compiled and uncompiled results.
 _SAME = 1e-5
 
 
@@ -128,7 +128,7 @@ class JaxBinding(Binding):
         return self._call(self._joined(structure, arrays), x)
 
     def _called(self, module: Any, x: Any) -> Any:
-        """Return the outputs of a module without a `call`."""
+        """Return the outputs of a module, by default; used in place of a missing `call`."""
         return module(x)
 
     def _traced(self, watched: bool, structure: Any, arrays: Any, x: Any) -> Any:
@@ -136,13 +136,13 @@ class JaxBinding(Binding):
         return (self._watch.over(forward) if watched else forward)(arrays, x)
 
     def _outputs(self, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the outputs, or their first element if a tuple."""
+        """Return the outputs; the first element if the module returns a tuple."""
         y = self._forward(structure, arrays, x)
         return y[0] if isinstance(y, tuple) else y
 
 
 class Watch:
-    """Reports of cores from compiled functions to a trace.
+    """Link through which compiled functions report attention cores to a trace.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Watch:
 
     @contextlib.contextmanager
     def reporting(self, trace: Trace) -> Iterator[None]:
-        """Report to a trace within this context; raise its error at the end."""
+        """Report to a trace within this context; on exit, raise the first error that the trace raised, if any."""
         self._trace, self._failure = trace, None
         yield
         if self._failure is not None:
@@ -181,7 +181,7 @@ class Watch:
         return watched
 
     def _answer(self, index: int, *given: Any) -> Any:
-        """Report a core; return the trace's result in the shape and dtype of the module's `own`, or `own` for None."""
+        """Report a core; return the trace's result, shaped and typed like the core's `own`, or `own` if it is None."""
         q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
         roundoffs = (float(jax.numpy.finfo(each.dtype).eps) / 2 for each in (q, k, v))
         self.precision = max(self.precision, *roundoffs)
@@ -195,7 +195,11 @@ class Watch:
 
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of the arrays and inputs of N modules: outputs, and q, k and v of the first core."""
+    """Return a function of the parameters and inputs of N modules that returns y, q, k and v.
+
+    `function` returns the outputs y of one module for its parameters and inputs; q, k and v are those of its first
+    attention core.
+    """
 
     def one(parameters: Any, x: Any) -> tuple[Any, ...]:
         seen: list[tuple[Any, ...]] = []

@@ -69,7 +69,7 @@ class MatrixStatistics:
 
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
-    """Return the index of each head's keys and values, numbered by first appearance."""
+    """Return one label per head, from 0 by first appearance; heads with the same keys and values share one."""
     # Values may have a different head dimension from keys.
     groups = groups_of(np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1), precision)
     labels = {head: label for label, heads in enumerate(groups) for head in heads}
@@ -81,7 +81,8 @@ def matrix_of(
 ) -> MatrixStatistics:
     """Return the statistics of the matrix of a role over all draws.
 
-    `distinct` lists one key and value head per set of copies; `centred` tells whether a layer norm removed row means.
+    `distinct` lists one head of each set of heads with the same keys and values. `centred` tells whether a layer norm
+    removed the mean of each column.
     """
     first = draws[0][role]
     rows = first.shape[0]
@@ -112,7 +113,10 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
-    """Return notes on matrices that repeat others, are correlated, or are not random."""
+    """Return notes on matrices that are equal or correlated, not redrawn, of low rank, or of nonzero mean.
+
+    A last note reports heads that share keys and values, and so a label, in an unusual order.
+    """
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
@@ -195,7 +199,7 @@ def _rank(matrix: FloatArray, precision: float) -> tuple[int, int]:
 
 
 def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    """Report matrices of the first draw that recur in the second draw, and so in all, or in a later one."""
+    """Report matrices of the first draw that recur in the second, and so presumably in all, or only in a later one."""
     first, *others = draws
     for i, draw in enumerate(others):
         same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]

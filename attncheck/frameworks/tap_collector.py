@@ -15,7 +15,7 @@ from attncheck.frameworks.trace import Trace
 from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Tap, root_mean_square
 
 _EMBEDDINGS = ("Embedding", "Embed")
-# Scores up to this value are those of a mask.
+# Scores up to this value count as masked.
 _HIDDEN = -1e29
 
 

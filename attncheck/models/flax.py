@@ -32,7 +32,7 @@ def flax_model(make: Call, inputs: Inputs, call: Call | None = None) -> ModelBin
 
 
 class LinenModel(ModelBinding):
-    """Binding to a linen model; a draw is its variables."""
+    """Binding to a linen model; each draw is a set of variables."""
 
     layers = Linen
 
@@ -75,7 +75,7 @@ class LinenModel(ModelBinding):
         return self._modules[call.name]
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, each with at most `most` entries of this draw."""
+        """Return all parameters, each with a sample of at most `most` entries."""
         if not self._modules:
             self.recorded(model, 1)
         found = []
@@ -110,7 +110,7 @@ class NNXModel(ModelBinding):
         return next(each for path, each in nnx.iter_graph(model) if ".".join(map(str, path)) == name)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, each with at most `most` entries of this draw."""
+        """Return all parameters, each with a sample of at most `most` entries."""
         owners = {
             ".".join(map(str, path)): each for path, each in nnx.iter_graph(model) if isinstance(each, nnx.Module)
         }

@@ -22,7 +22,7 @@ _ADDED = "residual"
 _CACHE = "Cache"
 # Limit on width times positions².
 _MOST = 2**24
-# In place of an axis, for a number that is proportional to the number of sequences.
+# Stands for the axis of sequences if an argument is a whole number proportional to the number of sequences.
 _COUNT = -1
 
 
@@ -35,7 +35,7 @@ class CallArguments:
     given : tuple
         Positional and keyword arguments.
     leaves : tuple
-        Copies of the arrays and other objects in these.
+        Copies of the arrays and other objects in these arguments, without containers.
     names : tuple of str
         Argument name of each leaf; empty for a leaf inside a container.
     places : tuple of int
@@ -105,9 +105,9 @@ class HiddenStates:
     lengths : tuple of int
         Numbers of positions to try, in order.
     source : str
-        Argument that is the source of keys and values if `replay` replaces it too; else empty.
+        Name of the argument from which keys and values are computed, if `replay` replaces it too; else empty.
     crossed : HiddenStates or None
-        The same hidden states with such a source, if an argument may be one.
+        The same hidden states, replaced together with such an argument, if there may be one.
     """
 
     replay: Replay
@@ -175,7 +175,7 @@ def _replacing(
 def sequences_of(
     inputs: Mapping[str, Any] | Sequence[Any], number: int | None
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments for a batch of `number` copies of the first sequence; all sequences for None.
+    """Return args and kwargs for a call on `number` copies of the first sequence, or on all sequences for None.
 
     Examples
     --------
