@@ -174,7 +174,7 @@ class Binding(abc.ABC):
 
 
 def in_words(field: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a user's function; its exceptions become a one-line `InputError`."""
+    """Call the user's function for the argument `field`; its exceptions become a one-line `InputError`."""
     try:
         return function(*arguments, **options)
     except (KeyboardInterrupt, InputError, NoAttentionCall):

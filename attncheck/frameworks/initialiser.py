@@ -162,7 +162,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
 
 
 def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, FloatArray]) -> Iterator[Note]:
-    """Report matrices whose entries all have the same value, which is not always due to the initialiser."""
+    """Report matrices whose entries are all equal, because of the initialiser or of a factor 0 in the forward pass."""
     for role in roles:
         number, zero = first[role].flat[0], not first[role].any()
         if np.ptp(first[role]) or first[role].size == 1 or (role == "output" and zero):

@@ -64,7 +64,7 @@ class Probe:
             self.seen = reader.see(state, self.x)
         self.y = self.output(reader.path)
         self.silent = reader.see(state, self.x, silent=True).y
-        #: Whether the output is linear in the heads, through W_O alone.
+        #: Whether the output is a linear function of the heads, given by W_O alone.
         self.linear = reader.merged is not None and self._is_linear(seed)
 
     @property
@@ -199,7 +199,7 @@ class Probe:
     # From the heads to the output ------------------------------------------------------------------
 
     def _is_linear(self, seed: int) -> bool:
-        """Return whether the output is linear in the heads, through W_O alone."""
+        """Return whether the output is a linear function of the heads, given by W_O alone."""
         shape = (*self.x.shape[:1], self.num_heads, self.x.shape[1], self.value_dim)
         heads = np.round(np.random.default_rng(seed + 1).standard_normal(shape) * 8) / 8
         after = self.reader.see(self.state, self.x, heads).y - self.silent

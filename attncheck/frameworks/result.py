@@ -54,7 +54,7 @@ class Inspection(PrintedInspection):
     forward : Forward
         Formula of the first code path that calls attention.
     paths : mapping of str to Forward
-        Formulas of the code paths with deterministic outputs.
+        Formulas of the examined code paths, by name.
     notes : tuple of Note
     view : AttentionView or None
         Access to the module, for `subject`.

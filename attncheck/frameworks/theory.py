@@ -134,7 +134,7 @@ def _temperature(spread: float) -> float:
 
 
 def _entropy(layer: AttentionLayer) -> float:
-    """Return the limit entropy of the last position's attention weights, normalised if positive, averaged over heads."""
+    """Return the limit entropy of the last position's attention weights, normalised if positive; a mean over heads."""
     some = layer if heads_differ(layer) else of_head(layer, 0)
     scores = draw_limit(some, _ENTROPIES, 0, np.random.default_rng(0)).scores
     weights = attention_weights(some, scores)[..., -1, :]

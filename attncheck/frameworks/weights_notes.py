@@ -65,7 +65,7 @@ def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial:
 
 
 def tiled_heads(kv: int, number: int) -> Note:
-    """Report key and value heads that query heads use in turn (tiled) instead of in blocks (repeated)."""
+    """Report that `number` query heads use `kv` key and value heads in turn (tiled), not in blocks (repeated)."""
     of, right = ([h % kv for h in range(number)], [h // (number // kv) for h in range(number)])
     return Note(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(right)})", convention=True)
 

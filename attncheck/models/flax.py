@@ -145,7 +145,7 @@ def _described(owner: Any, name: str, entries: Any, most: int) -> Parameter:
 
 
 def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the fans of a kernel."""
+    """Return the fans of the kernel of a dense layer, None for other parameters."""
     dense = (nn.Dense, nn.DenseGeneral, nnx.Linear, nnx.LinearGeneral)
     if name != "kernel" or not isinstance(owner, dense):
         return None

@@ -147,8 +147,8 @@ class _ModelDraws:
     """Attention modules, their calls, and parameters, kept from all draws of a model.
 
     `modules` maps the name of a module to its draws. `kind`, `numbers` and `steady` are those of the first draw, as a
-    `ModelBinding` returns them. `long` is the largest number of positions in modules that are too large to inspect, or
-    0.
+    `ModelBinding` returns them. `long` is 0, or the largest number of positions in modules that are too large to
+    inspect.
     """
 
     kind: str
@@ -216,7 +216,7 @@ def _drawn(binding: ModelBinding, models: Iterator[Any], most: int) -> _ModelDra
 
 
 def _attention(binding: ModelBinding, model: Any) -> tuple[list[ModuleCall], int]:
-    """Return the calls of a model's attention modules, and the most positions of modules too large to inspect, or 0."""
+    """Return the calls of a model's attention modules, and the largest length in modules too large to inspect, or 0."""
 
     def bound(call: ModuleCall) -> Binding:
         return binding.replayed(call, [binding.module(model, call.name)])

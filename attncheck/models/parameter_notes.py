@@ -89,7 +89,7 @@ def _listed(names: Iterable[str], every: Iterable[str]) -> str:
 
 
 def _outermost(names: Sequence[str], every: Sequence[str]) -> str:
-    """Join the `names` of parameters, replacing all parameters of a module by the name of the module."""
+    """Join `names` of parameters; the name of a module replaces those of its parameters if all are listed."""
     below: dict[str, set[str]] = {}
     for name in every:
         parts = name.split(".")
@@ -223,7 +223,7 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
 
 
 def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
-    """Return the main part of each family, and other parts that keep their default and are not reported yet."""
+    """Return the main part of each family, and, unless it dominates, the other parts that keep their default."""
     every = parts_of(table)
     others = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
     return [*(parts[0] for parts in every), *others]

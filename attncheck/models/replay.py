@@ -158,7 +158,7 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 def _replacing(
     arguments: CallArguments, batch: tuple[int | None, ...], hidden: Sequence[int], width: int
 ) -> HiddenStates:
-    """Return hidden states that replace the leaves `hidden`, all cut to the length of the shortest one."""
+    """Return hidden states that stand for the leaves `hidden`; longer ones of these are cut to the shortest."""
     axis = batch[hidden[0]]
     assert axis is not None
     sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]

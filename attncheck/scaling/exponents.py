@@ -56,7 +56,7 @@ class Exponents(Estimates):
 
 
 def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
-    """Return the exponents of sizes in the width from log sizes, (widths, seeds, taps), independent between widths.
+    """Return the exponents with which sizes grow with the width, from independent log sizes, (widths, seeds, taps).
 
     Raises
     ------

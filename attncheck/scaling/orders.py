@@ -21,8 +21,8 @@ NEXT = 0.5
 def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> Estimates:
     """Return the share of the next order in mean squares at the largest width, from log sizes, (widths, seeds, taps).
 
-    The sizes are fitted by parts that grow as n^b, for b in `orders` and for the next order, the largest of these plus
-    1/2.
+    Mean squares are fitted by parts whose sizes grow as n^b, for b in `orders` and for the next order, which is the
+    largest of these plus 1/2.
 
     Raises
     ------

@@ -33,7 +33,7 @@ class WidthsRow:
     steps : int
         0 for the size at initialisation, else the number of steps before the change.
     predicted : str
-        Empty without a prediction.
+        Prediction as text; empty without one.
     low_predicted, high_predicted : float or None
         Predicted exponents, without tolerance.
     exponent, low, high : float or None
