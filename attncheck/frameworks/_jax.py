@@ -54,7 +54,7 @@ class JaxBinding(Binding):
         return _named(self._split(state)[1])
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
-        """Return a fresh module's arrays, from a compiled initialiser if it draws the same arrays."""
+        """Return a fresh module's arrays, by a compiled initialiser if that draws the same ones as the uncompiled."""
         if not self._tried:
             self._tried = True
             self._compiled_init = self._compiled_init if not self.draws and self._draws_alike(seed) else None
@@ -216,13 +216,13 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
 
 
 def _named(held: Any) -> dict[str, FloatArray]:
-    """Return the real arrays of a tree by path."""
+    """Return the arrays of real numbers in a tree, by path."""
     leaves = jax.tree_util.tree_leaves_with_path(held)
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
 
 
 def _filled(held: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return a tree with other real arrays, given by path."""
+    """Return a tree in which `arrays`, given by path, replace all arrays of real numbers."""
 
     def leaf(path: Any, own: Any) -> Any:
         return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own

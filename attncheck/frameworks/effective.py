@@ -204,7 +204,7 @@ class ModuleReader:
         return AttentionCall(y, **found, calls=calls)
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
-        """Do as `see` for N modules in one batch, each with its own arrays and sequence; may raise any exception.
+        """Run N modules in one batch, each with its arrays and sequence, and return as `see`; may raise any exception.
 
         The returned weights are zeros.
         """

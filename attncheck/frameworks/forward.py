@@ -96,7 +96,7 @@ class Forward:
 
     @property
     def optional_parts(self) -> str:
-        """All optional parts other than the mask, as text, also those that no field expresses; "none" without any."""
+        """All optional parts other than the mask, as text, with those that no field expresses; "none" without any."""
         fields = dict(self.parts)
         found = [part.describe(fields) for part in PARTS if fields.keys() & part.fields.keys()]
         return ", ".join([*found, *filter(None, [self.unlike])]) or "none"
@@ -172,7 +172,7 @@ class Formula:
         return bool(self.factors or self.sinks) or any(each is not None for each in (self.bias, self.cap, self.fill))
 
     def compared(self, weights: FloatArray, products: FloatArray, rounding: float, exact: bool = False) -> Formula:
-        """Return the formula with its error and bound for given weights and q·k; `exact` if no number was fitted."""
+        """Return the formula with its error and bound for given weights and q·k; `exact`: no number was fitted."""
         largest = max(float(np.abs(weights).max()), 1e-300)
         error = float(np.abs(self.weights(products) - weights).max()) / largest
         bound = rounding * (1.0 + float(np.std(self.scores(products)))) * (1.0 if exact else FITTED)

@@ -185,7 +185,7 @@ def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices have the same entries in any order, unless chance explains it."""
+    """Return whether matrices have the same entries in some order; False if chance may explain it."""
     if one.size != other.size or precision > SINGLE or len(np.unique(one)) < one.size // 2:
         return False
     return alike(np.sort(one, axis=None), np.sort(other, axis=None), precision)

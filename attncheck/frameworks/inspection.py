@@ -90,7 +90,7 @@ def _reader(binding: Binding, state: Any, width: int) -> ModuleReader | None:
 
 
 def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
-    """Return the inspection; None if there is no attention, or the outputs do not depend on it.
+    """Return the inspection; None if there is no attention, or if the outputs do not depend on attention.
 
     `whole` tells whether the module itself is called, rather than a user's function that may use only a part of it.
     """

@@ -269,7 +269,7 @@ def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore])
 
 
 def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length: int) -> CoreLayout:
-    """Return the first layout, or the one in which weights follow the scores best if it is clearly better."""
+    """Return the layout in which weights follow scores best, if it is clearly better than the first; else the first."""
     if len(layouts) == 1:
         return layouts[0]
     left = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]

@@ -21,7 +21,7 @@ _HIDDEN = -1e29
 
 @dataclasses.dataclass(frozen=True)
 class ArrayReader:
-    """Functions that return the first real array in an output, its numbers, and its memory address."""
+    """Functions that return the first array of real numbers in an output, its numbers, and its memory address."""
 
     first: Callable[[Any], Any]
     numbers: Callable[[Any], FloatArray]

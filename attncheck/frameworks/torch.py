@@ -78,7 +78,7 @@ class Torch(Binding):
             return not all(torch.equal(old, each()) for old, each in zip(before, states, strict=True))
 
     def _given(self, *tensors: Any) -> None:
-        """Record the precision of attention's inputs, for autocast."""
+        """Record the unit roundoff of attention's inputs, which autocast may make coarser."""
         coarse = (float(torch.finfo(each.dtype).eps) / 2 for each in tensors if each.is_floating_point())
         self.precision = max((self.precision, *coarse))
 
@@ -142,7 +142,7 @@ class Torch(Binding):
 
 
 class _CallableModule(torch.nn.Module):
-    """Wrapper that runs a function of a module as its forward method, so that parameters can be replaced."""
+    """Module whose forward method calls a function of another module, so that parameters can be replaced."""
 
     def __init__(self, held: torch.nn.Module, called: Callable[[Any, Any], Any]) -> None:
         super().__init__()

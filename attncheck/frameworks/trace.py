@@ -105,7 +105,7 @@ class CoreTrace(Trace):
 
 
 def traced_calls(own: Callable[..., Any], names: Mapping[int, str], trace: Trace) -> Callable[..., Any]:
-    """Wrap the call method `own` of a class so that a trace receives calls of the modules that `names` names by id."""
+    """Wrap the call method `own` of a class so that a trace receives the calls of modules whose ids are in `names`."""
 
     @functools.wraps(own)
     def called(module: Any, *args: Any, **kwargs: Any) -> Any:

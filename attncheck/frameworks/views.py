@@ -55,7 +55,7 @@ class AttentionView:
 
     @property
     def width(self) -> int:
-        """Neurons of an input."""
+        """Number of neurons of an input."""
         return self.reader.width
 
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:

@@ -62,7 +62,7 @@ class CallRecorder(Trace):
         self._running.pop()
 
     def numbered(self) -> Iterator[tuple[str, int]]:
-        """Yield the module name of each call and the number of its earlier calls."""
+        """Yield, for each call, the name of the module and the number of its earlier calls."""
         times = Counter[str]()
         for call in self.calls:
             yield call.name, times[call.name]

@@ -197,7 +197,8 @@ def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> Model
 def _drawn(binding: ModelBinding, models: Iterator[Any], most: int) -> _ModelDraws:
     """Keep the attention modules of each draw of a model, and at most `most` entries of each parameter.
 
-    Among modules whose names differ only in numbers, all draws of the first are kept, but only one of the others.
+    Among modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of
+    the others.
     """
     model = next(models)
     kind, numbers, steady = binding.kind(model), binding.numbers(model), binding.steady(model)

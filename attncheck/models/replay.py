@@ -252,7 +252,7 @@ def _cut(size: int, length: int, leaf: Any, batch: int | None) -> Any:
 
 
 def _has(leaf: Any, length: int, batch: int | None) -> bool:
-    """Return whether an axis or the value of a leaf equals the number of positions."""
+    """Return whether an axis of an array other than `batch`, or a number itself, equals the number of positions."""
     if _is_array(leaf):
         return any(size == length for i, size in enumerate(leaf.shape) if i != batch)
     return _is_number(leaf) and leaf == length
