@@ -16,7 +16,7 @@ from attncheck.frameworks.binding import SINGLE, Binding
 from attncheck.frameworks.jax_trace import watching
 from attncheck.frameworks.trace import AttentionCore, Trace
 
-# Relative tolerance for compiled against uncompiled results.
+# Relative tolerance for differences between compiled and uncompiled results.
 _SAME = 1e-5
 
 
@@ -54,7 +54,7 @@ class JaxBinding(Binding):
         return _named(self._split(state)[1])
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
-        """Return a fresh module's arrays, from a compiled initialiser if it draws the same arrays."""
+        """Return a fresh module's arrays, by a compiled initialiser if that draws the same ones as the uncompiled."""
         if not self._tried:
             self._tried = True
             self._compiled_init = self._compiled_init if not self.draws and self._draws_alike(seed) else None
@@ -128,7 +128,7 @@ class JaxBinding(Binding):
         return self._call(self._joined(structure, arrays), x)
 
     def _called(self, module: Any, x: Any) -> Any:
-        """Return the outputs of a module without a `call`."""
+        """Return the outputs of a module, by default; used in place of a missing `call`."""
         return module(x)
 
     def _traced(self, watched: bool, structure: Any, arrays: Any, x: Any) -> Any:
@@ -136,13 +136,13 @@ class JaxBinding(Binding):
         return (self._watch.over(forward) if watched else forward)(arrays, x)
 
     def _outputs(self, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the outputs, or their first element if a tuple."""
+        """Return the outputs; the first element if the module returns a tuple."""
         y = self._forward(structure, arrays, x)
         return y[0] if isinstance(y, tuple) else y
 
 
 class Watch:
-    """Reports of cores from compiled functions to a trace.
+    """Link through which compiled functions report attention cores to a trace.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Watch:
 
     @contextlib.contextmanager
     def reporting(self, trace: Trace) -> Iterator[None]:
-        """Report to a trace within this context; raise its error at the end."""
+        """Report to a trace within this context; on exit, raise the first error that the trace raised, if any."""
         self._trace, self._failure = trace, None
         yield
         if self._failure is not None:
@@ -181,7 +181,7 @@ class Watch:
         return watched
 
     def _answer(self, index: int, *given: Any) -> Any:
-        """Report a core; return the trace's result in the shape and dtype of the module's `own`, or `own` for None."""
+        """Report a core; return the trace's result, shaped and typed like the core's `own`, or `own` if it is None."""
         q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
         roundoffs = (float(jax.numpy.finfo(each.dtype).eps) / 2 for each in (q, k, v))
         self.precision = max(self.precision, *roundoffs)
@@ -195,7 +195,11 @@ class Watch:
 
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of the arrays and inputs of N modules: outputs, and q, k and v of the first core."""
+    """Return a function of the parameters and inputs of N modules that returns y, q, k and v.
+
+    `function` returns the outputs y of one module for its parameters and inputs; q, k and v are those of its first
+    attention core.
+    """
 
     def one(parameters: Any, x: Any) -> tuple[Any, ...]:
         seen: list[tuple[Any, ...]] = []
@@ -212,13 +216,13 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
 
 
 def _named(held: Any) -> dict[str, FloatArray]:
-    """Return the real arrays of a tree by path."""
+    """Return the arrays of real numbers in a tree, by path."""
     leaves = jax.tree_util.tree_leaves_with_path(held)
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
 
 
 def _filled(held: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return a tree with other real arrays, given by path."""
+    """Return a tree in which `arrays`, given by path, replace all arrays of real numbers."""
 
     def leaf(path: Any, own: Any) -> Any:
         return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own

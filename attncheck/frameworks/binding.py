@@ -24,7 +24,7 @@ Arrays = Mapping[str, FloatArray]
 #: The unit roundoff of float32.
 SINGLE = float(np.finfo(np.float32).eps) / 2
 _MESSAGE = 200
-# Products over a single position are not recognised as attention.
+# Default of `Binding.lengths`, without 1: products over a single position are not recognised as attention.
 _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
 # Remedies shown when a user's function fails.
 _REMEDIES = {
@@ -65,7 +65,7 @@ class Binding(abc.ABC):
         Names of code paths, such as ``("eval", "train")``. The first is inspected in full; the others are compared
         with it.
     spare : frozenset of str
-        Code paths of other configurations of the module, whose differences are not errors.
+        Code paths that belong to other configurations of the module; if they differ, that is no error.
     precision : float
         Unit roundoff of the forward pass.
     lengths : tuple of int
@@ -73,7 +73,7 @@ class Binding(abc.ABC):
     fills : bool
         Whether `parameters` and `fill` are implemented, so that weights can be replaced.
     draws : sequence
-        Existing modules to use instead of new ones; the last one is used for all later seeds.
+        Existing modules to use instead of new ones, indexed by seed; the last one is used for all later seeds.
 
     Examples
     --------
@@ -113,7 +113,7 @@ class Binding(abc.ABC):
     def run(self, state: Any, x: FloatArray, trace: Trace, path: str) -> Any:
         """Return the output, (batch, positions, m), for inputs `x`, (batch, positions, n), and report cores to a trace.
 
-        ``trace.core(core)`` receives every attention core, and returns another result for it, or None.
+        ``trace.core(core)`` receives every attention core, and returns a result to use in place of its own, or None.
         """
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
@@ -174,7 +174,7 @@ class Binding(abc.ABC):
 
 
 def in_words(field: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a user's function; its exceptions become a one-line `InputError`."""
+    """Call the user's function for the argument `field`; its exceptions become a one-line `InputError`."""
     try:
         return function(*arguments, **options)
     except (KeyboardInterrupt, InputError, NoAttentionCall):
@@ -203,7 +203,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     Raises
     ------
     InputError
-        If the modules belong to no supported framework, or it is not installed.
+        If the modules belong to no supported framework, or to one that is not installed.
 
     Examples
     --------
@@ -261,7 +261,7 @@ def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
 
 
 def home_of(made: Any) -> str:
-    """Return the framework of a module, else an empty string."""
+    """Return the framework of a module, or an empty string for any other object."""
     # The first match wins: keras layers are also modules of the backend.
     homes = (base.__module__.partition(".")[0] for base in type(made).__mro__)
     return next((name for name in homes if name in _FRAMEWORKS), "")

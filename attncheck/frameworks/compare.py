@@ -32,7 +32,7 @@ class InspectionComparison:
     ----------
     one, other : Inspection
     differences : tuple of str
-        One sentence per difference; the probability that any reported difference of numbers is false is 1e-6.
+        One sentence per difference. All reported differences of estimated numbers are real with probability 1 - 1e-6.
     """
 
     one: Inspection

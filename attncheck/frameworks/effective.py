@@ -40,14 +40,14 @@ _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (b
 
 
 def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices agree up to rounding, including that of added biases."""
+    """Return whether arrays of one shape agree up to rounding, relative to the largest entry."""
     if one.shape != other.shape:
         return False
     return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
 
 
 def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]:
-    """Return the indices of arrays in groups that agree up to rounding, by first appearance.
+    """Group arrays that agree up to rounding; return the indices of each group, in order of first appearance.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]
 
 
 def rounding(precision: float, terms: int) -> float:
-    """Return the relative error that rounding explains; sums are taken in float32 or better."""
+    """Return the relative error that rounding explains in sums of `terms` terms, taken in float32 or better."""
     return _STORED * precision + _SUMMED * min(precision, SINGLE) * math.sqrt(terms)
 
 
@@ -78,12 +78,15 @@ def normed(x: FloatArray, norm: str) -> FloatArray:
 
 
 def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
-    """Return the length after normalisation of unit vectors times ``length``."""
+    """Return the factor of unit vectors in the normalised inputs, if the inputs are unit vectors times `length`.
+
+    A layer norm also subtracts the mean of each unit vector.
+    """
     return float({NONE: length, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return the norm before attention; with one, results do not grow with the inputs."""
+    """Return the kind of norm before attention; with a norm, results of `probe` do not grow with its inputs."""
     # Large compared with a norm's epsilon, but small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(each) for each in (x, 2 * x, x + 32.0))
@@ -95,10 +98,11 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCall:
-    """Output and inputs of one call of attention, with its weights.
+    """Output of a module, with the inputs and weights of its attention.
 
-    The output has shape (batch, positions, m), queries (batch, heads, positions, d), keys and values (batch, key heads,
-    keys, ·), weights (batch, heads, positions, keys). `calls` counts the attention cores, parallel ones once.
+    The output y has shape (batch, positions, m), queries (batch, heads, positions, d), keys and values (batch, key
+    heads, keys, ·), weights (batch, heads, positions, keys). `calls` counts how often attention runs in the forward
+    pass; parallel cores count as one.
     """
 
     y: FloatArray
@@ -140,7 +144,7 @@ class Effective:
 
 
 class ModuleReader:
-    """Reader of the matrices of modules from one code path, whose layout it determines once for all draws.
+    """Reader of the matrices of modules on one code path; the layout of attention is determined once for all draws.
 
     Raises `NoAttentionCall` without attention, and `InputError` for an unknown layout.
     """
@@ -170,7 +174,7 @@ class ModuleReader:
         return made
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
-        """Run on x, (batch, positions, n); return output, and inputs and weights of the first attention.
+        """Run the module on x, (batch, positions, n); return its output, and inputs and weights of the first attention.
 
         The result of attention is replaced by `returns`, (batch, heads, positions, e), or by zeros if `silent`.
         """
@@ -200,7 +204,10 @@ class ModuleReader:
         return AttentionCall(y, **found, calls=calls)
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
-        """Do the same as `see` for N modules, each with its arrays and sequence; may raise any exception."""
+        """Run N modules in one batch, each with its arrays and sequence, and return as `see`; may raise any exception.
+
+        The returned weights are zeros.
+        """
         alone = 2 if self.layout.first_axis else 1
         y, *got = self.binding.attended(state, arrays, np.expand_dims(x, alone), self.path)
         nothing = np.zeros((*got[0].shape[1:-1], got[1].shape[-2]))
@@ -211,7 +218,7 @@ class ModuleReader:
         )
 
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
-        """Return the output, (batch, positions, m), on a code path, with the axes that attention uses."""
+        """Return the output, (batch, positions, m), on a code path; attention runs over the axis called positions."""
         swapped = self.layout.first_axis
         y = self.binding.outputs(state, x.swapaxes(0, 1) if swapped else x, trace, path)
         return y.swapaxes(0, 1) if swapped else y

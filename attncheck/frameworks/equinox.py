@@ -14,7 +14,8 @@ from attncheck.frameworks.binding import parameters_of
 class Equinox(JaxBinding):
     """Binding to an equinox layer that ``make(key)`` or ``make()`` returns.
 
-    By default the module runs on each sequence, (positions, width); `call` takes inputs (batch, positions, width).
+    By default the module is called on one sequence, (positions, width), at a time; `call` takes all inputs, (batch,
+    positions, width).
     """
 
     def init(self, seed: int) -> Any:

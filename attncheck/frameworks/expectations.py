@@ -22,8 +22,9 @@ _NAMES = (
     *_OF_SHAPE,
     "blamed",
 )
+# Relative tolerance for numbers of the formula.
 _NEAR = 1e-3
-# Positions of the masks that messages list.
+# Number of positions for which messages list the names of masks.
 _SHOWN = 5
 #: Other names for entry laws.
 _SYNONYMS = {"gaussian": "normal"}

@@ -1,4 +1,4 @@
-"""Search for matrices among a module's parameters, up to a factor."""
+"""Search of a module's parameters for a given matrix, up to a factor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
-    """Cut a parameter into blocks of d rows, (number of blocks, d, n)."""
+    """Cut a parameter, transposed if `turned`, into blocks of d rows, (number of blocks, d, n); maybe none."""
     matrix = parameter.T if turned else parameter
     rows, n = matrix.shape
     if rows % d or (way != "consecutive" and (d == 1 or rows == d)) or ("thirds" in way and rows % (3 * d)):
@@ -62,7 +62,7 @@ class ParameterBlocks:
     centred: bool = False
 
     def rotates(self, matrix: FloatArray) -> bool:
-        """Return whether the rows of a matrix, (n, d), have the lengths of those of a block.
+        """Return whether the rows of a matrix, (n, d), are as long as those of a transposed block, as after a rotation.
 
         Examples
         --------
@@ -87,7 +87,7 @@ class ParameterBlocks:
         size = float(np.sum(matrix**2))
         for blocks in self._like(matrix) if matrix.size >= _FEWEST else ():
             products, squares = np.tensordot(blocks, matrix.T, 2), np.sum(blocks**2, axis=(1, 2))
-            # Squared sine of the angle between the two.
+            # Squared sine of the angle between matrix and block.
             apart = 1 - products**2 / np.maximum(squares * size, 1e-300)
             best = int(np.argmin(apart))
             if apart[best] <= self._small**2:

@@ -24,7 +24,7 @@ from attncheck.frameworks.forward import (
     visible,
 )
 
-# Keys are hidden if their weights are at most this: exactly, or if the mask adds a large negative number.
+# Largest weights of hidden keys: for an exact mask, and for one that adds a large negative number.
 _NOTHING, _HARDLY = 1e-30, 1e-9
 # With smaller rounding errors, tiny weights have accurate digits.
 _FINE = 1e-4
@@ -37,7 +37,8 @@ _FILLED = ("causal", "anticausal")
 def formula_of(weights: FloatArray, products: FloatArray, rounding: float, groups: str = REPEATED) -> Formula:
     """Return the formula that maps products q·k to weights, both (batch, heads, positions, keys).
 
-    The batch has at least 2 sequences. `rounding` is the rounding error of a weight if scores are of order 1.
+    The batch has at least 2 sequences. `rounding` is the rounding error of a weight if scores are of order 1; `groups`
+    is that of `Formula`.
 
     Examples
     --------
@@ -59,7 +60,7 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
 
 
 def _mask_of(shown: BoolArray) -> str:
-    """Return the name of a mask, (positions, keys) or with a leading axis of heads, if all extra keys are visible."""
+    """Return the name of a mask, (positions, keys) or (heads, positions, keys); `OTHER` if it hides an extra key."""
     rows = shown.shape[-2]
     if not shown[..., rows:].all():
         return OTHER
@@ -71,7 +72,7 @@ def _has_extra(shown: BoolArray) -> bool:
 
 
 def _shown(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
-    """Yield possible masks, (positions, keys) or (heads, positions, keys), for each threshold of zero weights."""
+    """Yield possible masks, (positions, keys) or (heads, positions, keys), one per threshold of zero weights."""
     found: list[BoolArray] = []
     for least in (_NOTHING, _HARDLY):
         each = np.asarray((np.abs(weights) > least).any(axis=0))

@@ -64,6 +64,6 @@ class NNX(JaxBinding):
 
 
 def whole(module: Any, *given: Any) -> Any:
-    """Return the outputs of an nnx module for whole sequences."""
+    """Call an nnx module on whole sequences, without step-by-step decoding."""
     undecided = isinstance(module, nnx.MultiHeadAttention) and module.decode is None
     return module(*given, decode=False) if undecided else module(*given)

@@ -58,7 +58,8 @@ class FlaxModels(FrameworkModels):
 class FlaxModel(FrameworkModel):
     """A module with its inputs, and an optax optimiser if it takes steps.
 
-    `module` is made of `form`; `compiled` holds the step that all models of one width share, once there is one.
+    `form` makes `module` from parameters and other variables. All models of one width share the list `compiled`, which
+    holds the compiled step once one has been taken.
     """
 
     form: _Form
@@ -100,7 +101,10 @@ class FlaxModel(FrameworkModel):
     def _stepped(
         self, transformation: Any, parameters: Any, others: Any, state: Any, targets: Any, *given: Any
     ) -> tuple[Any, Any]:
-        """Return parameters and state after a step; arguments are all that differs between models of one width."""
+        """Return the parameters and the optimiser's state after one step.
+
+        Everything that differs between models of one width is an argument, so that they can share one compiled step.
+        """
 
         def loss(each: Any) -> Any:
             return self.loss(_first(self.call(self.form.joined(each, others), *given)), targets, *given)
@@ -151,7 +155,7 @@ def _given(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _first(made: Any) -> Any:
-    """Return the first real array, or None."""
+    """Return the first array of real numbers in an output, or None."""
     arrays = (each for each in jax.tree_util.tree_leaves(made) if isinstance(each, jax.Array))
     return next((each for each in arrays if jax.numpy.issubdtype(each.dtype, jax.numpy.floating)), None)
 

@@ -29,6 +29,7 @@ FITTED = 10.0
 _TWO_NUMBERS = 1e-2
 # With fewer positions, any bias that depends on the distance takes two values.
 _FEWEST = 3
+# Masks that are recognised if added as any finite number.
 _BY_ANY_NUMBER = ("causal", "anticausal")
 
 
@@ -67,7 +68,7 @@ class Forward:
     parts : tuple of (str, value)
         Fields of `attncheck.AttentionLayer` for optional parts other than the mask.
     unlike : str
-        Description of what no field of `AttentionLayer` expresses; empty if there is nothing.
+        Description of a part that no field of `AttentionLayer` expresses; empty if there is none.
     """
 
     map: str
@@ -95,7 +96,7 @@ class Forward:
 
     @property
     def optional_parts(self) -> str:
-        """Optional parts other than the mask, and what no field expresses, as text; "none" if there is nothing."""
+        """All optional parts other than the mask, as text, with those that no field expresses; "none" without any."""
         fields = dict(self.parts)
         found = [part.describe(fields) for part in PARTS if fields.keys() & part.fields.keys()]
         return ", ".join([*found, *filter(None, [self.unlike])]) or "none"
@@ -135,7 +136,7 @@ class Formula:
     fill : float or None
         Score of hidden keys if it is finite.
     sinks : tuple of float
-        Additional score of each head that has no value.
+        Score of an additional key without a value, for each head; empty without such keys.
     groups : {"repeated", "tiled"}
         Which of G key heads query head h of H uses: h // (H/G) or h % G.
     bias : ndarray, (heads, positions, keys), or None
@@ -171,7 +172,7 @@ class Formula:
         return bool(self.factors or self.sinks) or any(each is not None for each in (self.bias, self.cap, self.fill))
 
     def compared(self, weights: FloatArray, products: FloatArray, rounding: float, exact: bool = False) -> Formula:
-        """Return the formula with its error and bound for given weights and q·k; `exact` if no number was fitted."""
+        """Return the formula with its error and bound for given weights and q·k; `exact`: no number was fitted."""
         largest = max(float(np.abs(weights).max()), 1e-300)
         error = float(np.abs(self.weights(products) - weights).max()) / largest
         bound = rounding * (1.0 + float(np.std(self.scores(products)))) * (1.0 if exact else FITTED)
@@ -200,13 +201,13 @@ class Formula:
 
 
 def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
-    """Expand key heads to `heads` heads: (batch, heads, positions, d)."""
+    """Repeat or tile the heads of keys, (batch, key heads, positions, d), to `heads` heads."""
     of = np.arange(heads)
     return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]
 
 
 def centred(a: FloatArray, use: BoolArray, axis: int) -> FloatArray:
-    """Subtract the mean of the entries to use along an axis."""
+    """Subtract the mean along an axis, taken over the entries that `use` marks."""
     mean = np.sum(a, axis, where=use, keepdims=True) / np.maximum(np.sum(use, axis, keepdims=True), 1)
     return np.asarray(a - mean)
 

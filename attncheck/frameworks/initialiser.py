@@ -69,7 +69,7 @@ class MatrixStatistics:
 
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
-    """Return the index of each head's keys and values, numbered by first appearance."""
+    """Return one label per head, from 0 by first appearance; heads with the same keys and values share one."""
     # Values may have a different head dimension from keys.
     groups = groups_of(np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1), precision)
     labels = {head: label for label, heads in enumerate(groups) for head in heads}
@@ -81,7 +81,8 @@ def matrix_of(
 ) -> MatrixStatistics:
     """Return the statistics of the matrix of a role over all draws.
 
-    `distinct` lists one key and value head per set of copies; `centred` tells whether a layer norm removed row means.
+    `distinct` lists one head of each set of heads with the same keys and values. `centred` tells whether a layer norm
+    removed the mean of each column.
     """
     first = draws[0][role]
     rows = first.shape[0]
@@ -112,7 +113,10 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
-    """Return notes on matrices that repeat others, are correlated, or are not random."""
+    """Return notes on matrices that are equal or correlated, not redrawn, of low rank, or of nonzero mean.
+
+    A last note reports heads that share keys and values, and so a label, in an unusual order.
+    """
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
@@ -158,7 +162,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
 
 
 def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, FloatArray]) -> Iterator[Note]:
-    """Report matrices whose entries all have the same value, which is not always due to the initialiser."""
+    """Report matrices whose entries are all equal, because of the initialiser or of a factor 0 in the forward pass."""
     for role in roles:
         number, zero = first[role].flat[0], not first[role].any()
         if np.ptp(first[role]) or first[role].size == 1 or (role == "output" and zero):
@@ -181,7 +185,7 @@ def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices have the same entries in any order, unless chance explains it."""
+    """Return whether matrices have the same entries in some order; False if chance may explain it."""
     if one.size != other.size or precision > SINGLE or len(np.unique(one)) < one.size // 2:
         return False
     return alike(np.sort(one, axis=None), np.sort(other, axis=None), precision)
@@ -195,7 +199,7 @@ def _rank(matrix: FloatArray, precision: float) -> tuple[int, int]:
 
 
 def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    """Report matrices of the first draw that recur in the second draw, and so in all, or in a later one."""
+    """Report matrices of the first draw that recur in the second, and so presumably in all, or only in a later one."""
     first, *others = draws
     for i, draw in enumerate(others):
         same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]

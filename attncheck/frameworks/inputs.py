@@ -41,9 +41,11 @@ class InputFindings:
     ----------
     notes : tuple of Note
     kinds : mapping of str to tuple of str
-        By role ("query", "key", "value"), how they differ from x W + b.
-    unclaimed, normalised : frozenset of str
-        Roles that have no matrix, and that are normalised but otherwise linear.
+        By role ("query", "key", "value"), how queries, keys or values differ from x W + b.
+    unclaimed : frozenset of str
+        Roles without a matrix.
+    normalised : frozenset of str
+        Roles whose vectors are x W + b, normalised and possibly rotated.
     """
 
     notes: tuple[Note, ...]
@@ -143,7 +145,7 @@ def _steady(lengths: FloatArray) -> bool:
 
 
 def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
-    """Return notes on the layer after attention, and whether W_O is known."""
+    """Return notes on how outputs depend on attention, and whether W_O is known."""
     notes, merged = list[Note](), probe.reader.merged
     if merged == WITHOUT_TRANSPOSE:
         notes.append(Note("heads are merged without a transpose, so that outputs mix positions", blames=True))

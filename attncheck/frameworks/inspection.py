@@ -90,9 +90,9 @@ def _reader(binding: Binding, state: Any, width: int) -> ModuleReader | None:
 
 
 def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
-    """Return the inspection; None if there is no attention, or the outputs do not depend on it.
+    """Return the inspection; None if there is no attention, or if the outputs do not depend on attention.
 
-    `whole` tells whether the module itself is called, not a part of it through a function of the user.
+    `whole` tells whether the module itself is called, rather than a user's function that may use only a part of it.
     """
     state = binding.fresh(seed)
     reader = _reader(binding, state, width)
@@ -125,12 +125,12 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     labels = kv_labels(first, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
     unused = _unused(binding.unused(state, probe.x, reader.path) if whole else ())
-    # If make returns the same module repeatedly, other draws modify it, so it must be probed before.
+    # If `make` returns the same module every time, later draws modify it, so it is probed first.
     leaking = list(leaks(probe, forward, formula))
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
-    # Only with known parameters can factors of queries and keys be separated from their matrices.
+    # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
     notes = [
         *inputs.notes,
@@ -163,7 +163,10 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
 
 
 def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward, Formula, list[Note]]:
-    """Return the formula of the probed code path, and notes on it; unknown unless calls are reproducible (`steady`)."""
+    """Return the formula of the probed code path, as `Forward` and as `Formula`, and notes on it.
+
+    The formula is unknown unless two calls on the same inputs agree (`steady`).
+    """
     if not steady:
         return probe.unknown(), Formula(), []
     if not np.isfinite(probe.seen.weights).any():
@@ -222,7 +225,7 @@ def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
 
 
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
-    """Return the factors of a module's queries, keys and values relative to its parameters."""
+    """Return the factors of q, k and v relative to parameters, by role; empty unless those of q and k are found."""
     blocks = _blocks(reader, state)
     found = {role: blocks.gain(read[role][:, 0]) for role in ROLES}
     seen = {role: gain for role, gain in found.items() if gain is not None}
@@ -230,7 +233,10 @@ def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float
 
 
 def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
-    """Report matrices, (rows, heads, d), whose first head is that of a parameter, and whose second head is rotated."""
+    """Report matrices, (rows, heads, d), whose second head is a rotated block of a parameter.
+
+    Their first head is an unrotated block.
+    """
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
     found = [PLURALS[role] for role, each in second.items() if blocks.gain(each) is None and blocks.rotates(each)]
     text = "are rotated in the same way at every position, by angles that depend on the head"

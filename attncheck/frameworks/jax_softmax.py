@@ -16,9 +16,9 @@ _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 
 @contextlib.contextmanager
 def softmax_traced(trace: Trace, *places: Any) -> Iterator[None]:
-    """Report every softmax to a trace, also inside JAX's attention, if the trace uses them.
+    """Report every softmax, also inside JAX's attention, to a trace that uses these events.
 
-    `places` are modules other than `jax.nn` with their own softmax.
+    `places` are Python modules other than `jax.nn` that have their own softmax.
     """
     if not trace.uses("softmax"):
         yield

@@ -14,9 +14,9 @@ import numpy as np
 from jax.extend.core import Literal
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"}
-_OPAQUE = {"scan", "while", "cond", "conv_general_dilated", "dot_general"}  # end the search for a second product
+_OPAQUE = {"scan", "while", "cond", "conv_general_dilated", "dot_general"}  # results are not followed further
 _LINEAR = {"add", "sub", "mul", "div", "neg", "convert_element_type", "copy", "stop_gradient", "reduce_precision"}
-# Effects on an array of the primitives that move or repeat entries.
+# Primitives that move or repeat entries, as functions of an array and the primitive's parameters.
 _MOVES: dict[str, Callable[[Any, Any], Any]] = {
     "transpose": lambda array, params: array.transpose(params["permutation"]),
     "reshape": lambda array, params: array.reshape(params["new_sizes"]),
@@ -42,7 +42,7 @@ class _Product:
 
     @property
     def both(self) -> bool:
-        """Whether both depend on x."""
+        """Whether both operands depend on x."""
         return all(each.depends for each in self.operands)
 
 
@@ -50,9 +50,10 @@ class _Product:
 class _Open:
     """Derivation of an array from a product.
 
-    `moves` maps an array with the shape of the product to one with the shape of this array; None after, e.g., a
-    reduction. `sides` gives the operand, 0 or 1, that each axis comes from, or -1 if unknown, because sizes are
-    ambiguous for a single position. `met` contains the primitives in between.
+    `moves` are functions that, applied in turn, take entries of the product to their places in the array; None if the
+    places are lost, e.g. by a reduction. `sides` gives, for each axis of the array, the operand of the product that the
+    axis comes from (0 or 1), or -1 if unknown; sizes alone would be ambiguous for a single position. `met` contains
+    the names of the primitives between the product and the array.
     """
 
     product: _Product
@@ -63,6 +64,8 @@ class _Open:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Traced:
+    """A value, whether it depends on x, and its derivation from a product, if any."""
+
     value: Any
     depends: bool = False
     open: _Open | None = None
@@ -71,12 +74,13 @@ class _Traced:
 def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """Return a function of parameters and x, (B, L, n), in which `core` replaces every attention core.
 
-    `core` is called with traced q, k, v and weights, and the product of weights and v, all (N, rows, ·).
+    `core` receives traced q, k, v and weights, and the product of weights and v, all (N, rows, ·), and returns what
+    replaces that product.
 
     A core consists of a product of queries, (N, L, d), and keys, (N, L', d), that depend on x; operations without
     products; and a product with values that depend on x, which contracts the keys. Queries may be parameters if `exp`
-    occurs in between. If the first product contracts the L positions, and only linear operations follow, it belongs to
-    linear attention and is no core. Cores in `while` and `cond` are not found.
+    occurs between the products. If the first product contracts the L positions, and only linear operations follow, it
+    belongs to linear attention and is no core. Cores in `while` and `cond` are not found.
     """
 
     def watched(parameters: Any, x: Any) -> Any:
@@ -91,7 +95,7 @@ def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> C
 
 @dataclasses.dataclass(frozen=True)
 class _Evaluation:
-    """Evaluation of jaxprs for inputs with L positions."""
+    """Evaluation of jaxprs for inputs with `length` positions."""
 
     length: int
     core: Callable[..., Any]
@@ -204,7 +208,7 @@ def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, af
 
 
 def _canonical(array: Any, side: int, dimensions: Any) -> Any:
-    """Return an operand of a product as (batch, free, contracted)."""
+    """Return operand `side` of a product with its axes merged to (batch, free, contracted)."""
     contracted, batch = (tuple(axes[side]) for axes in dimensions)
     free = tuple(axis for axis in range(array.ndim) if axis not in (*contracted, *batch))
     sizes = [math.prod(array.shape[axis] for axis in axes) for axes in (batch, free, contracted)]
@@ -212,6 +216,6 @@ def _canonical(array: Any, side: int, dimensions: Any) -> Any:
 
 
 def _along(array: Any, axes: tuple[int, ...]) -> Any:
-    """Drop axes along which an array is constant; return None if it is not constant along them."""
+    """Drop the given axes of an array; return None if the array is not constant along them."""
     first = array[tuple(slice(1) if axis in axes else slice(None) for axis in range(array.ndim))]
     return first.squeeze(axes) if (array == first).all() else None

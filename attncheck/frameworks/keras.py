@@ -29,8 +29,8 @@ _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 class Keras(Binding):
     """Binding to a keras layer or model that ``make()`` returns, on the backends JAX and torch.
 
-    The default call is ``layer(x, x)`` or ``layer(x)``, also with ``training=True`` and with scores if the layer
-    takes these.
+    By default, attention layers of keras are called as ``layer(x, x)``, and others as ``layer(x)``. Two further code
+    paths pass ``training=True`` or ``return_attention_scores=True``, if the layer takes that argument.
     """
 
     fills = True
@@ -97,7 +97,7 @@ class Keras(Binding):
             return tuple(map(numbers_of, many(own, given)))
 
     def _outputs(self, layer: Any, x: Any, path: str) -> Any:
-        """Return the outputs, or the first of them."""
+        """Return the outputs on a code path; the first element if the layer returns several."""
         y = self._call(layer, x, **({_OPTIONS[path]: True} if path else {}))
         return y[0] if isinstance(y, tuple | list) else y
 
@@ -137,13 +137,13 @@ def _generator_states(layer: Any) -> list[FloatArray]:
 
 
 def self_attention(layer: Any, *given: Any, **options: Any) -> Any:
-    """Return outputs; attention layers get the inputs as queries and values."""
+    """Call a layer; attention layers of keras get a single input as both queries and values."""
     two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention) and len(given) == 1
     return layer(*given, *given, **options) if two else layer(*given, **options)
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> Any:
-    """Return an array as one of the backend, real numbers in the precision of keras."""
+    """Convert an array to a tensor of the backend, with real numbers in the default precision of keras."""
     return keras.ops.convert_to_tensor(array, keras.config.floatx() if array.dtype.kind == "f" else None)
 
 
@@ -158,7 +158,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
-    """Restore name counters and all generators that keras seeds."""
+    """On exit, restore name counters and all generators that keras seeds."""
     names = ("global_random_seed", "global_seed_generator", _NUMBERS)
     own = [global_state.get_global_attribute(name) for name in names]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - keras seeds it

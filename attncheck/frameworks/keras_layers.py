@@ -15,7 +15,7 @@ _LISTS = ("_layers", "_functional", "_modules")
 
 
 def named_layers(layer: Any) -> list[tuple[str, Any]]:
-    """Return a layer and its sublayers by attribute path; layers of a functional model have their own names."""
+    """Return a layer and its sublayers by attribute path; layers of a functional model appear under their own names."""
     found: dict[int, tuple[str, Any]] = {}
 
     def visit(name: str, each: Any) -> None:

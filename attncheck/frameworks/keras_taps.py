@@ -24,7 +24,8 @@ from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 class KerasModels(FrameworkModels):
     """keras layers or models from ``build(width)``, on the backends JAX and torch.
 
-    Inputs are token ids if there is an embedding, else standard normal vectors. Optimisers need torch.
+    Default inputs are token ids for a model with an embedding, else standard normal vectors. Optimisers need the torch
+    backend.
     """
 
     def __post_init__(self) -> None:
@@ -70,6 +71,6 @@ class KerasModel(FrameworkModel):
 
 
 def _first(made: Any) -> Any:
-    """Return the first real array, or None."""
+    """Return the first array of real numbers in an output, or None."""
     arrays = (each for each in keras.tree.flatten(made) if keras.ops.is_tensor(each))
     return next((each for each in arrays if "float" in keras.backend.standardize_dtype(each.dtype)), None)

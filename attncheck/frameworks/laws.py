@@ -80,7 +80,7 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     """Return the root mean square of independent entries of mean 0, with an interval.
 
     The interval is ± z standard errors of the cube root of the mean square, which is almost normal (Wilson–Hilferty).
-    It is accurate even for few normal entries, and too wide for bounded ones.
+    The interval is accurate even for few normal entries, and too wide for bounded ones.
 
     Examples
     --------
@@ -103,10 +103,10 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
 def laws_of(
     entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0, level: float = LEVEL
 ) -> tuple[str, ...]:
-    """Return the laws not rejected by Kolmogorov distance and largest entry.
+    """Return the names of the laws that neither the Kolmogorov distance nor the largest entry rejects.
 
-    `precision` is the entries' unit roundoff, `lost` the fraction of variance, 1/n, lost by subtracting the mean of n
-    entries, `level` the probability of rejecting the true law.
+    `scale` is the estimated scale of the entries, `precision` their unit roundoff, and `level` the probability of
+    rejecting the true law. If the mean of n entries was subtracted, `lost` is 1/n, the lost fraction of the variance.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def laws_of(
 
 
 def _less_mean(law: Law, lost: float) -> Law:
-    """Return the law of an entry minus the mean of n entries, at unit variance; the mean adds an almost normal part."""
+    """Return the law of an entry minus the mean of n = 1/lost entries, at unit variance; the mean is almost normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     own, others = math.sqrt(1 - lost), math.sqrt(lost)
 
@@ -165,7 +165,8 @@ def _refused(x: FloatArray, law: Law, relative: float, precision: float, level: 
 def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     """Return whether the columns of a matrix, or its rows if fewer, are significantly orthogonal.
 
-    For c independent columns, the mean squared product over pairs, in units of r σ⁴, is 1 ± 2/c.
+    For c independent columns of r entries with variance σ², the mean squared product of two columns, divided by r σ⁴,
+    is 1 ± 2/c.
 
     Examples
     --------
@@ -201,8 +202,9 @@ def off_centre(entries: FloatArray, scale: ScaleEstimate, z: float = Z) -> bool:
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
     """Return the index of the group whose mean square differs most from that of all, or None if chance explains it.
 
-    `squares`, (draws, groups), are the mean squares of the groups, and `sizes` their numbers of entries by draw.
-    Entries within a group may be dependent, so the difference must also exceed the variation between draws.
+    `squares`, (draws, groups), holds the mean square of each group, `sizes`, (draws,), the number of entries per group
+    in each draw, and `entries` all entries. Entries within a group may be dependent, so the difference must also exceed
+    the variation between draws.
 
     Examples
     --------
@@ -231,10 +233,10 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
 
 @functools.cache
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
-    """Return conventional scales, std·√fan_in, by name.
+    """Return conventional scales, as pairs of a name and std·√fan_in.
 
-    `packed` is the total number of columns of queries, keys and values, `head_dim` the size of a head axis that may be
-    mistaken for the fan; 0 omits the conventions that use them.
+    `packed` is the total number of columns of queries, keys and values; `head_dim` is the size of a head axis that may
+    be mistaken for the fan. If one of them is 0, the convention that uses it is omitted.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [
@@ -253,7 +255,7 @@ def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tu
 
 
 def known_by(scale: ScaleEstimate, known: Sequence[tuple[str, float]]) -> tuple[str, ...]:
-    """Return the names of the known scales within an interval.
+    """Return the names of those `known` scales, pairs of name and std, that lie in the interval of an estimate.
 
     Examples
     --------

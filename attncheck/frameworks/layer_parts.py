@@ -52,7 +52,7 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
 
 
 def refuse_unlike(unlike: str, attention_map: str, given: Collection[str]) -> None:
-    """Raise `InputError` for a part without a field, unless the `given` fields replace it."""
+    """Raise `InputError` if `unlike` describes a part without a field, unless the `given` fields replace it."""
     if unlike == _SINKS:
         if "sink" not in given:
             problem = "differs between heads, and AttentionLayer has one sink for all heads"

@@ -22,8 +22,8 @@ Cores = Callable[[FloatArray, int], list[AttentionCore]]
 _ROLES = ("query", "key", "value")
 _BATCH = 2
 _SWAPPED = str.maketrans("bl", "lb")
-# A layout replaces the usual one if it reduces 1 - correlation of weights and scores by the first factor, from a value
-# above the second.
+# With the correlation r of weights and scores, another layout replaces the usual one if it multiplies 1 - r by less
+# than the first number, and 1 - r is above the second number with the usual layout.
 _CLEARLY, _ROUGHLY = 0.1, 1e-4
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 # Smallest difference between two possible orders of axes that is not rounding.
@@ -37,7 +37,7 @@ class CoreLayout:
     Attributes
     ----------
     query, key, value, result : str
-        Order of the axes before the last one, such as "bhl"; `result` also holds for weights.
+        Order of the axes before the last one, such as "bhl"; `result` is that of results and weights.
     num_heads, kv_heads : int
         Numbers of heads of all parallel cores together.
     parallel : int
@@ -66,7 +66,7 @@ class CoreLayout:
     leading: int = 0
 
     def standard(self, cores: Sequence[AttentionCore], batch: int, length: int) -> dict[str, FloatArray]:
-        """Return arrays (batch, heads, positions, ·) by name, with all parallel cores; extra keys come last."""
+        """Return q, k, v and weights of parallel cores, (batch, heads, positions, ·), by name; extra keys come last."""
         parts: dict[str, list[FloatArray]] = {}
         keys = length + self.extra
         for core in cores:
@@ -86,7 +86,7 @@ class CoreLayout:
         return {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
 
     def own(self, heads: FloatArray, member: int, like: FloatArray) -> FloatArray:
-        """Convert results, (batch, heads, positions, e), to the layout of one core, whose weights are `like`."""
+        """Convert results, (batch, heads, positions, e), to the layout of core `member` with weights `like`."""
         number = self._of("query")
         part = heads[:, member * number : (member + 1) * number]
         sizes = self._sizes({BATCH: part.shape[0], POSITIONS: part.shape[2]}, number)
@@ -105,7 +105,7 @@ class CoreLayout:
 
 
 def results(query: str, value: str) -> list[str]:
-    """Return possible orders of weights, given those of queries and values, the usual one first.
+    """Return possible orders of the axes of weights, given those of queries and values; the usual one comes first.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def order_of(
 
 
 def _matches(order: str, sizes: Mapping[str, int], shape: tuple[int, ...]) -> bool:
-    """Return whether the axes of an order can be those of an array (..., R, d), the last ones making up R."""
+    """Return whether an order of axes fits the shape (..., R, d) of an array, its last one or two axes making up R."""
     each = [sizes[axis] for axis in order]
     last = 2 if EACH in order and order[-1] in (EACH, POSITIONS) and order[-2] in (EACH, POSITIONS) else 1
     return math.prod(each) == math.prod(shape[:-1]) and math.prod(each[-last:]) == shape[-2]
@@ -194,8 +194,8 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     """Return the layout of a module's cores, found by changing one sequence, and one position of all sequences.
 
     `cores` returns the cores on inputs (batch, positions, n), after replacing the results of a given number of first
-    cores by zeros. Returns None without cores; raises `InputError` if no axis holds the positions, or keys are not
-    those of the inputs.
+    cores by zeros. Returns None without cores; raises `InputError` if no axis holds the positions, or keys do not
+    belong to the inputs.
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)
@@ -269,7 +269,7 @@ def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore])
 
 
 def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length: int) -> CoreLayout:
-    """Return the first layout, or the one in which weights follow the scores best if it is clearly better."""
+    """Return the layout in which weights follow scores best, if it is clearly better than the first; else the first."""
     if len(layouts) == 1:
         return layouts[0]
     left = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]

@@ -18,15 +18,17 @@ from attncheck.frameworks.probe import Probe
 # Lengths to try in turn, and the maximum of positions² × width.
 _LENGTHS = (65, 33)
 _ENTRIES = 2**23
+# Largest error bound at which single positions of a longer sequence have a visible effect.
 _COARSEST = 1e-3
 
 
 def beyond(
     probe: Probe, found: Forward, formula: Formula, paths: Mapping[str, Forward]
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
-    """Return the formulas of all code paths, with the mask found on a longer sequence, and notes.
+    """Return the formula, those of all code paths, and notes, after a comparison on a longer sequence.
 
-    Formulas are unchanged if the module accepts no longer sequence, or rounding hides the effect of single positions.
+    A mask that only shows on the longer sequence replaces the one found. Formulas are unchanged if the module accepts
+    no longer sequence, or rounding hides the effect of single positions.
     """
     x = probe.longer(_LENGTHS, _ENTRIES)
     missing = [] if x is None else _missing(probe, x)
@@ -57,7 +59,7 @@ def beyond(
 
 
 def _missing(probe: Probe, x: FloatArray) -> list[Note]:
-    """Report outputs that are NaN or infinite on longer inputs only, with those of q, k and v that are, too."""
+    """Report outputs that are NaN or infinite on longer inputs only, and name affected queries, keys or values."""
     if not np.isfinite(probe.y).all() or np.isfinite(probe.output(probe.reader.path, x)).all():
         return []
     seen = probe.reader.see(probe.state, x)
@@ -69,7 +71,7 @@ def _missing(probe: Probe, x: FloatArray) -> list[Note]:
 def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
     """Report outputs that change with inputs at later positions although the mask is causal.
 
-    The outputs themselves are examined: one input per sequence is changed, at several lengths.
+    Outputs are compared while one input at a time changes, in a short and, if possible, a longer sequence.
     """
     hides = found.mask != OTHER and not np.triu(visible(found.mask, 3, 3), 1).any()
     if (

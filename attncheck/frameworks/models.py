@@ -1,4 +1,4 @@
-"""Bases of framework models at several widths, and models with PyTorch optimisers."""
+"""Base classes for the modules of a framework at several widths, with their inputs and optimisers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Framework modules as subjects by name: ``torch:mymodule:build``."""
+"""Subjects from framework modules that are given by name, such as ``torch:mymodule:build``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncheck.frameworks.subject import ModuleSubject
 def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
     """Return a module as a subject with Gaussian weights of the module's own scales.
 
-    Raises `InputError` if `width` has no default, or for modules of another framework.
+    Raises `InputError` if `make` has no default for `width`, or returns modules of another framework.
     """
     written = signatures.signature(make).parameters.get("width")
     width = None if written is None else written.default

@@ -9,8 +9,8 @@ import dataclasses
 class Note:
     """One finding as a sentence.
 
-    `blames` tells whether it reports an error; `convention`, whether it is right if intended, and an error if not.
-    `expectations` names those that declare the convention: "scale", or the parameter of an initialiser.
+    `blames` marks an error, and `convention` a choice that is right if it is intended, and an error otherwise. A user
+    declares the intention by one of the `expectations`, such as "scale" or the name of a parameter.
     """
 
     text: str
@@ -22,7 +22,7 @@ class Note:
         return self.text
 
     def confirmed(self, names: set[str]) -> Note:
-        """Return the note, no longer as a convention if one of the named expectations declares it.
+        """Return the note, no longer marked as a convention if `names` contains one of its expectations.
 
         Examples
         --------

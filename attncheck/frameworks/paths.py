@@ -13,6 +13,7 @@ from attncheck.frameworks.probe import Probe
 
 # Code paths whose names start with this may be random.
 _TRAINING = "train"
+# Causes of different outputs on one input, by whether a call draws random numbers; None if unknown.
 _CAUSES = {
     True: "dropout",
     False: "a call changes the module's state",
@@ -28,9 +29,10 @@ _PLAIN = "as called"
 def over_paths(
     probe: Probe, forward: Forward, look: Callable[[str], tuple[Forward, list[Note]]]
 ) -> tuple[dict[str, Forward], list[Note]]:
-    """Return the formula of every code path, and notes on their differences.
+    """Return the formulas of all examined code paths, by name, and notes on how paths differ.
 
-    `forward` is the formula of the probe's own path; `look` inspects a path with different outputs.
+    `forward` is the formula of the probe's own path. `look` inspects a path whose outputs differ from those of that
+    path, and returns its formula and notes.
     """
     binding, own, output = probe.reader.binding, probe.reader.path, probe.output
     found, notes, usual = {own: forward}, list[Note](), output(own)
@@ -45,7 +47,7 @@ def over_paths(
             where = f"{path}: " if path else ""
             text = f"{where}two calls on one input differ: {_CAUSES[binding.random(probe.state, probe.x, path)]}"
             trained = path.startswith(_TRAINING)
-            # Attention is inspected without dropout.
+            # A random training path may have a known formula, since attention is inspected without dropout.
             seen = trained and forward.error != math.inf
             made, more = look(path) if seen else (forward, [])
             if seen and made.known:

@@ -28,12 +28,12 @@ class PrintedInspection(abc.ABC):
     @property
     @abc.abstractmethod
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
-        """Tables as lines of text by title, heading first."""
+        """Tables by title, each a list of rows of text that starts with the heading."""
 
     @property
     @abc.abstractmethod
     def predicted(self) -> list[tuple[str, str]]:
-        """Theoretical predictions, as pairs of "theory" and a text."""
+        """Theoretical predictions, as pairs of the label "theory" and a text."""
 
     @abc.abstractmethod
     def _fields(self, theory: bool) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class PrintedInspection(abc.ABC):
 
     @property
     def blamed(self) -> tuple[str, ...]:
-        """Notes that report an error."""
+        """Texts of the notes that report an error."""
         return tuple(str(note) for note in self.all_notes if note.blames)
 
     @property
@@ -60,7 +60,7 @@ class PrintedInspection(abc.ABC):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """Lines below the tables, as pairs of "wrong" or "note" and a text."""
+        """Lines below the tables, as pairs of a label ("wrong" or "note") and a text."""
         return [("wrong" if note.blames else "note", str(note)) for note in self.all_notes]
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ from attncheck.frameworks.layer_parts import parts_of
 from attncheck.frameworks.trace import Trace
 
 _BATCH, _POSITIONS = 3, 7
-# Standard deviation of the scores, at which their scale and every single score affect the weights.
+# Approximate standard deviation of the scores, so moderate that every single score affects the weights.
 _SPREAD = 1.0
 # Factor of inputs to a norm, to make its epsilon negligible.
 _BEYOND = 8.0
@@ -37,7 +37,7 @@ _TRIES = 3
 _ALIKE = 1e-6
 # A factor this close to a named one gets its name.
 _NAMED = 1e-3
-# A fitted factor this close to a named one is replaced by it if that fits.
+# A fitted factor this close to a named one is replaced by the named one if that fits.
 _NEAR = 2e-2
 
 
@@ -64,7 +64,7 @@ class Probe:
             self.seen = reader.see(state, self.x)
         self.y = self.output(reader.path)
         self.silent = reader.see(state, self.x, silent=True).y
-        #: Whether the output is linear in the heads, through W_O alone.
+        #: Whether the output is a linear function of the heads, given by W_O alone.
         self.linear = reader.merged is not None and self._is_linear(seed)
 
     @property
@@ -130,7 +130,7 @@ class Probe:
         return min(found, key=lambda each: each.error)
 
     def forward(self, seen: AttentionCall) -> tuple[Forward, Formula]:
-        """Return the formula, first as a `Forward` for users."""
+        """Return the formula of attention weights, as `Forward` for users and as `Formula`."""
         formula = self.formula(seen)
         factor = formula.factor * self.gain
         names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.3g}",)
@@ -199,7 +199,7 @@ class Probe:
     # From the heads to the output ------------------------------------------------------------------
 
     def _is_linear(self, seed: int) -> bool:
-        """Return whether the output is linear in the heads, through W_O alone."""
+        """Return whether the output is a linear function of the heads, given by W_O alone."""
         shape = (*self.x.shape[:1], self.num_heads, self.x.shape[1], self.value_dim)
         heads = np.round(np.random.default_rng(seed + 1).standard_normal(shape) * 8) / 8
         after = self.reader.see(self.state, self.x, heads).y - self.silent

@@ -54,7 +54,7 @@ class Inspection(PrintedInspection):
     forward : Forward
         Formula of the first code path that calls attention.
     paths : mapping of str to Forward
-        Formulas of the code paths with deterministic outputs.
+        Formulas of the examined code paths, by name.
     notes : tuple of Note
     view : AttentionView or None
         Access to the module, for `subject`.
@@ -87,7 +87,7 @@ class Inspection(PrintedInspection):
 
     @property
     def layers(self) -> Mapping[str, Inspection]:
-        """Mapping with this inspection, without a title."""
+        """The inspection itself, with an empty title."""
         return {"": self}
 
     def mean_weights(self, most: int) -> FloatArray:
@@ -105,7 +105,7 @@ class Inspection(PrintedInspection):
         Raises
         ------
         InputError
-            If the module fails, or was inspected without a view of it.
+            If the module fails, or the inspection has no `view`.
         """
         view = self._seen
         length = view.lengths(most)[0]
@@ -119,7 +119,7 @@ class Inspection(PrintedInspection):
         Raises
         ------
         InputError
-            If the module fails, or was inspected without a view of it.
+            If the module fails, or the inspection has no `view`.
         """
         view = self._seen
         matrices = view.matrices(view.binding.fresh(0))
@@ -212,7 +212,7 @@ class Inspection(PrintedInspection):
             "gaussian": matrices with the scales of `layer` replace the module's, so that every exact result can be
             tested. "own": weights and biases as initialised.
         seq_len : int, optional
-            Number of positions of its default layer, as for `layer`.
+            Number of positions of the layer, as for `layer`.
 
         Raises
         ------
@@ -267,7 +267,10 @@ class Inspection(PrintedInspection):
         return unmet(expected, self.weights, self.forward, shape, self.blamed)
 
     def expecting(self, *declared: str) -> Inspection:
-        """Return this inspection, with conventions that met expectations declare no longer in question."""
+        """Return a copy in which declared conventions are confirmed.
+
+        If the layer meets an expectation, the conventions that this expectation declares are no longer in question.
+        """
         names = {name for text in declared if not self.unmet(text) for name in declarations(text, self.weights)}
         return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
 
@@ -311,7 +314,7 @@ class Inspection(PrintedInspection):
 
     @property
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
-        """Tables as lines of text by title, heading first."""
+        """Tables by title, each a list of rows of text that starts with the heading."""
         rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "matches initialiser")]
         for m in self.weights.values():
             places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
@@ -321,13 +324,13 @@ class Inspection(PrintedInspection):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """Lines below the table, as pairs of "forward", "wrong" or "note" and a text."""
+        """Lines below the table, as pairs of a label ("forward", "wrong" or "note") and a text."""
         unknown = math.isfinite(self.forward.error) and not self.forward.known
         return [("forward", f"{'weights are ' if unknown else ''}{self.forward}"), *super().told]
 
     @property
     def predicted(self) -> list[tuple[str, str]]:
-        """Theoretical predictions, which take some seconds, as pairs of "theory" and a text."""
+        """Theoretical predictions, as pairs of the label "theory" and a text; computing them takes some seconds."""
         try:
             said = str(self.theory)
             said += "\nof the layer without its biases" * any(matrix.bias_std > 0 for matrix in self.weights.values())

@@ -1,4 +1,4 @@
-"""Rotation of queries and keys by position, from the inputs of attention."""
+"""Recognition of rotary positions from the queries and keys that attention receives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attncheck.frameworks.probe import Probe
 NONE, ROTARY = "none", "rotary"
 #: Base reported for a single plane, whose rotation by one radian per position fits any base.
 _ANY_BASE = 1e4
-# Amplification of the error of the angle from the first step to the last position.
+# Factor by which the error of an angle, estimated from the first step, may grow up to the last position.
 _STEPS = 16.0
 _MOST_DIGITS = 12
 # With smaller rounding errors, fixed neurons can be distinguished from slowly rotating ones.
@@ -141,7 +141,7 @@ def _off(planes: NDArray[np.complex128], turned: NDArray[np.complex128], angles:
 
 
 def _bases(angles: FloatArray) -> Iterator[float]:
-    """Yield candidate bases for the angles, with few digits first."""
+    """Yield candidate bases for the angles, those with few digits first."""
     pairs = len(angles)
     if pairs == 1:
         yield _ANY_BASE

@@ -32,7 +32,8 @@ def about_scale(
 ) -> Iterator[Note]:
     """Yield notes on a scale other than 1/√head_dim; common conventions are not reported as errors.
 
-    `gains` are the factors of queries and keys relative to their parameters; `attributed` tells whether all are known.
+    `gains` are the factors of queries and keys relative to their parameters; `attributed` tells whether all such
+    factors are known.
     """
     yield from _about_size(forward, weights, head_dim)
     known = forward.known and (forward.map in AXES or forward.map == "linear")

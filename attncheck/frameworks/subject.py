@@ -25,29 +25,29 @@ from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 OWN = "own"
 # Tolerance for outputs computed from the module's own matrices, relative to the largest output.
 _CLOSE = 1e-2
-# Ratio of the sizes of an array and its matrix that implies a gain; chance causes smaller ratios.
+# A matrix and its array whose sizes differ by more than this factor imply a gain; chance causes smaller ratios.
 _GAIN = 1.25
 # Smaller biases are zeros up to rounding.
 _SMALL = 1e-6
 # Number of bias entries needed, and maximum number of modules drawn for them.
 _ENTRIES, _MODULES = 2**13, 1024
-# Accurate digits of biases derived from products.
+# Number of decimals in which rows of a bias are compared; biases derived from products are inexact.
 _DIGITS = 3
 _SEEDS = 2**31
 _NORMAL = "normal"
 
 # Number of modules used to compare batched with single runs.
 _FEW = 3
-# Maximum number of entries drawn together; modules with more entries than the second number run one by one.
+# Maximum number of entries drawn together, and of entries of a module that runs in one batch with others.
 _STORED, _LARGE = 2**21, 2**16
 
-#: Draws the arrays of one module.
+#: Function that draws the arrays of one module.
 Draw = Callable[[np.random.Generator], Arrays]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModuleSubject:
-    """A module that draws like a simulator: ``subject(layer, inputs, rng)``.
+    """A module that is called like a simulator: ``subject(layer, inputs, rng)``.
 
     Parameters
     ----------
@@ -58,12 +58,12 @@ class ModuleSubject:
     weights : str or mapping
         Laws, as for `attncheck.simulators.weights.WeightLaws.of`.
     arrays : callable
-        Draws the arrays of a module.
+        ``arrays(rng)`` returns the arrays of one module.
 
     Attributes
     ----------
     layers : list of AttentionLayer
-        Default layers of a run.
+        Layers that a run checks by default.
     """
 
     view: AttentionView
@@ -74,16 +74,16 @@ class ModuleSubject:
 
     @property
     def layers(self) -> list[AttentionLayer]:
-        """The module's layer at a small and a larger number of positions, or at the only accepted one."""
+        """The module's layer with 2, 4 and 8 positions, or with the only number that the module accepts."""
         return [self.layer.replace(seq_len=length) for length in self.view.lengths(2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
-        """Return whether width and heads match; other fields are claims to be tested."""
+        """Return True if a layer has the module's width and heads, else a reason; other fields are to be tested."""
         mine = all(getattr(layer, name) == getattr(self.layer, name) for name in ("width", "num_heads", "head_width"))
         return mine or "the module has a different width or heads"
 
     def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw one module per sequence of inputs, (N, positions, width), and run each on its sequence."""
+        """Draw one module per sequence of inputs, (N, positions, width); return results on these sequences by name."""
         step = max(1, _STORED // _entries(self.view.binding.parameters(self.state)))
         parts = []
         for start in range(0, len(inputs), step):
@@ -102,9 +102,9 @@ def subject_of(
     laws: Mapping[str, Sequence[str]],
     stds: Mapping[str, float],
 ) -> ModuleSubject:
-    """Return a module as a subject; `weights` are "gaussian" with the layer's scales or the module's "own".
+    """Return a module as a subject, with "gaussian" `weights` of the module's scales or with its "own" weights.
 
-    `laws` and `stds` give, by role, the laws not rejected and the standard deviations times √fan-in. Raises
+    `laws` maps roles to the entry laws not rejected, `stds` maps roles to standard deviations times √fan-in. Raises
     `InputError` if arrays cannot be replaced, or outputs contain more than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
@@ -138,9 +138,9 @@ def _law(what: str, left: Sequence[str]) -> str:
 
 
 def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, tuple[str, float]]:
-    """Return the law, and the standard deviation times √fan-in, of each random bias.
+    """Return the law and the standard deviation times √fan-in of each random bias, by name such as "query_bias".
 
-    Biases have few entries, so additional modules are drawn.
+    Biases have few entries, so additional modules are drawn. `factors` multiply the standard deviations, by role.
     """
     drawn: dict[str, list[FloatArray]] = {}
     for seed in range(_MODULES):
@@ -159,7 +159,7 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
 
 
 def _different(bias: FloatArray) -> FloatArray:
-    """Return the rows of a bias, (heads, d), without repetitions up to rounding."""
+    """Return the distinct rows of a bias, (heads, d); rows that agree up to rounding count as one."""
     digits = np.round(bias / max(float(np.abs(bias).max()), _SMALL), _DIGITS)
     return bias[np.unique(digits, axis=0, return_index=True)[1]]
 
@@ -181,9 +181,10 @@ def _copied(binding: Binding, state: Any) -> Arrays:
 
 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviation for each array to replace, by name; `stds` are by role.
+    """Return the standard deviation with which to redraw each array, by array name; `stds` gives them by role.
 
-    Biases get 0; arrays not listed are kept. Doubling an array shows its role.
+    Biases get 0, and arrays without an entry keep their values. Each array is doubled in turn; the matrices and biases
+    that change show its roles.
     """
     binding = view.binding
     kept = _copied(binding, state)
@@ -209,9 +210,13 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
 
 
 def _of_parts(view: AttentionView, state: Any, kept: Arrays, known: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviation for each array behind an optional part; reversing an array shows its role."""
+    """Return the standard deviation with which to redraw each array of an optional part, by array name.
+
+    Each array is reversed in turn; the inputs or weights of attention that change show its roles. Standard deviations
+    in `known` take precedence.
+    """
     see, binding = view.reader.see, view.binding
-    # The second sequence shows what is added to scores.
+    # The second sequence is zero, so its attention weights show only what is added to scores.
     x = np.zeros((2, view.lengths(4)[0], view.width))
     x[0] = np.random.default_rng(0).standard_normal(x.shape[1:])
     before, missing = see(state, x), dict(view.unread)
@@ -239,7 +244,7 @@ def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], 
 
 
 def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArray]) -> None:
-    """Refuse an array that the module rescales."""
+    """Refuse an array that the module rescales; `effective` holds the matrices computed from it, by role."""
     for role, matrix in effective.items():
         gain = float(np.sqrt(np.mean(matrix**2) / np.mean(array**2)))
         if not 1 / _GAIN < gain < _GAIN:
@@ -252,7 +257,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
 
 
 def _checked(subject: ModuleSubject) -> ModuleSubject:
-    """Refuse a module whose outputs contain more than attention."""
+    """Return a subject, with batched runs if possible; refuse a module whose outputs contain more than attention."""
     view, rng = subject.view, np.random.default_rng(0)
     state = view.binding.filled(subject.state, subject.arrays(rng))
     if subject.weights == GAUSSIAN:
@@ -283,7 +288,7 @@ def _entries(arrays: Arrays) -> int:
 
 
 def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
-    """Average standard deviations whose intervals overlap; `stds` maps roles to (estimate, low, high).
+    """Average each standard deviation with those whose intervals overlap its own; `stds` has (std, low, high) by role.
 
     Examples
     --------

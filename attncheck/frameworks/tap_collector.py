@@ -15,13 +15,13 @@ from attncheck.frameworks.trace import Trace
 from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Tap, root_mean_square
 
 _EMBEDDINGS = ("Embedding", "Embed")
-# Scores up to this value are those of a mask.
+# Scores up to this value count as masked.
 _HIDDEN = -1e29
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrayReader:
-    """Functions that return the first real array in an output, its numbers, and its memory address."""
+    """Functions that return the first array of real numbers in an output, its numbers, and its memory address."""
 
     first: Callable[[Any], Any]
     numbers: Callable[[Any], FloatArray]

@@ -31,17 +31,18 @@ class LayerTheory:
     ----------
     layer : AttentionLayer
     score_variance : float
-        Limit for scores between two positions; σ_Q²σ_K² for scores divided by √head_dim.
+        Limit variance of a score between two different positions; σ_Q²σ_K² for scores divided by √head_dim.
     temperature : float
-        Softmax temperature for scores of unit variance: one over their standard deviation.
+        Temperature of the softmax if scores are scaled to unit variance: one over the standard deviation of scores.
     entropy, most_entropy : float
         Limit entropy of the last position's attention weights in nats, and that of equal weights.
     excess_kurtosis : float
-        Limit for an output of the last position.
+        Limit excess kurtosis of an output of the last position.
     excess_kurtosis_here, excess_kurtosis_error : float or None
-        The kurtosis at this width, and its error; None for layers with parts such as rotary positions.
+        Excess kurtosis of that output at the layer's width, and its error; None for layers with parts such as rotary
+        positions.
     distance : Distance or None
-        Distance of the law of this output from its limit; None for the same layers.
+        Distance of the law of that output from its limit; None for the same layers.
     """
 
     layer: AttentionLayer
@@ -133,7 +134,7 @@ def _temperature(spread: float) -> float:
 
 
 def _entropy(layer: AttentionLayer) -> float:
-    """Return the entropy of the last row of attention weights divided by their sum, averaged over heads."""
+    """Return the limit entropy of the last position's attention weights, normalised if positive; a mean over heads."""
     some = layer if heads_differ(layer) else of_head(layer, 0)
     scores = draw_limit(some, _ENTROPIES, 0, np.random.default_rng(0)).scores
     weights = attention_weights(some, scores)[..., -1, :]

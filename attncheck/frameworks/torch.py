@@ -27,8 +27,8 @@ _WEIGHTS = "need_weights"
 class Torch(Binding):
     """Binding to PyTorch modules, including those of transformers.
 
-    Code paths are eval and train; with and without weights for `MultiheadAttention`; and both attention
-    implementations of transformers. `make` draws from the global generator.
+    The code paths are "eval" and "train". `MultiheadAttention` adds "eval" with weights returned; modules of
+    transformers have both paths for each attention implementation. `make` draws from the global generator.
     """
 
     def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any] | None = None) -> None:
@@ -78,7 +78,7 @@ class Torch(Binding):
             return not all(torch.equal(old, each()) for old, each in zip(before, states, strict=True))
 
     def _given(self, *tensors: Any) -> None:
-        """Record the precision of attention's inputs, for autocast."""
+        """Record the unit roundoff of attention's inputs, which autocast may make coarser."""
         coarse = (float(torch.finfo(each.dtype).eps) / 2 for each in tensors if each.is_floating_point())
         self.precision = max((self.precision, *coarse))
 
@@ -89,7 +89,7 @@ class Torch(Binding):
             id(own): torch.as_tensor(arrays[name], dtype=own.dtype, device=own.device)
             for name, own in state.named_parameters()
         }
-        # Once per module: PyTorch would set those of a module with several names twice, and put back the wrong ones.
+        # One name per module: under several names, PyTorch would set its parameters twice, and restore the wrong ones.
         held = {
             ".".join(filter(None, ("held", at, name))): values[id(parameter)]
             for at, module in state.named_modules()
@@ -142,7 +142,7 @@ class Torch(Binding):
 
 
 class _CallableModule(torch.nn.Module):
-    """A module's call as a module, whose parameters can be replaced."""
+    """Module whose forward method calls a function of another module, so that parameters can be replaced."""
 
     def __init__(self, held: torch.nn.Module, called: Callable[[Any, Any], Any]) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class _CallableModule(torch.nn.Module):
 
 @contextlib.contextmanager
 def _implementation(module: Any, path: str) -> Iterator[None]:
-    """Select the path's implementation in transformers."""
+    """Select the attention implementation of transformers that a code path names, within this context."""
     found = _configurations(module)
     before = [each._attn_implementation for each in found]
     for each in found:
@@ -173,7 +173,7 @@ def _configurations(module: Any) -> list[Any]:
 
 
 def refuse_without_numbers(module: Any) -> None:
-    """Refuse compiled modules and modules without numbers."""
+    """Refuse compiled modules, and modules on the meta device, whose parameters hold no numbers."""
     if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
         refuse("make", type(module).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
     if any(each.is_meta for each in module.parameters()):
@@ -204,7 +204,7 @@ def place_of(module: Any) -> tuple[Any, Any]:
 
 
 def tensor_of(module: Any, value: Any) -> Any:
-    """Return an array or tensor on a module's device, real numbers in its precision; other values unchanged."""
+    """Move an array or tensor to a module's device, and real numbers to its precision; keep other values unchanged."""
     value = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
     if not isinstance(value, torch.Tensor):
         return value

@@ -26,7 +26,7 @@ _HALF = (torch.float16, torch.bfloat16)
 class TorchModels(FrameworkModels):
     """PyTorch modules from ``build(width)``.
 
-    Inputs are token ids if there is an embedding, else standard normal vectors.
+    Default inputs are token ids for a module with an embedding, else standard normal vectors.
     """
 
     def make(self, width: int, seed: int) -> TorchModel:
@@ -75,13 +75,13 @@ def _one_thread() -> Iterator[None]:
 
 
 def _first(made: Any) -> Any:
-    """Return the first real tensor, or None."""
+    """Return the first tensor of real numbers in an output, or None."""
     tensors = (each for each in leaves_of(made) if isinstance(each, torch.Tensor))
     return next((each for each in tensors if each.is_floating_point()), None)
 
 
 def _where(tensor: Any) -> tuple[Any, ...]:
-    """Return a tensor's memory address."""
+    """Return a tensor's memory address, shape and strides, which identify it."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 

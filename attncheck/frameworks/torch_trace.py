@@ -83,7 +83,8 @@ class CoreMode(TorchDispatchMode):
         self.trace, self.given = trace, given
         self.paused, self.length = False, inputs.shape[1]
         self.count = 0
-        # Indexed by storage address, so that views and in-place changes are followed.
+        # Maps the storage address of each tensor derived from the inputs to the product that it comes from, if any;
+        # with addresses, views and in-place changes are followed.
         self._from: dict[int, Product | None] = {_place(inputs): None}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -168,7 +169,7 @@ def _place(tensor: Any) -> int:
 
 
 class _Attention(TorchFunctionMode):
-    """Call `attend` in place of attention, under any name by which it was imported, without dropout."""
+    """Mode that calls `attend` in place of PyTorch's attention, however it was imported, and skips dropout."""
 
     def __init__(self, attend: Callable[..., Any]) -> None:
         super().__init__()
@@ -186,14 +187,19 @@ class _Attention(TorchFunctionMode):
 def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
     """Call `attend` in place of `scaled_dot_product_attention`, also inside `MultiheadAttention`.
 
-    `MultiheadAttention` would call this function outside the mode, and use a fused kernel in inference.
+    A mode alone is not enough: `MultiheadAttention` calls the function outside of the mode, and uses a fused kernel in
+    inference.
     """
     with slow_path(), replaced(functional, "scaled_dot_product_attention", attend), _Attention(attend):
         yield
 
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of the parameters and inputs of N modules: outputs, and q, k and v of the first attention."""
+    """Return a function of the parameters and inputs of N modules that returns y, q, k and v.
+
+    `function` returns the outputs y of one module for its parameters and inputs; q, k and v are those of its first
+    attention.
+    """
 
     def one(parameters: Any, x: Any) -> tuple[Any, ...]:
         seen: list[tuple[Any, ...]] = []
@@ -221,7 +227,7 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
 
 
 def _by_module(array: FloatArray, number: int) -> FloatArray:
-    """Return an array of `number` modules in one batch, (number · rest, rows, columns), by module."""
+    """Split an array of `number` modules, (number · rest, rows, columns), to (number, rest, rows, columns)."""
     return array.reshape(number, -1, *array.shape[-2:])
 
 
@@ -237,8 +243,8 @@ def traced(
     model : torch.nn.Module, optional
         The module that runs; without it, calls of modules are not reported.
     inputs : torch.Tensor, optional
-        Inputs of the forward pass, (batch, positions, n); without them, cores are not reported. Attention whose cores
-        are reported is without dropout.
+        Inputs of the forward pass, (batch, positions, n); without them, cores are not reported. With them, attention
+        runs without dropout.
     given : callable, optional
         Called with the queries, keys and values of every core, as tensors.
 

@@ -1,4 +1,4 @@
-"""What happens in a forward pass: modules that run, softmaxes, and attention cores."""
+"""Traces, which receive the events of a forward pass: calls of modules, softmaxes, and attention cores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AttentionCore:
         L queries attend to L' keys. The leading axes are batch and heads, or both in one, in any order. Keys and
         values may have fewer heads than queries.
     weights : ndarray, (..., L, L')
-        The factor of the values.
+        Attention weights, which multiply the values.
     index : int
         Number of earlier cores in the forward pass.
 
@@ -53,10 +53,10 @@ class AttentionCore:
 
 
 class Trace:
-    """What happens in one forward pass: its modules, softmaxes and attention cores, in order.
+    """Receiver of the events of one forward pass, in order: calls of modules, softmaxes and attention cores.
 
-    A framework calls these methods as the pass goes on. Subclasses override those whose events they use; others need
-    not be watched.
+    A framework's binding calls one of these methods at each event. Subclasses override the methods for the events that
+    they use; the binding need not watch for other events.
 
     Examples
     --------
@@ -74,14 +74,14 @@ class Trace:
         """Receive the result of the call that started last."""
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
-        """Receive the scores of a softmax over `axis`, a negative number."""
+        """Receive the scores of a softmax over `axis`, a negative index."""
 
     def core(self, core: AttentionCore) -> FloatArray | None:
         """Receive an attention core; return another result for it, (..., L, e), or None to keep its own."""
         return None
 
     def uses(self, event: str) -> bool:
-        """Return whether this trace uses the events that the method of this name receives."""
+        """Return whether this class overrides the method named `event`, so that it needs to receive these events."""
         return getattr(type(self), event) is not getattr(Trace, event)
 
 
@@ -91,7 +91,7 @@ class CoreTrace(Trace):
     Parameters
     ----------
     answer : callable, optional
-        Returns another result for a core, or None.
+        Returns the result to use in place of a core's own, or None to keep its own.
     """
 
     def __init__(self, answer: Callable[[AttentionCore], FloatArray | None] = lambda core: None) -> None:
@@ -99,13 +99,13 @@ class CoreTrace(Trace):
         self._answer = answer
 
     def core(self, core: AttentionCore) -> FloatArray | None:
-        """Keep a core and return its other result."""
+        """Keep a core, and return the result of `answer` for it."""
         self.cores.append(core)
         return self._answer(core)
 
 
 def traced_calls(own: Callable[..., Any], names: Mapping[int, str], trace: Trace) -> Callable[..., Any]:
-    """Wrap the call of a class of modules so that a trace receives it; `names` maps the ids of modules to names."""
+    """Wrap the call method `own` of a class so that a trace receives the calls of modules whose ids are in `names`."""
 
     @functools.wraps(own)
     def called(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -146,5 +146,5 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def zeros(core: AttentionCore) -> FloatArray:
-    """Return a result of zeros."""
+    """Return zeros in the shape of a core's result, (..., L, e)."""
     return np.zeros((*core.weights.shape[:-1], core.value.shape[-1]))

@@ -55,11 +55,14 @@ class AttentionView:
 
     @property
     def width(self) -> int:
-        """Neurons of an input."""
+        """Number of neurons of an input."""
         return self.reader.width
 
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return outputs, scores or attention, and keys or the Gram matrices of keys and values, by name."""
+        """Return outputs, scores or attention weights, keys or their Gram matrices, and those of values, by name.
+
+        Each module has one of `arrays`, and one sequence of `x`, (N, positions, n).
+        """
         if self.at_once:
             stacked = {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}
             return self._exposed(self.reader.see_each(state, stacked, x))
@@ -120,7 +123,7 @@ class AttentionView:
         return wanted if self.reader.any_length else (self.reader.length,)
 
     def _taken(self, seen: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return outputs, scores, and keys and values without their factors, for all heads."""
+        """Return outputs, scores, keys divided by their factor, and values, repeated for all heads."""
         repeat = functools.partial(np.repeat, axis=1)
         heads = seen.query.shape[1]
         q, k, v = (repeat(each, heads // each.shape[1]) for each in (seen.query, seen.key, seen.value))

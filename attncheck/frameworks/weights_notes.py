@@ -40,7 +40,8 @@ _PAIRS = 3
 def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial: Forward | None = None) -> list[Note]:
     """Return notes on the formula of attention weights.
 
-    `partial` is the formula of weights normalised by row, if row sums are less than 1.
+    `made` and `formula` are the same formula for users and in numbers, fitted to the call `seen`. `partial` is the
+    formula of the weights divided by their row sums, if these lie between 0 and 1.
     """
     length = seen.query.shape[2]
     hidden = _idle(_visible(made, formula, length)) if made.known else []
@@ -64,7 +65,7 @@ def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial:
 
 
 def tiled_heads(kv: int, number: int) -> Note:
-    """Report key and value heads that query heads use in turn (tiled) instead of in blocks (repeated)."""
+    """Report that `number` query heads use `kv` key and value heads in turn (tiled), not in blocks (repeated)."""
     of, right = ([h % kv for h in range(number)], [h // (number // kv) for h in range(number)])
     return Note(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(right)})", convention=True)
 
@@ -103,9 +104,10 @@ def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
 
 
 def _past_a_gap(shown: BoolArray) -> list[tuple[int, int]]:
-    """Return (query, later position) pairs visible beyond a hidden position, if all earlier positions are visible.
+    """Return the pairs (i, j) for which query i sees position j, but not all positions before j.
 
-    Prefixes and blocks of positions that see each other hide no position in between.
+    Empty unless every query sees itself and all earlier positions. Prefixes and blocks of positions that see each other
+    leave no such gap.
     """
     shown = shown[:, : len(shown)]
     if not shown[np.tril_indices(len(shown))].all():
@@ -114,7 +116,7 @@ def _past_a_gap(shown: BoolArray) -> list[tuple[int, int]]:
 
 
 def _sees_next(shown: BoolArray, mask: str) -> bool:
-    """Return whether every position sees the next one and none sees further, although some earlier ones are hidden."""
+    """Return whether an unnamed mask shows every position the next one and none beyond, and hides some earlier ones."""
     at = np.arange(len(shown) - 1)
     further = np.triu(shown, 2).any() or np.tril(shown).all()
     return bool(mask == OTHER and shown[at, at + 1].all() and not further)
@@ -184,10 +186,10 @@ def about_bias(bias: FloatArray) -> Note:
 
 
 def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:
-    """Return the slopes of a bias by distance, its values by i - j, and the number of distances.
+    """Return the slope of a bias in each head, its values as a function of i - j, and the number of distances |i - j|.
 
-    The bias has shape (heads, positions, positions) and is known up to a constant per row. Lists are empty if it is not
-    linear in the distance, or not a function of i - j.
+    The bias has shape (heads, positions, positions) and is known up to a constant per row. The list of slopes is empty
+    if some head's bias is not linear in the distance, and that of values if one is not a function of i - j.
     """
     shown = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
     behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))

@@ -45,9 +45,9 @@ def widths(
 ) -> Widths:
     """Measure how activations scale with width, and compare with a prediction.
 
-    The root mean square of each tap grows as n^b with the width n. The exponent b is estimated from independent
-    models of several widths, corrected to next order; with an optimiser, so is the exponent of the change from
-    initialisation.
+    The root mean square of each tap, a named intermediate value, grows as n^b with the width n. The exponent b is
+    estimated from independent models of several widths, corrected to next order. With an optimiser, the exponent of
+    the change from initialisation is estimated too.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def widths(
         Models per width and look; suspicious results are tested again on new models.
     seed : int
     false_alarm : float
-        Probability of any violation if all predictions are right.
+        Probability of reporting any violation if all predictions are right.
     tolerance : float
         Allowed difference of an exponent from its prediction.
 

@@ -23,7 +23,7 @@ from attncheck.models.replay import HiddenStates
 
 # Number of positions used to detect attention in modules that accept any number.
 _ENOUGH = 64
-# Vectors are parallel if their cosine differs from 1 by at most this.
+# Vectors are parallel if the absolute value of their cosine is at least 1 minus this.
 _SAME = 1e-6
 # Properties in which modules of several layers are compared.
 _COMPARED = ("mask", "map", "scale", "positions", "optional_parts")
@@ -79,7 +79,7 @@ def attention_calls(calls: Sequence[ModuleCall], bound: Callable[[ModuleCall], B
 def _attending(call: ModuleCall, bound: Callable[[ModuleCall], Binding]) -> ModuleCall | None:
     """Return the call if attention runs in it, else None.
 
-    In cross-attention, the returned call also replaces the source of keys and values.
+    In cross-attention, the returned call replaces the source of keys and values together with the hidden states.
     """
     if call.given is None or call.given.long:
         return None

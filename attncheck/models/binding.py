@@ -38,7 +38,7 @@ class ModelBinding(abc.ABC):
         ``call(model, *inputs)``, if not ``model(*inputs)``.
     """
 
-    #: Binding to the modules of a model, as layers.
+    #: Class of the bindings to single modules of a model.
     layers: Any
 
     def __init__(
@@ -82,10 +82,10 @@ class ModelBinding(abc.ABC):
 
     @abc.abstractmethod
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, each with at most `most` entries of this draw."""
+        """Return all parameters, each with a sample of at most `most` entries."""
 
     def called(self, model: Any, sequences: int | None = None) -> Any:
-        """Call the model on its inputs, or on a batch of `sequences` copies of the first one."""
+        """Call the model on its inputs, or on a batch of `sequences` copies of the first sequence."""
         args, kwargs = sequences_of(self.inputs or (), sequences)
         tensor = functools.partial(self.tensor, model)
         called = model if self.call is None else functools.partial(self.call, model)

@@ -41,7 +41,8 @@ class ModuleCall:
 class CallRecorder(Trace):
     """Trace that keeps the module calls of one forward pass, in the order in which they start.
 
-    `method` names the module's method that computes it, such as "forward"; its signature gives arguments their names.
+    `method` is the name of the method that computes a module, such as "forward". The signature of the method gives
+    positional arguments their names.
     """
 
     def __init__(self, method: str = "__call__") -> None:
@@ -61,7 +62,7 @@ class CallRecorder(Trace):
         self._running.pop()
 
     def numbered(self) -> Iterator[tuple[str, int]]:
-        """Yield the module name of each call and the number of its earlier calls."""
+        """Yield, for each call, the name of the module and the number of its earlier calls."""
         times = Counter[str]()
         for call in self.calls:
             yield call.name, times[call.name]
@@ -69,7 +70,7 @@ class CallRecorder(Trace):
 
 
 def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
-    """Return the calls on one sequence, with the hidden states found by comparison with two equal sequences."""
+    """Return the calls on one sequence; comparison with those on two copies of it shows the hidden states."""
     others = dict(zip(two.numbered(), two.arguments, strict=True))
     calls = []
     for call, key, arguments in zip(one.calls, one.numbered(), one.arguments, strict=True):

@@ -42,7 +42,7 @@ class Family:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Laws not rejected for any member; those of the first member if there are none."""
+        """Laws that are not rejected for any member; if there is no such law, those of the first member."""
         return tuple(law for law in self.first.laws if all(law in m.laws for m in self.members)) or self.first.laws
 
     @property

@@ -32,7 +32,7 @@ def flax_model(make: Call, inputs: Inputs, call: Call | None = None) -> ModelBin
 
 
 class LinenModel(ModelBinding):
-    """Binding to a linen model; a draw is its variables."""
+    """Binding to a linen model; each draw is a set of variables."""
 
     layers = Linen
 
@@ -75,7 +75,7 @@ class LinenModel(ModelBinding):
         return self._modules[call.name]
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, each with at most `most` entries of this draw."""
+        """Return all parameters, each with a sample of at most `most` entries."""
         if not self._modules:
             self.recorded(model, 1)
         found = []
@@ -110,7 +110,7 @@ class NNXModel(ModelBinding):
         return next(each for path, each in nnx.iter_graph(model) if ".".join(map(str, path)) == name)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, each with at most `most` entries of this draw."""
+        """Return all parameters, each with a sample of at most `most` entries."""
         owners = {
             ".".join(map(str, path)): each for path, each in nnx.iter_graph(model) if isinstance(each, nnx.Module)
         }
@@ -145,7 +145,7 @@ def _described(owner: Any, name: str, entries: Any, most: int) -> Parameter:
 
 
 def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the fans of a kernel."""
+    """Return the fans of the kernel of a dense layer, None for other parameters."""
     dense = (nn.Dense, nn.DenseGeneral, nnx.Linear, nnx.LinearGeneral)
     if name != "kernel" or not isinstance(owner, dense):
         return None

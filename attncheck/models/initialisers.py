@@ -36,7 +36,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
 
 @dataclasses.dataclass(frozen=True)
 class _Expected:
-    """Expected law, its number, and the expression of that number with names replaced by values."""
+    """Expected law, its standard deviation or constant, and the expression of that, with names replaced by values."""
 
     law: str
     number: float | None
@@ -135,7 +135,7 @@ def _value(text: str, node: ast.AST, names: Mapping[str, float]) -> float:
 
 
 def _failures(row: ParameterStatistics, wanted: _Expected) -> tuple[str, ...]:
-    """Return in which of law, standard deviation, mean and value a parameter differs from the expected initialiser."""
+    """Return what differs from the expected initialiser: "law", "std", "mean", "value", or another reason as text."""
     state = next((note for note in (NOT_INITIALISED, NOT_FINITE) if note in row.notes), "")
     if state or math.isnan(row.scale.std):
         return (state,) if state else ()

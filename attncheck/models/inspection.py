@@ -144,10 +144,11 @@ def inspect(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ModelDraws:
-    """Attention modules with their calls and draws, and parameters, kept from all draws of a model.
+    """Attention modules, their calls, and parameters, kept from all draws of a model.
 
-    `kind`, `numbers` and `steady` are those of the first draw, as a `ModelBinding` returns them. `long` is the largest
-    number of positions in modules that are too large to inspect, or 0.
+    `modules` maps the name of a module to its draws. `kind`, `numbers` and `steady` are those of the first draw, as a
+    `ModelBinding` returns them. `long` is 0, or the largest number of positions in modules that are too large to
+    inspect.
     """
 
     kind: str
@@ -196,7 +197,8 @@ def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> Model
 def _drawn(binding: ModelBinding, models: Iterator[Any], most: int) -> _ModelDraws:
     """Keep the attention modules of each draw of a model, and at most `most` entries of each parameter.
 
-    Among modules whose names differ only in numbers, all draws of the first are kept, and one of each other module.
+    Among modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of
+    the others.
     """
     model = next(models)
     kind, numbers, steady = binding.kind(model), binding.numbers(model), binding.steady(model)
@@ -215,7 +217,7 @@ def _drawn(binding: ModelBinding, models: Iterator[Any], most: int) -> _ModelDra
 
 
 def _attention(binding: ModelBinding, model: Any) -> tuple[list[ModuleCall], int]:
-    """Return the calls of a model's attention modules, and the largest number of positions found too large, or 0."""
+    """Return the calls of a model's attention modules, and the largest length in modules too large to inspect, or 0."""
 
     def bound(call: ModuleCall) -> Binding:
         return binding.replayed(call, [binding.module(model, call.name)])

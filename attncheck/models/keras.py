@@ -40,7 +40,7 @@ class KerasModel(ModelBinding):
         return dict(named_layers(model))[name]
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, each with at most `most` entries of this draw."""
+        """Return all parameters, each with a sample of at most `most` entries."""
         found: dict[int, Parameter] = {}
         for name, layer in named_layers(model):
             for each in layer._trainable_variables:

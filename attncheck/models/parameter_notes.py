@@ -26,8 +26,10 @@ from attncheck.models.parameters import (
 _MOST = 2 / 3
 # Maximum number of parts of a family in a note.
 _LISTED = 4
-# Smallest fan-in for which a standard deviation of 1 is an error, and largest ratio of the interval that shows a 1.
+# Smallest fan-in for which a standard deviation of 1 is an error, and largest ratio of the ends of an interval that
+# shows a 1.
 _MANY, _NARROW = 16, 1.25
+# Dependences of a standard deviation on an index i in the name of a parameter.
 _DEPENDENCES: tuple[tuple[str, Callable[[int], float]], ...] = (
     ("1/sqrt(i + 1)", lambda i: (i + 1) ** -0.5),
     ("1/(i + 1)", lambda i: 1 / (i + 1)),
@@ -42,8 +44,8 @@ _INWARD = {"q", "k", "v", "query", "key", "value", "wq", "wk", "wv"}
 def notes_of(table: Sequence[ParameterStatistics], causal: bool = False) -> list[Note]:
     """Return notes on the parameters of a model, worst first.
 
-    In a model with `causal` attention, they include a lack of depth scaling. Chance alone causes any note that reports
-    an error with probability at most 1e-6, over the whole table.
+    With `causal` attention, a lack of depth scaling is noted too. The probability that chance alone causes any note
+    that reports an error is at most 1e-6 for the whole table.
     """
     every = families(table)
     notes = [*_notes_of_states(every, table), *_notes_within(table), *_constant_projections(table)]
@@ -87,7 +89,7 @@ def _listed(names: Iterable[str], every: Iterable[str]) -> str:
 
 
 def _outermost(names: Sequence[str], every: Sequence[str]) -> str:
-    """Join the `names` of parameters, replacing all parameters of a module by the name of the module."""
+    """Join `names` of parameters; the name of a module replaces those of its parameters if all are listed."""
     below: dict[str, set[str]] = {}
     for name in every:
         parts = name.split(".")
@@ -204,7 +206,11 @@ def _divisor(family: Family, std: float) -> str | None:
 
 
 def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
-    """Return the divisor of each family that shares the non-default initialiser of most projections."""
+    """Find the initialiser that most projections share, up to depth scaling, without keeping a default.
+
+    Returns the name of the divisor of each family that shares it, by the name of the first member; empty if there is
+    no such initialiser.
+    """
     own = {family.first.name for family in projections if not family.keeps_default}
     best, score = dict[str, str](), (0, 0, 0)
     for kind in sorted({kind for family in projections for kind in kinds(family.first)}):
@@ -217,14 +223,14 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
 
 
 def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
-    """Return the main part of each family, and other parts that keep their default and are not reported yet."""
+    """Return the main part of each family, and, unless it dominates, the other parts that keep their default."""
     every = parts_of(table)
     others = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
     return [*(parts[0] for parts in every), *others]
 
 
 def _notes_among_projections(table: Sequence[ParameterStatistics], causal: bool) -> list[Note]:
-    """Report projections that differ from most others, unless one rule in the fans fits both."""
+    """Report projections that differ from most others, unless one known initialiser fits both."""
     projections = [family for family in _representatives(table) if family.first.fans is not None and family.drawn]
     common = _common_initialiser(projections)
     direct = [family for family in projections if common.get(family.first.name) == ""]

@@ -174,7 +174,10 @@ def statistics_of(parameters: Sequence[Parameter], depth: int | None = None) -> 
 
 
 def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStatistics:
-    """Return the statistics of one parameter, each of which is wrong with probability at most `level`."""
+    """Return the statistics of one parameter.
+
+    The error probability of each of its tests and intervals is at most `level`.
+    """
     z = float(-special.ndtri(level / 2))
     state, found, scale, mean, error = _estimates(parameter, level, z)
     p, known = parameter, _shows_orthogonality(parameter, z)
@@ -267,9 +270,9 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
 def _shows_depth(scale: ScaleEstimate, std: float, depth: int) -> bool:
     """Return whether an interval contains a depth-scaled standard deviation, but not those of nearby depths.
 
-    Nearby depths differ by one block, or by an eighth. A standard deviation unrelated to the depth, with a logarithm
-    uniform over three decades, matches one of the six scales with probability 3% if 2^16 entries are known, and at most
-    17% with fewer.
+    Nearby depths differ by one block, or by an eighth. If the logarithm of a standard deviation is uniform over three
+    decades, whatever the depth, the deviation matches one of the six scales with probability 3% if 2^16 entries are
+    known, and at most 17% with fewer.
 
     Examples
     --------

@@ -22,7 +22,7 @@ _ADDED = "residual"
 _CACHE = "Cache"
 # Limit on width times positions².
 _MOST = 2**24
-# In place of an axis, for a number that is proportional to the number of sequences.
+# Stands for the axis of sequences if an argument is a whole number proportional to the number of sequences.
 _COUNT = -1
 
 
@@ -35,7 +35,7 @@ class CallArguments:
     given : tuple
         Positional and keyword arguments.
     leaves : tuple
-        Copies of the arrays and other objects in these.
+        Copies of the arrays and other objects in these arguments, without containers.
     names : tuple of str
         Argument name of each leaf; empty for a leaf inside a container.
     places : tuple of int
@@ -105,9 +105,9 @@ class HiddenStates:
     lengths : tuple of int
         Numbers of positions to try, in order.
     source : str
-        Argument that is the source of keys and values if `replay` replaces it too; else empty.
+        Name of the argument from which keys and values are computed, if `replay` replaces it too; else empty.
     crossed : HiddenStates or None
-        The same hidden states with such a source, if an argument may be one.
+        The same hidden states, replaced together with such an argument, if there may be one.
     """
 
     replay: Replay
@@ -158,7 +158,7 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 def _replacing(
     arguments: CallArguments, batch: tuple[int | None, ...], hidden: Sequence[int], width: int
 ) -> HiddenStates:
-    """Return hidden states that replace the leaves `hidden`, all cut to the length of the shortest one."""
+    """Return hidden states that stand for the leaves `hidden`; longer ones of these are cut to the shortest."""
     axis = batch[hidden[0]]
     assert axis is not None
     sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]
@@ -175,7 +175,7 @@ def _replacing(
 def sequences_of(
     inputs: Mapping[str, Any] | Sequence[Any], number: int | None
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments for a batch of `number` copies of the first sequence; all sequences for None.
+    """Return args and kwargs for a call on `number` copies of the first sequence, or on all sequences for None.
 
     Examples
     --------
@@ -252,7 +252,7 @@ def _cut(size: int, length: int, leaf: Any, batch: int | None) -> Any:
 
 
 def _has(leaf: Any, length: int, batch: int | None) -> bool:
-    """Return whether an axis or the value of a leaf equals the number of positions."""
+    """Return whether an axis of an array other than `batch`, or a number itself, equals the number of positions."""
     if _is_array(leaf):
         return any(size == length for i, size in enumerate(leaf.shape) if i != batch)
     return _is_number(leaf) and leaf == length

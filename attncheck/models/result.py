@@ -61,7 +61,7 @@ class ModelInspection(PrintedInspection):
 
     @property
     def layers(self) -> Mapping[str, Inspection]:
-        """Inspections of distinct attention modules by the names of those that are alike."""
+        """Inspections of groups of similar attention modules, by the names of the group."""
         return {group.title: group.inspection for group in self.attention}
 
     @property
@@ -127,7 +127,10 @@ class ModelInspection(PrintedInspection):
         return said + unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
 
     def expecting(self, *declared: str) -> ModelInspection:
-        """Return this inspection, with conventions that met expectations declare no longer in question."""
+        """Return a copy in which declared conventions are confirmed.
+
+        If the model meets an expectation, the conventions that this expectation declares are no longer in question.
+        """
         own = [text for text in declared if not is_pattern(text)]
         met = [text.partition("=")[0] for text in declared if is_pattern(text) and not self.unmet(text)]
         names = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in met)}
@@ -155,7 +158,7 @@ class ModelInspection(PrintedInspection):
 
     @property
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
-        """Tables as lines of text by title, heading first."""
+        """Tables by title, each a list of rows of text that starts with the heading."""
         attention: list[tuple[str, ...]] = [("", "class", "heads", "forward")]
         for group in self.attention:
             found = group.inspection
@@ -168,7 +171,7 @@ class ModelInspection(PrintedInspection):
 
     @property
     def predicted(self) -> list[tuple[str, str]]:
-        """Theoretical predictions for each group of attention modules, as pairs of "theory" and a text."""
+        """Theoretical predictions for each group of attention modules, as pairs of the label "theory" and a text."""
         return [
             (what, f"{group.title}: {line}") for group in self.attention for what, line in group.inspection.predicted
         ]

@@ -26,7 +26,7 @@ _PROJECTIONS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
 class _CalledModule(Torch):
-    """Binding to a module in the implementation that its model has."""
+    """Binding to a module that keeps the attention implementation that its model selects."""
 
     def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any]) -> None:
         super().__init__(make, width, call)
@@ -72,7 +72,7 @@ class TorchModel(ModelBinding):
         return model.get_submodule(name)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, each with at most `most` entries of this draw; set uninitialised entries to 0."""
+        """Return all parameters, each with a sample of at most `most` entries; set uninitialised entries to 0."""
         names: dict[int, list[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
@@ -103,7 +103,7 @@ class TorchModel(ModelBinding):
         return {n: v for n, v in held.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
     def called(self, model: Any, sequences: int | None = None) -> Any:
-        """Call the model on its inputs, or on a batch of `sequences` copies of the first one."""
+        """Call the model on its inputs, or on a batch of `sequences` copies of the first sequence."""
         if self.inputs is None:
             self.inputs = default_inputs(model)
         with _without_cache(model):
@@ -115,7 +115,7 @@ class TorchModel(ModelBinding):
 
 
 def _described(owner: Any, name: str, parameter: Any, tied: tuple[str, ...], most: int) -> Parameter:
-    """Return a parameter of a module."""
+    """Describe a parameter of a module; `tied` are its other names."""
     shape, kind, own = tuple(parameter.shape), _kind(owner), name.rpartition(".")[2]
     fans = _fans(owner, own, shape)
     entries = parameter

@@ -65,13 +65,13 @@ def examine(
     Parameters
     ----------
     make : callable
-        Returns a model of a width and a seed.
+        ``make(width, seed)`` returns a model.
     seeds : int
         Models per width and look.
     steps : int
         Optimiser steps; changes are measured after each.
     false_alarm : float
-        Probability of any violation if all predictions hold.
+        Probability of reporting any violation if all predictions hold.
     tolerance : float
         Allowed difference between an exponent and its prediction.
 
@@ -231,7 +231,7 @@ class _Looks:
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
     def _more_seeds(self, each: Measurement) -> int | None:
-        """Return how many additional seeds make the interval of the exponent or share short enough, or None."""
+        """Return how many additional seeds per width make an interval short enough for a verdict, or None."""
         estimate, k, seeds = self._last[each.name], self._index[each.name], self._sample.seeds
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
         needed = [seeds_needed(margin, estimate.spread, self._sample.widths, self._level)]

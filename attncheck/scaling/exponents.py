@@ -40,7 +40,7 @@ class Estimates:
         return quantile(level, self.freedom) * self.errors
 
     def p_values(self, low: FloatArray | float = -np.inf, high: FloatArray | float = np.inf) -> FloatArray:
-        """Return two-sided p-values of true values between `low` and `high`, (taps,).
+        """Return two-sided p-values, (taps,), of the hypothesis that true values lie between `low` and `high`.
 
         A p-value is below a level exactly if the interval of that level lies outside [low, high].
         """
@@ -56,7 +56,7 @@ class Exponents(Estimates):
 
 
 def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
-    """Return the exponents of sizes in the width from log sizes, (widths, seeds, taps), independent between widths.
+    """Return the exponents with which sizes grow with the width, from independent log sizes, (widths, seeds, taps).
 
     Raises
     ------
@@ -105,7 +105,7 @@ def slope_weights(widths: Sequence[int]) -> FloatArray:
 
 
 def quantile(level: float, freedom: FloatArray) -> FloatArray:
-    """Return the half-width of an interval in standard errors, for `freedom` degrees of freedom."""
+    """Return the half-width, in standard errors, of an interval with error probability `level`."""
     return np.asarray(-special.stdtrit(freedom, 0.5 * level))
 
 

@@ -1,4 +1,4 @@
-"""Share of a larger order than predicted, for sizes that mix several powers of the width n.
+"""Share of parts that grow faster than predicted, for sizes that mix several powers of the width n.
 
 After a step, decaying noise and constant parts add up, so no single exponent fits. The mean square is fitted by a sum
 of powers of n.
@@ -21,7 +21,8 @@ NEXT = 0.5
 def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> Estimates:
     """Return the share of the next order in mean squares at the largest width, from log sizes, (widths, seeds, taps).
 
-    Fits parts that grow as n^b, for b in `orders` and for the largest of these plus 1/2.
+    Mean squares are fitted by parts whose sizes grow as n^b, for b in `orders` and for the next order, which is the
+    largest of these plus 1/2.
 
     Raises
     ------

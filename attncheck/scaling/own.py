@@ -29,7 +29,7 @@ DRAWS = 1_024
 # Replicates of the exact law: accurate to about 1e-4.
 _REPLICATES = 256
 _KINDS = {"inputs": MODULE, "scores": SCORES, "outputs": OUTPUT}
-# Draws of the limit used to find zero lines.
+# Draws of the limit used to find program lines that are 0 in it.
 _SEEN = 16
 
 

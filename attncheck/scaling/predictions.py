@@ -15,7 +15,7 @@ from attncheck.scaling.taps import EMBEDDING, KINDS, MODULE, NORM, OUTPUT, SCORE
 
 #: Measured quantities: size at initialisation, or change in a step.
 INIT, CHANGE = "init", "change"
-#: Maximum share of a larger order than predicted in the mean square at the largest width.
+#: Maximum share, in the mean square at the largest width, of parts that grow faster than predicted.
 SHARE = 0.3
 _AT_MOST = "at most "
 _REMEDY = (
@@ -56,8 +56,8 @@ class ExponentPrediction:
     low, high : float
         Smallest and largest exponent.
     mixed : bool
-        Whether the size mixes both orders. Growth then needs an exponent above `high` and a share of the next order
-        above `SHARE`.
+        Whether the size is a sum of parts of both orders. To violate `high`, its exponent must then be larger, and the
+        share of the next order must exceed `SHARE`.
     """
 
     low: float

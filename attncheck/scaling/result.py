@@ -33,13 +33,13 @@ class WidthsRow:
     steps : int
         0 for the size at initialisation, else the number of steps before the change.
     predicted : str
-        Empty without a prediction.
+        Prediction as text; empty without one.
     low_predicted, high_predicted : float or None
         Predicted exponents, without tolerance.
     exponent, low, high : float or None
         Exponent and interval in the last look; None for zero sizes.
     share : float or None
-        For mixed orders, the share of a larger order in the mean square at the largest width.
+        For mixed orders, the share of parts that grow faster than predicted, in the mean square at the largest width.
     spread : float or None
         Standard deviation of a log size over seeds.
     sizes : tuple of float
@@ -102,7 +102,7 @@ class Widths:
     level : float
         Error probability of an interval.
     false_alarm : float
-        Probability of any violation if all predictions hold.
+        Probability of reporting any violation if all predictions hold.
     tolerance : float
         Allowed difference between an exponent and its prediction.
     rows : tuple of WidthsRow
@@ -177,7 +177,7 @@ class Widths:
 
     @property
     def findings(self) -> list[tuple[str, str]]:
-        """Findings on rows that are not consistent: "first", "then", "and" or "open", and a sentence."""
+        """Findings on rows that are not consistent, as pairs of a label ("first", "then", "and", "open") and a text."""
         return list(self._findings())
 
     def _findings(self) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ ULPS = 100.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tap:
-    """Output of one module in one forward pass.
+    """Intermediate value of one forward pass, such as the output of a module.
 
     Attributes
     ----------
@@ -31,7 +31,8 @@ class Tap:
     what : str
         The class or function that computed it.
     summed : float
-        Size of its summands; a size below 100 units in their last place counts as rounding.
+        Size of the numbers that were summed to obtain the values. Values smaller than 100 units in the last place of
+        that size count as rounding.
     precision : float
         Unit in the last place of 1.
     again : bool
