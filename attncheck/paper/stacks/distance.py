@@ -120,8 +120,8 @@ def controlled_parts(
 ) -> FloatArray:
     """Return the mean over each part of the draws, corrected by a control variate, with the shape (PARTS,) + shape.
 
-    `draw(count, rng)` returns differences from the limit and their control variate, of shape (count,) + shape each; `name` is
-    the key of the random streams.
+    `draw(count, rng)` returns differences from the limit and their control variate, of shape (count,) + shape each;
+    `name` is the key of the random streams.
     """
     step = max(1, _BLOCK // walk_entries(stack))
     means = np.zeros((4, PARTS, *shape))
