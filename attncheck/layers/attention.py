@@ -103,8 +103,7 @@ class AttentionLayer:
         Softmax with exp(sink) added to its denominator; from -30 to 30, and 0 adds 1.
     bias_slopes : "alibi", sequence of float or None
         Slope m of each head: m times the distance of i and j is subtracted from P_ij. "alibi" stands for ALiBi's
-        slopes, 2^{-8h/H} for
-        head h = 1, …, H if H is a power of 2. Scores include the bias.
+        slopes, 2^{-8h/H} for head h = 1, …, H if H is a power of 2. Scores include the bias.
     bias_std : float
         Standard deviation of random biases b_{j-i}, one per head and relative position (T5), that are added to P_ij;
         from 0 to 1000.
