@@ -45,7 +45,7 @@ _FILLED = 1e3
 
 
 def validated(layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str]) -> dict[str, Any]:
-    """Return the validated arrays of a subject as fields of a sample; see `attncheck.checks.sample.Sample.from_mapping`."""
+    """Return the validated arrays of a subject, for `attncheck.checks.sample.Sample.from_mapping`."""
     if not isinstance(arrays, Mapping):
         remedy = "return its as_dict()" if isinstance(arrays, Batch) else "return {'outputs': ...}"
         refuse("subject", type(arrays).__name__, "must return a mapping of arrays", remedy)
