@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 _Object = TypeVar("_Object")
-_Arguments = ParamSpec("_Arguments")
+_Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
-_Method = Callable[Concatenate[_Object, _Arguments], _Result]
+_Method = Callable[[_Object, *_Arguments], _Result]
 
 
-def kept(method: _Method[_Object, _Arguments, _Result]) -> _Method[_Object, _Arguments, _Result]:
-    """Decorate a method so that each object caches the results, by positional arguments, which must be hashable.
+def kept(method: _Method[_Object, *_Arguments, _Result]) -> _Method[_Object, *_Arguments, _Result]:
+    """Cache the results of a method in each object, by its arguments, which are positional and hashable.
 
     Examples
     --------
@@ -27,10 +27,10 @@ def kept(method: _Method[_Object, _Arguments, _Result]) -> _Method[_Object, _Arg
     """
 
     @functools.wraps(method)
-    def found(self: _Object, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+    def found(self: _Object, /, *arguments: *_Arguments) -> _Result:
         results: dict[Any, _Result] = vars(self).setdefault(f"_kept_{method.__name__}", {})
         if arguments not in results:
-            results[arguments] = method(self, *arguments, **named)
+            results[arguments] = method(self, *arguments)
         return results[arguments]
 
     return found
