@@ -360,7 +360,7 @@ class TestOrder:
         ("logs", "widths", "said"),
         [
             (np.zeros((5, 2)), [1, 4, 16], "must be (draws, 3)"),
-            (np.zeros((5, 3)), [1, 4, 8], "are not in the ratio 4"),
+            (np.zeros((5, 3)), [1, 4, 8], "do not grow by the factor 4"),
             (np.full((5, 3), np.nan), [1, 4, 16], "must be finite"),
         ],
     )

@@ -145,7 +145,7 @@ def _refuse_unless(right: bool, value: object, problem: str, remedy: str) -> Non
 
 
 def _as_array(name: str, value: Any) -> NDArray[Any]:
-    """Return the value as a floating-point array, without a copy because its shape is not yet checked."""
+    """Return the value as a floating-point array; it is not copied, as it may be huge before its shape is checked."""
     if np.ma.is_masked(value):
         refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:

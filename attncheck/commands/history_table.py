@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def show_history(states: Sequence[Path], out: Path | None, plot: Path | None, accepted: bool) -> int:
     """Print a history; arguments as for `attncheck history`."""
     if not states:
-        refuse("states", "", "are missing", "pass the file written by attncheck gate --history")
+        refuse("states", "", "names no file", "pass the file written by attncheck gate --history")
     if accepted and len(states) > 1:
         refuse("accept", "", "changes one file, and several were passed", "combine them first with --out")
     if plot is not None:

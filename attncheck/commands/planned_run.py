@@ -30,7 +30,7 @@ from attncheck.runs.statements import Statement, cases_of, named
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StatementTask:
-    """A theory statement on one case, for any process: file, test, arguments and seed."""
+    """A theory statement on one case, as a task that any process can run: file, test, arguments and seed."""
 
     module: str
     test: str

@@ -34,7 +34,7 @@ from attncheck.subject import Subject
 
 # Draws of an answer, and the maximum number of positions, or blocks of neurons, changed one after another.
 _DRAWS, _MOST = 48, 16
-# Maximum entries of the weight matrices of an answer.
+# Maximum number of entries of the weight matrices in one call of the subject.
 _WEIGHTS = 2**22
 # Numbers that differ by less than the first share are equal; for small inputs, only differences above the second count.
 _SHARE, _CLEAR = 1e-3, 1e-2

@@ -211,7 +211,7 @@ class TwoSample(Family):
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
         def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[IntArray, ...]:
-            """Return the counts up to each point, (2, points), those up to the point plus rounding, and both sizes."""
+            """Return counts of both samples up to each point, (2, points), up to it plus rounding, and both sizes."""
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
             return *below, np.array([part.size for part in both])

@@ -101,7 +101,12 @@ class Order(Family):
         if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
             refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")
         if np.abs(sizes[1:] / sizes[:-1] - self.ratio).max() > 1e-9:
-            refuse("widths", sizes.tolist(), f"are not in the ratio {self.ratio:g}", "pass widths n, f n, f² n")
+            refuse(
+                "widths",
+                sizes.tolist(),
+                f"do not grow by the factor {self.ratio:g}",
+                f"pass widths n, {self.ratio:g} n, {self.ratio**2:g} n",
+            )
         return values, sizes
 
     def _outcome(self, sizes: FloatArray, count: int, means: FloatArray, deviations: FloatArray) -> Outcome:

@@ -165,7 +165,12 @@ class Binding(abc.ABC):
         try:
             y = np.asarray(made, dtype=np.float64)
         except (TypeError, ValueError):
-            refuse("call", made, "is not an array", "pass call=lambda module, x: ..., which returns outputs")
+            refuse(
+                "call",
+                made,
+                "was returned, which is not an array",
+                "pass call=lambda module, x: ..., which returns outputs",
+            )
         if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             remedy = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
             what = f"is the output shape for inputs of shape {x.shape}, but should be (batch, positions, width)"

@@ -72,7 +72,10 @@ def _has_extra(shown: BoolArray) -> bool:
 
 
 def _shown(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
-    """Yield possible masks, (positions, keys) or (heads, positions, keys), one per threshold of zero weights."""
+    """Yield possible masks, (positions, keys) or (heads, positions, keys), one per threshold for zeros.
+
+    Weights below the threshold count as zero.
+    """
     found: list[BoolArray] = []
     for least in (_NOTHING, _HARDLY):
         each = np.asarray((np.abs(weights) > least).any(axis=0))

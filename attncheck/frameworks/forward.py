@@ -23,7 +23,7 @@ LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
 AMONG_HEADS = "softmax among the heads of a position"
 REPEATED, TILED = "repeated", "tiled"
-#: Factor of the error bound for fitted numbers.
+#: Factor by which the error bound is widened for fitted numbers.
 FITTED = 10.0
 # Relative tolerance for a bias that takes two values.
 _TWO_NUMBERS = 1e-2

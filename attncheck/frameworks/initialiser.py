@@ -225,7 +225,7 @@ def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
 
 
 def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Report equal parameters, and equal thirds of parameters, for layers whose matrices cannot be read.
+    """Report equal parameters, and equal thirds of a packed query-key-value parameter, where matrices cannot be read.
 
     Examples
     --------

@@ -38,7 +38,7 @@ from attncheck.frameworks.score_scale import about_scale
 from attncheck.frameworks.views import AttentionView
 from attncheck.frameworks.weights_notes import about_weights
 
-# Entries of each matrix used from later draws.
+# Maximum number of entries of each matrix that are used, in all draws but the first.
 _ENTRIES = 2**16
 DRAWS, MOST_DRAWS = 8, 1024
 # Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.

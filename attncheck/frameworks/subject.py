@@ -25,7 +25,7 @@ from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 OWN = "own"
 # Tolerance for outputs computed from the module's own matrices, relative to the largest output.
 _CLOSE = 1e-2
-# A matrix and its array whose sizes differ by more than this factor imply a gain; chance causes smaller ratios.
+# Ratio of root mean squares of a matrix and its stored parameter that implies a gain; by chance it is smaller.
 _GAIN = 1.25
 # Smaller biases are zeros up to rounding.
 _SMALL = 1e-6

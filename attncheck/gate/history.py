@@ -188,7 +188,7 @@ class History:
         return float(self.course.total.max(initial=0.0))
 
     def moved(self) -> list[DriftedSeries]:
-        """Return all streams since their change points, the largest evidence first."""
+        """Return the part of each stream after its estimated change point, in decreasing order of evidence."""
         if not self.since:
             return []
         at = self.course.alarm if self.course.alarm is not None else len(self.since) - 1

@@ -149,7 +149,8 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> 
     values, vectors = values[..., ::-1], vectors[..., ::-1]
     largest = np.abs(values).max(axis=-1, initial=0.0, keepdims=True)
     if np.any(values < -max(rtol, 1e-9) * largest):
-        refuse(field, float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix")
+        problem = "is the smallest eigenvalue, which must not be negative"
+        refuse(field, float(values.min()), problem, "pass a positive semi-definite matrix")
     kept = values > rtol * largest
     rank = int(kept.sum(axis=-1).max(initial=0))
     # Non-negative column sums make the signs unique.

@@ -86,7 +86,7 @@ def _attending(call: ModuleCall, bound: Callable[[ModuleCall], Binding]) -> Modu
     keys, crossed = _keys(bound(call), call.given), call.given.crossed
     if crossed is not None and not crossed.long and (keys is None or np.array_equal(*keys)):
         other = dataclasses.replace(call, given=crossed)
-        # In JAX, attention is seen only in a module whose values depend on the inputs.
+        # In JAX, attention is traced only if the numbers inside the module depend on the inputs.
         return None if _keys(bound(other), crossed) is None else other
     return None if keys is None else call
 

@@ -174,7 +174,7 @@ def _default(owner: Any, name: str, fans: tuple[int, int] | None) -> tuple[str, 
 
 @contextlib.contextmanager
 def _without_cache(model: Any) -> Iterator[None]:
-    """Let a model of transformers keep no keys and values."""
+    """Disable the key-value cache of a model of the library transformers in this context."""
     config = getattr(model, "config", None)
     nested = [] if config is None else vars(config).values()
     with contextlib.ExitStack() as stack:

@@ -102,7 +102,7 @@ Read = Callable[[Sequence[Chart]], list[PaperStatement]]
 
 @dataclasses.dataclass(frozen=True)
 class FurtherFigure:
-    """A figure to compute: its chart ``plans``, and ``read``, which returns the statements that the charts support."""
+    """A figure to compute: ``plans`` describes its charts, and ``read`` returns the statements that they support."""
 
     name: str
     title: str

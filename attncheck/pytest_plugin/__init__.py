@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks; fix random choices and the resumed record's path."""
+    """Register the marks, draw a random seed if one is requested, and move an interrupted record out of the way."""
     config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examine a property on many layers")
     config.addinivalue_line("markers", f"{THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):

@@ -16,12 +16,13 @@ _Test = TypeVar("_Test", bound=Callable[..., None])
 def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
     """Mark a test as examining a property on fixed cases and on cases drawn from a hypothesis strategy.
 
-    The test takes ``layer`` (``case`` for programs) and ``hold``, and calls ``hold(layer)``.
+    The test takes the arguments ``layer`` (``case`` for programs) and ``hold``, and calls ``hold(layer)``, which
+    examines the property on the layer.
 
     Parameters
     ----------
     name : str
-        A property, attncheck's own (see ``attncheck explain``) or of registered checks.
+        Property to examine: one of attncheck's own (see ``attncheck explain``), or one of registered checks.
     strategy : hypothesis strategy of AttentionLayer or ProgramCase
     """
     # mypy sees marks looked up by name as Any.

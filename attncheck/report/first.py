@@ -15,7 +15,7 @@ from attncheck.records.text import detectable, quantity
 from attncheck.report import scales
 from attncheck.runs.details import MAIN_CHECKS, of_all
 
-# Maximum number of cases in a map.
+# Maximum number of cases, which are columns, in the map of claims.
 _COLUMNS = 40
 
 

@@ -95,7 +95,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
 def _quantile_axis(plot: Counts | PairedCounts, result: Result) -> tuple[str, Callable[[float], str]]:
     """Return the name of the horizontal axis, and a function that labels the normal quantiles at `LABELLED`."""
     if isinstance(plot, Counts):
-        # Labels are quantiles of N(0, 1): for whitened values, the values themselves.
+        # The axis is in quantiles of N(0, 1). Whitened values are on this scale: labels are the values themselves.
         return f"{quantity(result)}, on the scale of N(0, 1)", lambda at: f"{at:.2g}".replace("-", "−")
     places = special.ndtri(LABELLED)
     return quantity(result), lambda at: f"{np.interp(at, places, plot.labels):.2g}".replace("-", "−")

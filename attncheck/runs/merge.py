@@ -187,7 +187,7 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     installed = installed_versions()
     others = [f"{name} {version}" for name, version in manifest.versions.items() if installed.get(name) != version]
     if others:
-        refuse("record", str(record), f"was made with {listed(others)}, not the installed versions", "install these")
+        refuse("record", str(record), f"was made with {listed(others)}; others are installed", "install these")
     absent = [name for name in manifest.checks if not any(is_in(each, [name]) for each in registrations())]
     if absent:
         remedy = f"install their package, or pass --checks {absent[0]}"

@@ -32,7 +32,7 @@ class DrawPlan(Generic[_Batch]):
     shared: int = 0
 
     def draw(self, count: int, rng: np.random.Generator) -> _Batch:
-        """Draw the description `count` times."""
+        """Return `count` draws of the layer, stack or program that the plan describes."""
         return self.function(self.described, count, self.coordinates, rng)
 
     def take(self, size: int, seed: int) -> _Batch:

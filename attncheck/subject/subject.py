@@ -51,7 +51,7 @@ class Subject:
         simulator draws inputs) "inputs" to names. Unless all laws are "gaussian", the simulator is compared with draws
         of explicit matrices.
     fields : sequence of str
-        Arrays that the simulator may return; files may contain more.
+        Arrays that the simulator may return. Files with samples may contain further arrays.
     programs : callable or None
         ``programs(program, width, size, rng)``, which returns the arrays of `attncheck.ProgramDraws`; None if the
         simulator draws layers only. From the callable's attribute `programs`, or the callable itself if its first

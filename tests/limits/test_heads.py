@@ -308,7 +308,7 @@ def test_a_matrix_in_the_place_of_a_layer_is_told_where_to_go() -> None:
         ({"layer": ac.AttentionLayer(width=2, head_scaling=False)}, "layer.head_scaling="),
         ({"kernel": np.ones((2, 3))}, "kernel.shape="),
         ({"kernel": [[1.0, 0.9], [0.1, 1.0]]}, "kernel="),
-        ({"kernel": [[1.0, 2.0], [2.0, 1.0]]}, "kernel=.* negative eigenvalue"),
+        ({"kernel": [[1.0, 2.0], [2.0, 1.0]]}, "kernel=.* smallest eigenvalue"),
         ({"kernel": [[np.nan, 0.0], [0.0, 1.0]]}, "kernel=.* must be finite"),
         ({"kernel": np.eye(2) * (1 + 1j)}, "kernel=.* must be numbers"),
         ({"kernel": np.array([["1", "0"], ["0", "1"]], dtype=object)}, "kernel=.* must be numbers"),

@@ -59,7 +59,7 @@ def test_root_drops_null_directions() -> None:
         (np.ones((2, 3)), "matrix.shape"),
         (np.ones(3), "matrix.shape"),
         (np.array([[1.0, np.nan], [np.nan, 1.0]]), "matrix="),
-        (np.array([[1.0, 2.0], [2.0, 1.0]]), "negative eigenvalue"),
+        (np.array([[1.0, 2.0], [2.0, 1.0]]), "smallest eigenvalue"),
     ],
 )
 def test_bad_matrix(matrix: FloatArray, field: str) -> None:

@@ -5,7 +5,7 @@ A program is a list of n-vectors and scalar scores, each made from earlier ones:
 - *initial*: i.i.d. coordinates, jointly Gaussian within a group of vectors;
 - *MatMul*: W h, entries of W i.i.d. N(0, std²/fan-in); using a `Weight` object twice shares the matrix;
 - *Nonlin*: a coordinatewise function of one or several vectors;
-- *score*: g¹ᵀ g² over the square root of their size (or the size, in Yang's regime);
+- *score*: g¹ᵀ g² over the square root of their dimension (over the dimension, in Yang's regime);
 - *output*: a coordinatewise function of vectors and scores, as in Theorem 1.
 """
 

@@ -13,8 +13,8 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 _RIDGE = 1e-7
 # Number of products of `exponential_means`, and indices of those with the weighted sum b.
 _PRODUCTS, _WEIGHTED = 11, (0, 6, 7, 8, 9, 10)
-# Indices of the distinct products if both rows are the same: equal powers make d and e equal, and opposite powers
-# swap them under a sign change of the scores.
+# Indices of the products of b, d and e (`RowControls`) that remain distinct if both rows are the same. With equal
+# powers d and e are equal; with opposite powers, changing the sign of the scores swaps them.
 _OF_EQUAL, _OF_OPPOSITE = (0, 1, 4, 6, 9), (0, 1, 3, 4, 6, 8, 9)
 
 
@@ -126,7 +126,7 @@ class RowControls:
 
     @functools.cached_property
     def _sums(self) -> FloatArray:
-        """Weights for sums of exponentials: kernel, squared kernel, line and ones."""
+        """Weights by which exponentials are summed, in columns: kernel, squared kernel, `line` or ones, and ones."""
         ones = np.ones((len(self.kernel), 1))
         line = ones if self.line is None else self.line[:, None]
         return np.concatenate([self.kernel, self.kernel**2, line, ones], axis=1)

@@ -236,7 +236,7 @@ class _Moments:
         self._known: dict[frozenset[Node], float] = {}
 
     def add(self, node: Node) -> None:
-        """Add a line to the covariance: Definition 1 (i), (ii)."""
+        """Extend the covariance by the vector of a node, by Definition 1 (i) and (ii) of the paper."""
         row = [self._with(node, other) for other in self.place]
         own = self._with(node, node)
         self.place[node] = len(self.place)

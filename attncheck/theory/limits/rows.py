@@ -75,7 +75,11 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
 
 
 def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return Cov(p_ij, p_kl) = σ_Q²σ_K² K_ik K_jl c(j - i, l - k) of one head, row by row, (s², s²)."""
+    """Return the covariance matrix of all scores of one head, taken row by row, (s², s²).
+
+    Cov(p_ij, p_kl) is σ_Q²σ_K² K_ik K_jl, times a factor if positions are rotated, plus the covariance of any random
+    bias.
+    """
     kernel = score_kernel(layer, kernel)
     covariance = np.asarray(score_std(layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
     if layer.rotary_base is not None:

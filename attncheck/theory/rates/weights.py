@@ -4,8 +4,8 @@ Given all matrices except W^O, an output is a sum of independent terms; given al
 are a `SumDeviation` over draws of the other matrices.
 
 Control variates have mean 0 under any law: inner products minus their conditional expectations, odd functions of
-scores, and the squared sum of squares of scores, corrected by the fourth cumulant of W^Q. Half of the draws start
-from a longer h, for the tails.
+scores, and the squared sum of squares of scores, corrected by the fourth cumulant of W^Q. Half of the draws use a
+common input vector h of larger norm, with weights that correct for it, to reach the tails.
 
 To first order in 1/n only the laws of W^O and, under a nonlinear φ, of the W^i matter.
 """
