@@ -1,10 +1,10 @@
-"""Fields of a layer that a subject never reads although they change the layer."""
+"""Fields of a layer that a subject does not read although they change the layer."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,30 +21,33 @@ _WHOLE = {"__dict__", "__getstate__", "__reduce__", "__reduce_ex__"}
 _CACHED = {
     name: each.func for name, each in vars(AttentionLayer).items() if isinstance(each, functools.cached_property)
 }
-# Fields that a subject need not read if it receives its inputs, as they only determine the inputs and their shape.
-_OF_INPUTS = {"width", "seq_len", *(field.name for field in dataclasses.fields(InputLaw))} - {"norm"}
+# Fields that a subject that receives its inputs need not read: inputs are drawn with them.
+_OF_INPUTS = {field.name for field in dataclasses.fields(InputLaw)} - {"norm"}
+# Draws of a call, as in a probe; maximum numbers of fields named, and of characters of a value shown.
+_DRAWS, _NAMED, _SHOWN = 4, 4, 20
 
 
 class _WatchedLayer(AttentionLayer):
-    """A layer that notes which of its fields are read. Comparing or hashing it reads all of them."""
+    """A layer that notes which of its fields are read; to compare, hash or copy it is to read all of them."""
 
     def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return AttentionLayer
         if name in _CACHED:
             return _CACHED[name](self)
         noted: set[str] = object.__getattribute__(self, "__dict__").setdefault("_noted", set())
         noted.update(_FIELDS if name in _WHOLE else {name})
         return super().__getattribute__(name)
 
-    def __eq__(self, other: object) -> bool:
-        return AttentionLayer(**_fields_of(self)) == other
-
-    __hash__ = AttentionLayer.__hash__
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return AttentionLayer.from_dict, (self.to_dict(), None)
 
 
-def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> Mapping[str, Any]:
-    """Return the fields, with their values, that change a layer but that a subject does not read to draw from it.
+def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> set[str]:
+    """Return the names of the fields that change a layer but that a subject does not read to draw from it.
 
-    Fields read by a subject's `supports` count as read.
+    Fields read by the subject's `supports` count as read. The set is empty for a subject that does not read the width
+    of its inputs: it is written for one layer.
 
     Examples
     --------
@@ -52,41 +55,71 @@ def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) ->
     ...     return {"outputs": rng.standard_normal((size, layer.seq_len, layer.width))}
     >>> layer = AttentionLayer(width=8, seq_len=3, mask="causal", head_dim=8)
     >>> unread(Subject.of(plain), layer, np.random.default_rng(0))
-    {'mask': 'causal'}
+    {'mask'}
     """
-    if subject.layers:
-        return {}
-    watched = _WatchedLayer(**_fields_of(layer))
-    noted: set[str] = vars(watched)["_noted"]
-    noted.clear()
+    watched = _WatchedLayer(**{name: getattr(layer, name) for name in _FIELDS})
+    fields = object.__getattribute__(watched, "__dict__")
+    noted = fields["_noted"] = set[str]()
     spied = dataclasses.replace(
         subject,
         call=lambda _, *arguments: subject.call(watched, *arguments),
         supports=lambda _: subject.supports(watched),
     )
-    spied.reason_unsupported(layer)
-    spied.draw(layer, 1, rng)
-    without = {"head_dim": layer.width, "num_kv_heads": layer.num_heads, "window": layer.seq_len}
-    ignored = noted | (_OF_INPUTS if subject.form == "inputs" else set())
-    return {
-        name: value
-        for name, value in layer.to_dict().items()
-        if name not in ignored and value not in (_FIELDS[name], without.get(name))
-    }
+    try:
+        spied.reason_unsupported(layer)
+        spied.draw(layer, _DRAWS, rng)
+    finally:  # the subject may keep the layer
+        del fields["_noted"]
+        vars(object)["__class__"].__set__(watched, AttentionLayer)
+    if subject.layers or (subject.form == "size" and "width" not in noted):
+        return set()
+    return set(_set_by(layer)) - noted - (_OF_INPUTS if subject.form == "inputs" else set())
 
 
-def unread_text(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on the fields of several layers that a subject never reads, with the first values.
+def unread_text(layers: Sequence[AttentionLayer], found: Sequence[set[str]]) -> str:
+    """Return a sentence on fields that are unread on each of the layers that set them; empty if there are none.
 
     Examples
     --------
-    >>> unread_text([{"mask": "causal"}, {}, {"mask": "causal", "num_kv_heads": 2}])
-    "the subject never reads mask (here 'causal') and num_kv_heads (here 2)"
+    >>> plain = AttentionLayer(width=8)
+    >>> unread_text([plain.replace(mask="causal"), plain], [{"mask"}, set()])
+    "called once more, the subject does not read mask (here 'causal')"
     """
-    values = {name: value for each in reversed(found) for name, value in each.items()}
-    names = listed(f"{name} (here {values[name]!r})" for name in _FIELDS if name in values)
-    return f"the subject never reads {names}"
+    values: dict[str, Any] = {}
+    for layer in reversed(layers):
+        values |= _set_by(layer)
+    never = [
+        name
+        for name in values
+        if all(name in names for layer, names in zip(layers, found, strict=True) if name in _set_by(layer))
+    ]
+    if not never:
+        return ""
+    told = [f"{name} (here {values[name]!r})" if len(repr(values[name])) <= _SHOWN else name for name in never]
+    more = [f"{len(told) - _NAMED} other fields"] if len(told) > _NAMED else []
+    return f"called once more, the subject does not read {listed([*told[:_NAMED], *more])}"
 
 
-def _fields_of(layer: AttentionLayer) -> dict[str, Any]:
-    return {name: getattr(layer, name) for name in _FIELDS}
+def _set_by(layer: AttentionLayer) -> Mapping[str, Any]:
+    """Return the fields of a layer that change it, with their values as in a record."""
+    idle = set(_idle(layer))
+    return {name: value for name, value in layer.to_dict().items() if name not in idle and value != _FIELDS[name]}
+
+
+def _idle(layer: AttentionLayer) -> Iterator[str]:
+    """Yield fields that need not be read, or that other fields make ineffective."""
+    yield from ("width", "seq_len")  # a wrong shape is refused
+    if layer.num_heads == 1:
+        yield from ("num_heads", "head_scaling")
+    if layer.tied_query_key:
+        yield from ("key_std", "score_scaling")
+    if layer.norm:
+        yield "input_std"
+    if layer.seq_len == 1:
+        yield from ("mask", "window", "rotary_base", "bias_slopes", "bias_std", "qk_norm", "input_correlation")
+    if layer.window is not None and layer.window >= layer.seq_len:
+        yield "window"
+    if layer.head_dim == layer.width:
+        yield "head_dim"
+    if layer.kv_heads == layer.num_heads:
+        yield "num_kv_heads"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,7 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
     """Diagnose violated results from fresh draws, whose random streams are separate from those of the run.
 
     Findings on what the subject computes differently from its declaration come first, then causes that fit. A text on
-    fields that the subject never reads comes before all of these if the simplest layer sets such fields, else last.
+    fields that the subject does not read comes before all of these if the simplest layer sets such fields, else last.
     """
     samples: list[Sample] = []
     later: list[Sample] = []
@@ -91,18 +91,17 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
     weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
     causes = [*map(str, found), *fitting, *weaker][:TOLD]
     ignored = _unread(subject, layers, seed)
-    if any(ignored):
-        causes.insert(0 if ignored[0] else TOLD, unread_text(ignored))
+    if text := unread_text(layers[: len(ignored)], ignored):
+        causes.insert(0 if ignored[0] else TOLD, text)
     return Diagnosis(tuple(causes), next((each.plot for each in [*found, *by_place]), None))
 
 
-def _unread(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[Mapping[str, Any]]:
-    """Return the fields of each layer that the subject never reads; empty for a layer on which the subject fails."""
-    found: list[Mapping[str, Any]] = []
-    for layer in layers:
-        found.append({})
-        with own_arithmetic(), contextlib.suppress(InputError):
-            found[-1] = unread(subject, layer, stream(seed, "unread", layer.key, role="diagnosis"))
+def _unread(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[set[str]]:
+    """Return the fields that the subject does not read, for the first layers, up to one on which it fails."""
+    found: list[set[str]] = []
+    with own_arithmetic(), contextlib.suppress(InputError):
+        for layer in layers:
+            found.append(unread(subject, layer, stream(seed, "unread", layer.key, role="diagnosis")))
     return found
 
 

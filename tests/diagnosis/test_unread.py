@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attncheck import AttentionLayer, check
-from attncheck.diagnosis.unread import unread
+from attncheck.diagnosis.unread import unread, unread_text
 from attncheck.subject import Subject, collapsed
 
 LAYER = AttentionLayer(
@@ -30,7 +30,7 @@ def unread_by(read: Callable[[AttentionLayer], Any], layer: AttentionLayer = LAY
 
     for name, value in attributes.items():
         setattr(subject, name, value)
-    return set(unread(Subject.of(subject), layer, np.random.default_rng(0)))
+    return unread(Subject.of(subject), layer, np.random.default_rng(0))
 
 
 ALL = {"num_heads", "num_kv_heads", "mask", "norm", "clip", "input_correlation"}
@@ -71,16 +71,62 @@ def test_what_reads_the_whole_layer_reads_each_field(read: Callable[[AttentionLa
     assert unread_by(read) == set()
 
 
-def test_fields_without_effect_are_not_told() -> None:
-    layer = AttentionLayer(width=8, seq_len=3, num_heads=2, num_kv_heads=2, head_dim=8, window=3)
-    assert unread_by(lambda layer: layer.num_heads, layer) == set()
+PLAIN = AttentionLayer(width=8, seq_len=3)
 
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        PLAIN.replace(num_kv_heads=2, head_dim=8, window=3),
+        PLAIN.replace(window=10),
+        PLAIN.replace(num_heads=1, head_scaling=False),
+        PLAIN.replace(seq_len=1, mask="causal", head_dim=8, rotary_base=10.0, bias_std=1.0),
+    ],
+)
+def test_fields_without_effect_are_not_told(layer: AttentionLayer) -> None:
+    assert unread_by(lambda layer: None, layer) == set()
+
+
+def test_the_second_name_of_a_tied_matrix_is_not_told() -> None:
+    tied = PLAIN.replace(tied_query_key=True, score_scaling="1/n", query_std=2.0, key_std=2.0)
+    assert unread_by(lambda layer: (layer.tied_query_key, layer.query_std), tied) == set()
+
+
+def test_subjects_that_do_not_depend_on_a_description_are_not_told() -> None:
     def given(layer: AttentionLayer, inputs: Any, rng: np.random.Generator) -> Mapping[str, Any]:
         return {"outputs": inputs}
 
-    assert set(unread(Subject.of(given), LAYER, np.random.default_rng(0))) == ALL - {"clip", "input_correlation"}
-    # A module of one layer is that layer.
+    assert unread(Subject.of(given), LAYER, np.random.default_rng(0)) == ALL - {"clip", "input_correlation"}
+    # A module of one layer, and a function written for one layer, are that layer.
     assert unread_by(lambda layer: None, layers=(LAYER,)) == set()
+
+    def fixed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
+        return {"outputs": rng.standard_normal((size, 3, 8))}
+
+    assert unread(Subject.of(fixed), LAYER, np.random.default_rng(0)) == set()
+
+
+def test_a_subject_sees_and_keeps_a_usual_layer() -> None:
+    kept: list[Any] = []
+
+    def look(layer: AttentionLayer) -> None:
+        assert layer.__class__ is AttentionLayer
+        assert "Watched" not in repr(layer)
+        kept.extend([layer, pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)])
+
+    unread_by(look)
+    assert [type(layer) for layer in kept] == [AttentionLayer] * len(kept)
+    assert [layer == LAYER for layer in kept] == [True] * len(kept)
+
+
+def test_fields_read_on_any_layer_are_not_told() -> None:
+    layers = [PLAIN.replace(window=2, sink=0.5), PLAIN.replace(window=2, mask="causal"), PLAIN]
+    assert unread_text(layers, [{"window", "sink"}, set(), set()]).endswith("does not read sink (here 0.5)")
+    assert unread_text(layers, [{"window"}, set(), set()]) == ""
+    many = PLAIN.replace(num_heads=4, mask="causal", norm="rms", softcap=9.0, window=2, value_std=2.0)
+    told = unread_text([many], [unread_by(lambda layer: None, many)])
+    named = "num_heads (here 4), mask (here 'causal'), value_std (here 2.0), norm (here 'rms') and 2 other fields"
+    assert told == f"called once more, the subject does not read {named}"
 
 
 def unmasked(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
@@ -94,11 +140,11 @@ def test_an_unread_field_is_the_first_cause_if_the_simplest_layer_has_it(monkeyp
     plain = AttentionLayer(width=8, seq_len=3, num_heads=2)
     report = check(unmasked, plain.replace(mask="causal"), properties="outputs", profile="smoke")
     assert report.verdict == "violated"
-    assert report.causes[0] == "the subject never reads mask (here 'causal')"
+    assert report.causes[0] == "called once more, the subject does not read mask (here 'causal')"
 
     def doubled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
         return {name: 2.0 * values for name, values in unmasked(layer, size, rng).items()}
 
     report = check(doubled, [plain, plain.replace(mask="causal")], properties="outputs", profile="smoke")
-    assert "never reads mask" not in report.causes[0]
-    assert "the subject never reads mask (here 'causal')" in report.causes
+    assert "does not read mask" not in report.causes[0]
+    assert "called once more, the subject does not read mask (here 'causal')" in report.causes

@@ -157,7 +157,7 @@ def _read_csv(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
     names = [cell.strip() for cell in header] if named else [str(1 + k) for k in range(table.shape[1])]
     if len(names) != table.shape[1]:
         problem = f"has {len(names)} names in its header, but {table.shape[1]} columns"
-        refuse("samples", str(path), problem, "name every column once")
+        raise InputError(f"samples={path}: {problem}; name every column once")
     found = _named_columns(names, table, layer) if named else ({"outputs": table}, {})
     if where := _first_bad(table):
         row = f"row {where[0] + 1}{' below the header' * named}"
