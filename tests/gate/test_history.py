@@ -463,7 +463,7 @@ class TestRuns:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ((), "are missing"),
+            ((), "names no file"),
             (("none.jsonl",), "history=none.jsonl: cannot be read"),
             (("one.jsonl", "--plot", "course.gif"), "ends in neither .svg nor .png"),
             (("one.jsonl", "two.jsonl", "--accept"), "changes one file"),
