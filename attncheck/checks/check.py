@@ -231,7 +231,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         """Return the draws to take in a look, at most `cap`, or None if no look is worth taking.
 
         This is `size` if that is at most `cap`. Otherwise it is about `cap`, if the largest effect that the check may
-        settle for, `Alternative.coarsest`, is then detectable.
+        settle for, `coarsest`, is then detectable.
         """
         size = self.size(setting, level, power, cap)
         if size is not None or self.alternative.coarsest is None:
