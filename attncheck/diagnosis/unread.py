@@ -46,8 +46,8 @@ class _WatchedLayer(AttentionLayer):
 def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> set[str]:
     """Return the names of the fields that change a layer but that a subject does not read to draw from it.
 
-    Fields read by the subject's `supports` count as read. The set is empty for a subject that does not read the width
-    of its inputs: it is written for one layer.
+    Fields read by the subject's `supports` count as read. The set is empty for a module of one layer, and for a
+    function that draws its inputs without reading their width: both are written for one layer.
 
     Examples
     --------
@@ -57,6 +57,8 @@ def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) ->
     >>> unread(Subject.of(plain), layer, np.random.default_rng(0))
     {'mask'}
     """
+    if subject.layers:
+        return set()
     watched = _WatchedLayer(**{name: getattr(layer, name) for name in _FIELDS})
     fields = object.__getattribute__(watched, "__dict__")
     noted = fields["_noted"] = set[str]()
@@ -71,31 +73,36 @@ def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) ->
     finally:  # the subject may keep the layer
         del fields["_noted"]
         vars(object)["__class__"].__set__(watched, AttentionLayer)
-    if subject.layers or (subject.form == "size" and "width" not in noted):
+    if subject.form == "size" and "width" not in noted:
         return set()
     return set(_set_by(layer)) - noted - (_OF_INPUTS if subject.form == "inputs" else set())
 
 
-def unread_text(layers: Sequence[AttentionLayer], found: Sequence[set[str]]) -> str:
-    """Return a sentence on fields that are unread on each of the layers that set them; empty if there are none.
+def never_read(layers: Sequence[AttentionLayer], found: Sequence[set[str]]) -> dict[str, Any]:
+    """Return the fields that are unread on each of the layers that set them, with the first values.
 
     Examples
     --------
     >>> plain = AttentionLayer(width=8)
-    >>> unread_text([plain.replace(mask="causal"), plain], [{"mask"}, set()])
-    "called once more, the subject does not read mask (here 'causal')"
+    >>> never_read([plain.replace(mask="causal", window=2), plain.replace(window=2)], [{"mask", "window"}, set()])
+    {'mask': 'causal'}
     """
     values: dict[str, Any] = {}
     for layer in reversed(layers):
         values |= _set_by(layer)
-    never = [
-        name
-        for name in values
-        if all(name in names for layer, names in zip(layers, found, strict=True) if name in _set_by(layer))
-    ]
-    if not never:
-        return ""
-    told = [f"{name} (here {values[name]!r})" if len(repr(values[name])) <= _SHOWN else name for name in never]
+    read = {name for layer, names in zip(layers, found, strict=True) for name in _set_by(layer) if name not in names}
+    return {name: value for name, value in values.items() if name not in read}
+
+
+def unread_text(values: Mapping[str, Any]) -> str:
+    """Return a sentence on unread fields.
+
+    Examples
+    --------
+    >>> unread_text({"mask": "causal"})
+    "called once more, the subject does not read mask (here 'causal')"
+    """
+    told = [f"{name} (here {value!r})" if len(repr(value)) <= _SHOWN else name for name, value in values.items()]
     more = [f"{len(told) - _NAMED} other fields"] if len(told) > _NAMED else []
     return f"called once more, the subject does not read {listed([*told[:_NAMED], *more])}"
 

@@ -21,7 +21,7 @@ from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
-from attncheck.diagnosis.unread import unread, unread_text
+from attncheck.diagnosis.unread import never_read, unread, unread_text
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
@@ -91,8 +91,8 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
     weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
     causes = [*map(str, found), *fitting, *weaker][:TOLD]
     ignored = _unread(subject, layers, seed)
-    if text := unread_text(layers[: len(ignored)], ignored):
-        causes.insert(0 if ignored[0] else TOLD, text)
+    if names := never_read(layers[: len(ignored)], ignored):
+        causes.insert(0 if ignored[0] & names.keys() else TOLD, unread_text(names))
     return Diagnosis(tuple(causes), next((each.plot for each in [*found, *by_place]), None))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attncheck import AttentionLayer, check
-from attncheck.diagnosis.unread import unread, unread_text
+from attncheck.diagnosis.unread import never_read, unread, unread_text
 from attncheck.subject import Subject, collapsed
 
 LAYER = AttentionLayer(
@@ -121,10 +121,10 @@ def test_a_subject_sees_and_keeps_a_usual_layer() -> None:
 
 def test_fields_read_on_any_layer_are_not_told() -> None:
     layers = [PLAIN.replace(window=2, sink=0.5), PLAIN.replace(window=2, mask="causal"), PLAIN]
-    assert unread_text(layers, [{"window", "sink"}, set(), set()]).endswith("does not read sink (here 0.5)")
-    assert unread_text(layers, [{"window"}, set(), set()]) == ""
+    assert never_read(layers, [{"window", "sink"}, set(), set()]) == {"sink": 0.5}
+    assert never_read(layers, [{"window"}, set(), set()]) == {}
     many = PLAIN.replace(num_heads=4, mask="causal", norm="rms", softcap=9.0, window=2, value_std=2.0)
-    told = unread_text([many], [unread_by(lambda layer: None, many)])
+    told = unread_text(never_read([many], [unread_by(lambda layer: None, many)]))
     named = "num_heads (here 4), mask (here 'causal'), value_std (here 2.0), norm (here 'rms') and 2 other fields"
     assert told == f"called once more, the subject does not read {named}"
 

@@ -101,7 +101,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Budget().level(0), "statistics"),
     (
         # Wrong type on purpose.
-        lambda: Budget().level(1.5),  # type: ignore[arg-type]
+        lambda: Budget().level(1.5),  # type: ignore[arg-type]  # wrong on purpose
         "statistics",
     ),
     (lambda: detection(1.1), "power_per_look"),
@@ -114,7 +114,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: stream(0, "a", look=0), "look"),
     (
         # Wrong type on purpose.
-        lambda: stream(0, "a", role=1),  # type: ignore[arg-type]
+        lambda: stream(0, "a", role=1),  # type: ignore[arg-type]  # wrong on purpose
         "role",
     ),
     (lambda: stream(0, object()), "key"),
