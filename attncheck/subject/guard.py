@@ -1,11 +1,10 @@
-"""A guard around the code of a subject, which may hang, fork, or modify packages that attncheck uses."""
+"""A guard around the code of a subject, which may hang or fork."""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
 import math
-import operator
 import os
 import signal
 import sys
@@ -18,11 +17,8 @@ from typing import Any
 
 import numpy as np
 
-# Modules whose functions attncheck calls by name.
-_USED = ("numpy", "numpy.linalg", "numpy.random", "scipy.linalg", "scipy.special", "scipy.stats")
 # Seconds that an interrupted call may take to end before its process is ended.
 _GRACE = 5.0
-_OWN, _ABSENT = "attncheck", object()
 
 
 class GuardError(BaseException):
@@ -33,8 +29,7 @@ class GuardError(BaseException):
 def guarded(seconds: float = math.inf) -> Iterator[None]:
     """Run foreign code within the context.
 
-    A child process forked by this code ends with the context. NumPy's error handling, and the functions of NumPy and
-    SciPy, are restored on exit.
+    A child process forked by this code ends with the context. NumPy's error handling is restored on exit.
 
     Parameters
     ----------
@@ -44,8 +39,7 @@ def guarded(seconds: float = math.inf) -> Iterator[None]:
     Raises
     ------
     GuardError
-        When the time is up, or if functions of NumPy or SciPy were replaced. If code in a process of a pool does not
-        stop then, the process is killed.
+        When the time is up. If code in a process of a pool does not stop then, the process is killed.
 
     Examples
     --------
@@ -53,7 +47,7 @@ def guarded(seconds: float = math.inf) -> Iterator[None]:
     ...     abs(-1)
     1
     """
-    with _functions_kept(), np.errstate(), _time_limit(seconds), _one_process():
+    with np.errstate(), _time_limit(seconds), _one_process():
         yield
 
 
@@ -71,37 +65,6 @@ def _one_process() -> Iterator[None]:
     finally:
         if os.getpid() != pid:
             os._exit(1)
-
-
-@contextlib.contextmanager
-def _functions_kept() -> Iterator[None]:
-    """Restore functions of NumPy and SciPy, and `sys.modules`; raises `GuardError` if any was replaced."""
-    modules = sys.modules
-    loaded = dict(modules)
-    before = {name: dict(vars(loaded[name])) for name in _USED if name in loaded}
-    try:
-        yield
-    finally:
-        changed = []
-        for name, attributes in before.items():
-            if replaced := _replaced(attributes, vars(loaded[name])):
-                changed += [f"{name}.{attribute}" for attribute in replaced]
-                vars(loaded[name]).update(attributes)
-        if sys.modules is not modules or any(modules.get(name) is not loaded[name] for name in (*before, _OWN)):
-            changed.append("sys.modules")
-            sys.modules = modules
-            modules.update(loaded)
-        if changed:
-            more = " and others" if changed[1:] else ""
-            raise GuardError(f"changed {changed[0]}{more}, which attncheck uses too; leave other packages as they are")
-
-
-def _replaced(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the names whose values have been replaced by other objects."""
-    # Written for speed, because there are thousands of attributes and of calls.
-    if len(before) == len(now) and all(map(operator.is_, before.values(), now.values())) and [*before] == [*now]:
-        return []
-    return [name for name, value in before.items() if now.get(name, _ABSENT) is not value]
 
 
 @contextlib.contextmanager

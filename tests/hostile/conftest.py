@@ -1,44 +1,85 @@
-"""Valid files, made once, to be damaged."""
+"""Valid files, made once: two records of a tiny simulator, a baseline, samples and a layer."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
+import attncheck as ac
 from attncheck.commands.cli import main
-
-from .sources import make_sources
+from attncheck.records.schema import Closing, Result, content_hash, run_digest
+from attncheck.subject import collapsed
 
 Runs = Callable[..., tuple[int, str]]
+
+#: A simulator of two tiny layers, so that a run takes a moment.
+SIMULATOR = """
+import attncheck
+from attncheck.subject import collapsed
+
+def simulate(layer, size, rng):
+    return collapsed(layer, size, rng)
+
+simulate.layers = [
+    attncheck.AttentionLayer(width=4, seq_len=2, num_heads=1),
+    attncheck.AttentionLayer(width=8, seq_len=2, num_heads=2),
+]
+"""
+RUN = ("run", "--subject", "tiny_simulator:simulate", "--only", "scores", "--profile", "smoke", "--workers", "0")
+
+
+def sealed(content: bytes) -> bytes:
+    """Return an edited record with its digest and hash computed again."""
+    *lines, last = content.splitlines(keepends=True)
+    results = [msgspec.json.decode(line, type=Result) for line in lines[1:]]
+    closing = msgspec.structs.replace(
+        msgspec.json.decode(last, type=Closing),
+        digest=run_digest(results),
+        content=content_hash(hashlib.sha256(b"".join(lines))),
+    )
+    return b"".join([*lines, msgspec.json.encode(closing), b"\n"])
 
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
+    (folder / "tiny_simulator.py").write_text(SIMULATOR)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(folder)
-        make_sources(folder)
+        for seed, name in ((5, "earlier.jsonl"), (6, "whole.jsonl")):
+            assert main([*RUN, "--seed", str(seed), "--record", name]) == 0
+        assert main(["gate", "earlier.jsonl", "--baseline", "baseline.jsonl", "--write-baseline"]) == 0
+    layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=2)
+    arrays = collapsed(layer, 400, np.random.default_rng(3))
+    np.savez(folder / "samples.npz", outputs=arrays["outputs"], scores=arrays["scores"])
+    rows = np.asarray(arrays["outputs"]).reshape(400, layer.seq_len, -1)[..., 0]
+    np.savetxt(folder / "samples.csv", rows, delimiter=",", header="y1,y2", comments="")
+    (folder / "layer.toml").write_text(layer.to_toml(), "utf-8")
+    cell = {"fault": "tied", "exposure": "outputs", "power": 0.4, "check": "scores.tied"}
+    (folder / "power.json").write_text(json.dumps({"profile": "smoke", "cells": [cell]}))
     return folder
 
 
 @pytest.fixture
 def runs(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runs:
-    """Return a command in a folder with all valid files: its exit code and all its output."""
-    for path in sources.iterdir():
-        if path.is_file():
-            shutil.copyfile(path, tmp_path / path.name)
+    """Return a function that runs a command in a folder with all valid files: its exit code and all its output."""
+    shutil.copytree(sources, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str]:
         capsys.readouterr()
         code = main(arguments)
-        said = capsys.readouterr()
-        assert "internal error" not in said.err
-        return code, said.out + said.err
+        output = capsys.readouterr()
+        assert "internal error" not in output.err
+        return code, output.out + output.err
 
     return run

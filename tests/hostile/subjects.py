@@ -6,7 +6,6 @@ import ctypes
 import dataclasses
 import itertools
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -51,46 +50,21 @@ class _Misread(Mapping[str, Any]):
         return len(self._arrays)
 
 
-class _Array:
-    """An array that ends the program when it is converted."""
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise SystemExit(0)
-
-
-def mapping_exits(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    return _Misread(right(layer, size, rng), SystemExit(0))
-
-
-def mapping_interrupts(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    return _Misread(right(layer, size, rng), KeyboardInterrupt())
-
-
 def mapping_fails_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     arrays = right(layer, size, rng)
     return arrays if size <= _PROBE else _Misread(arrays, RuntimeError("unreadable"))
-
-
-def array_exits(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    return {"outputs": _Array()}
 
 
 def exits(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     raise SystemExit(0)
 
 
+def exhausts_memory(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    return {"outputs": np.ones((size, layer.seq_len, 10**9))}
+
+
 def ends_process(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     os._exit(0)
-
-
-def ends_process_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    if size > _PROBE:
-        os._exit(0)
-    return right(layer, size, rng)
-
-
-def segfaults(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    ctypes.string_at(0)
 
 
 def segfaults_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
@@ -103,12 +77,6 @@ def sleeps(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     time.sleep(1e6)
 
 
-def sleeps_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    if size > _PROBE:
-        time.sleep(1e6)
-    return right(layer, size, rng)
-
-
 def pauses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     """Right, and slow enough to be stopped in time."""
     if size > _PROBE:
@@ -117,7 +85,9 @@ def pauses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
 
 
 def sleeps_on_every(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    return sleeps_later(layer, size, rng)
+    if size > _PROBE:
+        time.sleep(1e6)
+    return right(layer, size, rng)
 
 
 def sleeps_through_errors(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
@@ -127,11 +97,6 @@ def sleeps_through_errors(layer: AttentionLayer, size: int, rng: np.random.Gener
             time.sleep(1e6)
         except BaseException:
             continue
-
-
-def forks(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    os.fork()
-    return right(layer, size, rng)
 
 
 def forks_and_raises(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
@@ -146,53 +111,9 @@ def leaves_thread(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     return right(layer, size, rng)
 
 
-def enormous(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    return {"outputs": np.broadcast_to(np.float64(1.0), (10**9, 10, 10))}
-
-
 def enormous_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     arrays = right(layer, size, rng)
     return arrays if size <= _PROBE else arrays | {"scores": np.broadcast_to(np.float32(1.0), (10**6, 10**4))}
-
-
-def patches_numpy(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    np.random.default_rng = None  # type: ignore[assignment]  # what the guard must find
-    np.sqrt = None  # type: ignore[assignment]  # what the guard must find
-    return right(layer, size, rng) if size <= _PROBE else {"outputs": rng.standard_normal((size, layer.seq_len, 1))}
-
-
-def patches_linalg(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    arrays = right(layer, size, rng)
-    np.linalg.eigh = None  # type: ignore[assignment]  # what the guard must find
-    return arrays
-
-
-def patches_scipy(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    import scipy.special
-
-    arrays = right(layer, size, rng)
-    scipy.special.ndtr = None  # type: ignore[assignment]  # what the guard must find
-    return arrays
-
-
-def replaces_modules(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    arrays = right(layer, size, rng)
-    sys.modules = {}
-    return arrays
-
-
-def drops_modules(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    arrays = right(layer, size, rng)
-    for name in ("numpy", "scipy.stats", "attncheck"):
-        sys.modules.pop(name, None)
-    return arrays
-
-
-def global_generator(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    """Right in law: the columns' signs come from NumPy's global generator."""
-    arrays = right(layer, size, rng)
-    arrays["outputs"] = arrays["outputs"] * (1.0 + 1e-9 * np.random.default_rng().standard_normal())
-    return arrays
 
 
 def counts_calls(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
@@ -206,28 +127,6 @@ def prints(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     os.write(1, b"y" * 10**5 + b"\n")
     os.write(2, b"z" * 10**5 + b"\n")
     return right(layer, size, rng)
-
-
-def changes_folder(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    os.chdir("/")
-    return right(layer, size, rng)
-
-
-def interrupts_itself(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    raise KeyboardInterrupt
-
-
-def closes_descriptors(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    os.closerange(3, 256)
-    return right(layer, size, rng)
-
-
-def recurses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    return recurses(layer, size, rng)
-
-
-def exhausts_memory(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    return {"outputs": np.ones((size, layer.seq_len, 10**9))}
 
 
 def dies_when_questioned(layer: AttentionLayer, inputs: Any, rng: np.random.Generator) -> Any:

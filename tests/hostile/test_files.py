@@ -1,135 +1,124 @@
-"""Damaged files are refused in one line, in little time and memory, and nothing is lost or executed."""
+"""Damaged files are refused in one line that names the file, and nothing else happens."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
-import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from attncheck._lib.exit_codes import ExitCode
+from .conftest import Runs, sealed
 
-from .damage import damage_file
-from .sources import OUTPUTS, READINGS
-from .test_names import steering
-
-pytest.importorskip("resource", reason="memory is measured on POSIX only")
-
-FILES, CHUNK = 500, 63
-#: All files with ATTNCHECK_FUZZ=all, else the first of them; ATTNCHECK_FUZZ=7 takes other 500 files.
-CHOSEN = os.environ.get("ATTNCHECK_FUZZ", "")
-STARTS = range(0, FILES if CHOSEN else CHUNK, CHUNK)
-MOST_SECONDS, MOST_MEMORY = 10.0, 2**30
-WORKER = Path(__file__).with_name("worker.py")
+GATE = ("gate", "whole.jsonl", "--baseline", "baseline.jsonl", "--json", "gate.json", "--summary", "summary.md")
+REPORT = ("report", "whole.jsonl", "--out", "page.html")
+CHECK = ("check", "--layer", "layer.toml", "--samples", "samples.npz", "--record", "checked.jsonl")
+_DEEP = 100_000
 
 
-def prepared(sources: Path, folder: Path, number: int) -> tuple[str, list[str]]:
-    """Make a folder with one damaged file; return what was done to it, and the command."""
-    rng = random.Random(f"{CHOSEN if CHOSEN != 'all' else ''}{number}")
-    damaged, arguments = READINGS[number % len(READINGS)]
-    folder.mkdir()
-    for name in {damaged, *arguments, "history.jsonl", "tiny_simulator.py", "trap.py"}:
-        if (sources / name).is_file():
-            shutil.copyfile(sources / name, folder / name)
-    what = damage_file(folder / damaged, rng)
-    if damaged == "name":
-        arguments = ("explain", (folder / "name").read_bytes().decode())
-    ids = [json.loads(line)["id"] for line in (sources / "whole.jsonl").read_bytes().splitlines()[1:-1]]
-    id = rng.choice(ids)
-    return f"{damaged} {what}", [id if each == "ID" else each for each in arguments]
+class Damage(NamedTuple):
+    """A file, what happens to its bytes, and the command that reads it."""
+
+    name: str
+    change: Callable[[bytes], bytes]
+    command: tuple[str, ...]
 
 
-def contents(folder: Path) -> dict[str, bytes | None]:
-    """Return the bytes of each file of a folder, None for those that are not files."""
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts)
-    return {name: (folder / name).read_bytes() if _is_file(folder / name) else None for name in names}
+def edited(**values: Any) -> Callable[[bytes], bytes]:
+    """Return a function that replaces values in the second line of a record, without computing the hash again."""
+
+    def change(content: bytes) -> bytes:
+        first, second, *lines = content.splitlines(keepends=True)
+        return b"".join([first, json.dumps(json.loads(second) | values).encode(), b"\n", *lines])
+
+    return change
 
 
-def _is_file(path: Path) -> bool:
-    return not path.is_symlink() and path.is_file()
+class _Executes:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("executed"),)
 
 
-def run(tasks: Sequence[dict[str, Any]], scratch: Path) -> list[dict[str, Any]]:
-    """Run commands in one process; in another one after each that ends it."""
-    done: list[dict[str, Any]] = []
-    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATTNCHECK", "GITHUB"))}
-    while len(done) < len(tasks):
-        (scratch / "tasks.json").write_text(json.dumps(tasks[len(done) :]))
-        worker = subprocess.run(
-            [sys.executable, str(WORKER), str(scratch / "tasks.json")],
-            env=kept | threads | {"PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        done += map(json.loads, worker.stdout.splitlines())
-        if worker.returncode:
-            done.append({"ended": f"{worker.returncode}: {worker.stderr[-2000:]}"})
-    return done
+def pickled(content: bytes) -> bytes:
+    """Return an archive whose array runs code when it is unpickled."""
+    with zipfile.ZipFile("pickled.npz", "w") as archive, archive.open("outputs.npy", "w") as file:
+        np.lib.format.write_array(file, np.array([_Executes()], dtype=object), allow_pickle=True)
+    made = Path("pickled.npz").read_bytes()
+    Path("pickled.npz").unlink()
+    return made
 
 
-def problems(outcome: dict[str, Any], damaged: str, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return what a command did that it must not."""
-    if "ended" in outcome:
-        return [f"hung, or ended the process: {outcome['ended']}"]
-    code, err = outcome["code"], outcome["err"]
-    found = []
-    if code not in set(ExitCode):
-        found.append(f"exit code {code}")
-    if "Traceback" in err + outcome["out"] or "internal error" in err + outcome["out"]:
-        found.append("failed with an error of its own")
-    lines = [line for line in err.splitlines() if "% done after" not in line]
-    if len(lines) != (code == ExitCode.UNUSABLE):
-        found.append(f"{len(lines)} lines on standard error")
-    elif (
-        lines
-        and damaged != "name"
-        and not any(name in lines[0] for name in {damaged, *before, "recipe=recipe"} if "." in name or "=" in name)
-    ):
-        found.append("names no file")
-    if outcome["seconds"] > MOST_SECONDS:
-        found.append(f"took {outcome['seconds']:.1f} s")
-    if outcome["peak"] > MOST_MEMORY:
-        found.append(f"took {outcome['peak'] / 2**20:.0f} MiB")
-    if outcome["pickled"] or "executed" in after:
-        found.append(f"executed something {outcome['pickled']}")
-    if printed := steering(outcome["out"] + err):
-        found.append(f"printed {printed!a}")
-    replaceable = set() if code == ExitCode.UNUSABLE else {*OUTPUTS, "resumed.jsonl", "plot.svg"}
-    changed = {name for name in {*before, *after} - replaceable if before.get(name) != after.get(name, b"gone")}
-    for name in sorted(changed):
-        grown = name == "history.jsonl" and after.get(name, b"").startswith(before.get(name, b""))
-        candidate = name.endswith(".candidate") and code == ExitCode.INCOMPLETE
-        owed = name == "merged.jsonl" and code != ExitCode.UNUSABLE
-        if not (grown and code != ExitCode.UNUSABLE) and not candidate and not owed:
-            found.append(f"changed {name}")
-    return found
+DAMAGED = {
+    "empty": Damage("whole.jsonl", lambda content: b"", REPORT),
+    "first line cut": Damage("whole.jsonl", lambda content: content[:100], REPORT),
+    "bits": Damage("whole.jsonl", lambda content: content[:5000] + b"\xff\x00" + content[5002:], GATE),
+    "number edited": Damage("whole.jsonl", edited(p_values=[0.321]), GATE),
+    "text for a number": Damage("whole.jsonl", edited(size="many"), REPORT),
+    "deep": Damage("whole.jsonl", lambda content: b"[" * _DEEP + b"]" * _DEEP + b"\n", REPORT),
+    "other encoding": Damage("whole.jsonl", lambda content: content.decode().encode("utf-16"), REPORT),
+    "doubled": Damage("baseline.jsonl", lambda content: content + content, GATE),
+    "picture": Damage("baseline.jsonl", lambda content: b"\x89PNG\r\n\x1a\n" + bytes(1000), GATE),
+    "layer of another kind": Damage("layer.toml", lambda content: b"[layer]\nwidth = 'wide'\n", CHECK),
+    "function of another module": Damage("layer.toml", lambda content: content + b'mask = "os:system"\n', CHECK),
+    "archive cut": Damage("samples.npz", lambda content: content[: len(content) // 2], CHECK),
+    "pickled": Damage("samples.npz", pickled, CHECK),
+    "table": Damage("power.json", lambda content: b"[" * 500, (*REPORT, "--power", "power.json")),
+}
 
 
-@pytest.mark.parametrize("start", STARTS)
-def test_damaged_files_are_refused_and_nothing_else_happens(sources: Path, tmp_path: Path, start: int) -> None:
-    numbers = range(start, min(start + CHUNK, FILES))
-    made = [prepared(sources, tmp_path / str(number), number) for number in numbers]
-    before = [contents(tmp_path / str(number)) for number in numbers]
-    tasks = [
-        {"folder": str(tmp_path / str(number)), "arguments": arguments}
-        for number, (_, arguments) in zip(numbers, made, strict=True)
-    ]
-    outcomes = run(tasks, tmp_path)
-    told = []
-    for number, (what, arguments), old, outcome in zip(numbers, made, before, outcomes, strict=True):
-        found = problems(outcome, what.partition(" ")[0], old, contents(tmp_path / str(number)))
-        if found:
-            command = " ".join(arguments)[:100]
-            told.append(f"{number} ({what}) {command}: {'; '.join(found)}\n    {outcome.get('err', '')[:400]!a}")
-    assert not told, "\n" + "\n".join(told)
-    refused = sum(outcome["code"] == ExitCode.UNUSABLE for outcome in outcomes)
-    assert refused >= 0.4 * len(outcomes), "most damage has to be noticed"
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_file_is_refused_by_name(kind: str, runs: Runs) -> None:
+    name, change, command = DAMAGED[kind]
+    Path(name).write_bytes(change(Path(name).read_bytes()))
+    outputs = ("page.html", "gate.json", "summary.md")
+    for output in outputs:
+        Path(output).write_text("an output of an earlier command\n")
+    before = {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    code, said = runs(*command)
+    assert code == 2
+    (line,) = said.splitlines()
+    assert name in line or "layer" in line
+    assert {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
+
+
+def result_dropped(lines: list[dict[str, Any]]) -> None:
+    del lines[1]
+    lines[-1]["reported"] -= 1
+
+
+def result_doubled(lines: list[dict[str, Any]]) -> None:
+    lines.insert(1, lines[1])
+    lines[-1]["reported"] += 1
+
+
+def verdict_edited(lines: list[dict[str, Any]]) -> None:
+    next(line for line in lines if line.get("p_values"))["verdict"] = "violated"
+
+
+def subject_renamed(lines: list[dict[str, Any]]) -> None:
+    lines[0]["subject"] = "elsewhere:simulate"
+
+
+@pytest.mark.parametrize(
+    ("forgery", "code"), [(result_dropped, 4), (result_doubled, 4), (verdict_edited, 1), (subject_renamed, 4)]
+)
+def test_the_gate_notices_edits_whose_hash_was_computed_again(
+    forgery: Callable[[list[dict[str, Any]]], None], code: int, runs: Runs
+) -> None:
+    lines = [json.loads(line) for line in Path("whole.jsonl").read_bytes().splitlines()]
+    forgery(lines)
+    Path("whole.jsonl").write_bytes(sealed(b"".join(json.dumps(line).encode() + b"\n" for line in lines)))
+    assert runs(*GATE)[0] == code
+
+
+def test_replay_finds_edited_digits(runs: Runs) -> None:
+    first, *results, last = [json.loads(line) for line in Path("whole.jsonl").read_bytes().splitlines()]
+    result = next(line for line in results if line["p_values"])
+    result["effect"] += 0.001
+    Path("whole.jsonl").write_bytes(
+        sealed(b"".join(json.dumps(line).encode() + b"\n" for line in (first, *results, last)))
+    )
+    assert "The digits differ" in runs("replay", "whole.jsonl", result["id"], "--trust", "tiny_simulator")[1]

@@ -14,21 +14,17 @@ import pytest
 
 from attncheck._lib.text import inert
 
-from .conftest import Runs
-from .damage import sealed
+from .conftest import Runs, sealed
 
 #: Each of these alone, and together, in place of a text.
 TEXTS = {
     "terminal": "\x1b[31mred\x1b]0;title\x07\x9b2J\x7f\u202edesrever\u2028next",
     "annotation": "\n::error title=attncheck::forged",
-    "indented": "\n  ::error title=attncheck::forged",
     "first": "::error title=attncheck::forged",
-    "spaced": "\u00a0::error title=attncheck::forged",
     "old command": "##[error]forged",
     "wrapped": "word " * 60 + "::error title=attncheck::forged",
     "returned": "\r::set-output name=x::forged\r\n::stop-commands::x",
     "mathematics": "$\\frac$ $x^2$ {{7*7}} {% x %}",
-    "encoded": "%0A::error title=attncheck::forged%0D",
     "page": "</td></table><script>alert(1)</script><img src=x onerror=alert(2)>\"' onmouseover='alert(3)",
     "markup": "[/red] [link=https://example.org]click[/link] [bold]b[/bold] :boom:",
     "markdown": "\n# heading\n| a | b |\n[click](https://example.org) https://example.org www.example.org <b>b</b> `x`",
@@ -71,11 +67,9 @@ def check_terminal(output: str, annotations: int = 0) -> None:
     assert all(OWN.match(line) for line in commands)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
-    for name in ("whole.jsonl", "part1.jsonl"):
-        with_texts(Path(name), text)
+    with_texts(Path("whole.jsonl"), text)
     files = ["--junit", "junit.xml", "--summary", "summary.md", "--json", "gate.json"]
     code, said = runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", *files)
     assert code == 1
@@ -89,10 +83,6 @@ def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
         ["report", "whole.jsonl", "--baseline", "baseline.jsonl", "--out", "page.html"],
         ["replay", "whole.jsonl", id],
         ["replay", "whole.jsonl", "x"],
-        ["merge", "part1.jsonl", "part2.jsonl", "--out", "merged.jsonl", "--verbose"],
-        ["merge", "part1.jsonl", "whole.jsonl", "--out", "merged.jsonl"],
-        ["run", "--owed", "whole.jsonl"],
-        ["run", "--resume", "whole.jsonl", "--record", "resumed.jsonl"],
     ):
         check_terminal(runs(*arguments)[1])
     _check_page(Path("page.html").read_text("utf-8"))
@@ -135,22 +125,6 @@ def _check_page(page: str) -> None:
     assert not steering(page)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
-def test_texts_of_a_history_are_inert(text: str, runs: Runs) -> None:
-    head, plan, entry = map(json.loads, Path("history.jsonl").read_bytes().splitlines())
-    plan["checks"].append(text)
-    entry["z"][f"{text}@{text}"] = 30.0
-    entry["key"] = text
-    changed = [head | {"subject": text}, plan, entry]
-    Path("history.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in changed))
-    check_terminal(runs("history", "history.jsonl", "--plot", "plot.svg")[1])
-    check_terminal(runs("history", "history.jsonl", "history2.jsonl")[1])
-    check_terminal(runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", "--history", "history.jsonl")[1])
-    assert "<script" not in Path("plot.svg").read_text("utf-8")
-
-
-@pytest.mark.sampled
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_texts_of_a_layer_and_a_table_are_inert(text: str, runs: Runs) -> None:
     for line in (f"mask = {json.dumps(text)}", f"{json.dumps(text)} = 1", f"attention_map = {json.dumps(f'{text}:f')}"):
@@ -168,7 +142,7 @@ def test_texts_of_a_layer_and_a_table_are_inert(text: str, runs: Runs) -> None:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_arguments_are_inert(text: str, runs: Runs) -> None:
-    for arguments in (["gate", text, "--baseline", "b", "--annotations"], ["explain", text], ["merge", text], [text]):
+    for arguments in (["gate", text, "--baseline", "b", "--annotations"], ["explain", text], [text]):
         code, said = runs(*arguments)
         assert code == 2
         check_terminal(said, "--annotations" in arguments and inert(text) == text)
