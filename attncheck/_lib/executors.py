@@ -190,7 +190,7 @@ class TaskExecutor:
                         broken = True
                     except Exception as refused:
                         problem = f"refuses tasks ({type(refused).__name__}: {refused})"
-                        refuse("executor", self.spec.name, problem, "fix it and continue with --resume")
+                        refuse("executor", self.spec.name, problem, "fix it and run again")
                     else:
                         flying[future] = waiting.popleft()
                         future.add_done_callback(finished.put)
@@ -227,7 +227,7 @@ class TaskExecutor:
     def _error_of(self, future: Future[_Result]) -> BaseException | None:
         """Return the error if a task's process died, else None; raises InputError if the executor gave up."""
         if future.cancelled():
-            refuse("executor", self.spec.name, "cancelled the tasks", "restart it and continue with --resume")
+            refuse("executor", self.spec.name, "cancelled the tasks", "restart it and run again")
         error = future.exception()
         if error is None or isinstance(error, (BrokenExecutor, *self.spec.killed)):
             return error
@@ -250,7 +250,7 @@ class TaskExecutor:
                 self.spec.end(executor)  # the futures of its tasks fail
             elif time.monotonic() - since > PATIENCE:
                 left = f"has had no live worker for {PATIENCE:g} s"
-                refuse("executor", self.spec.name, left, "start workers and continue with --resume")
+                refuse("executor", self.spec.name, left, "start workers and run again")
 
     def _executor_now(self) -> Executor:
         if self._executor is None:

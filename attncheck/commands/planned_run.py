@@ -9,7 +9,7 @@ import inspect
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from attncheck.looks.item import Item
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY
 from attncheck.records.schema import StatementResult
 from attncheck.runs.run import Run
-from attncheck.runs.shards import Dealer
 from attncheck.runs.statements import Statement, cases_of, named
 
 
@@ -49,7 +48,7 @@ class StatementOutcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PlannedRun:
-    """A run with its plan, and this shard's items and statements."""
+    """A run with its plan, items and statements."""
 
     run: Run
     items: tuple[Item, ...]
@@ -71,41 +70,24 @@ def collect(run: Run, folder: Path) -> PlannedRun:
     `InputError` if nothing is examined.
     """
     items = _items(run, folder)
-    stated = _own(run, statements(run, folder)) if run.theory else {}
+    stated = tuple(statements(run, folder)) if run.theory else ()
     if not items and not stated:
         refuse("only", list(run.only), f"leaves nothing to examine of {run.subject.name}", "choose other properties")
-    own_items = tuple(item for item, mine in items.items() if mine)
-    own_stated = tuple(one for one, mine in stated.items() if mine)
-    part = [item.id for item in own_items] + [one.id for one in own_stated]
-    settled = run.settled([item.id for item in items], [one.id for one in stated], part)
-    return PlannedRun(settled, own_items, own_stated)
+    settled = run.settled([item.id for item in items], [one.id for one in stated])
+    return PlannedRun(settled, items, stated)
 
 
-def _items(run: Run, folder: Path) -> dict[Item, bool]:
-    """Return the planned items as keys, each with whether it belongs to the shard."""
-    items: dict[Item, bool] = {}
-    dealer = Dealer(run.shard.of if run.shard else 1)
+def _items(run: Run, folder: Path) -> tuple[Item, ...]:
+    """Return the planned items, without repetitions."""
     marked = [mark.args for _, _, mark in _marked(folder, EXAMINES)]
-    for name, strategy in [*marked, *((name, LAYERS.strategy(name)) for name in run.registered)]:
-        found = run.items(name, strategy)
-        homes = dealer.deal(run.costs(found))
-        items |= {item: run.shard in (None, homes[item.case.key]) for item in found}
-    return items
+    properties = [*marked, *((name, LAYERS.strategy(name)) for name in run.registered)]
+    return tuple(dict.fromkeys(item for name, strategy in properties for item in run.items(name, strategy)))
 
 
-def statements(run: Run, folder: Path) -> list[list[StatementTask]]:
-    """Return the cases of each theory statement."""
-    return [list(_stated(run, *marked)) for marked in _marked(folder / "theory", THEORY)]
-
-
-def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementTask, bool]:
-    """Return all cases of statements as keys, each with whether it belongs to the shard."""
-    dealer = Dealer(run.shard.of if run.shard else 1)
-    found: dict[StatementTask, bool] = {}
-    for cases in stated:
-        homes = dealer.deal(dict.fromkeys([one.id for one in cases], 1.0))
-        found |= {one: run.shard in (None, homes[one.id]) for one in cases}
-    return found
+def statements(run: Run, folder: Path) -> Iterator[StatementTask]:
+    """Yield the cases of all theory statements."""
+    for marked in _marked(folder / "theory", THEORY):
+        yield from _stated(run, *marked)
 
 
 def _marked(folder: Path, kind: str) -> Iterator[tuple[str, Any, pytest.Mark]]:

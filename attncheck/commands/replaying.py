@@ -88,7 +88,7 @@ def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
     from attncheck.commands.planned_run import properties_folder, settle, statements  # pytest is slow to import
 
     run = Run.of(RunOptions(seed=manifest.seed, profile=manifest.profile))
-    stated = [each for cases in statements(run, properties_folder()) for each in cases if each.id == recorded.id]
+    stated = [each for each in statements(run, properties_folder()) if each.id == recorded.id]
     found = [settled.theory for settled in map(settle, stated) if settled.theory]
     if not found:
         refuse("id", recorded.id, "does not exist in this version", "replay with the version of the record")

@@ -24,9 +24,6 @@ def run(
     only: list[str] | None = None,
     checks: list[str] | None = None,
     theory: bool = False,
-    resume: Path | None = None,
-    shard: str | None = None,
-    owed: Path | None = None,
     timeout: Seconds = TIMEOUT,
     verbose: Annotated[bool, Verbose] = False,
 ) -> int:
@@ -61,12 +58,6 @@ def run(
         Also test with the checks that this module registers; can be repeated. See docs/extend.md.
     theory
         Also test the statements of attncheck's own theory.
-    resume
-        Record of an interrupted run to resume.
-    shard
-        Run one part of the run: 2/8 is the second of eight. attncheck merge combines the records.
-    owed
-        Merged record: run the follow-up looks that it still needs. Other settings are taken from the record.
     timeout
         Seconds that one call of the subject may take.
     verbose
@@ -83,14 +74,8 @@ def run(
         checks=tuple(checks or ()),
         timeout=timeout,
         theory=theory,
-        resume=resume,
-        shard=shard,
         record=record,
     )
-    if owed is not None:
-        from attncheck.commands.merging import take_owed
-
-        return take_owed(owed, options, workers=workers, executor=executor, report=report, verbose=verbose)
     from attncheck.commands.session import run_properties
 
     return run_properties(options, report=report, workers=workers, executor=executor, verbose=verbose)

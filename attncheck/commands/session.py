@@ -30,7 +30,6 @@ from attncheck.report import rendered
 from attncheck.runs.options import RunOptions
 from attncheck.runs.probe import refusal
 from attncheck.runs.reporting import RunReport
-from attncheck.runs.resumed import set_aside
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import Examination, examine
 from attncheck.subject import Subject, SubjectName
@@ -53,8 +52,6 @@ def run_properties(
         collected = collect(run, properties_folder())
         running.begin()  # before writing, so that a failure does not replace an older record
         refused = refusal(collected.run, _subject(collected.run, running), running.results)
-        if options.record is not None:
-            set_aside(options.resume, options.record)
         taken = ResultCollector(RunReport(collected.run, refused=refused), running, live)
         try:
             if refused is None:
@@ -64,7 +61,7 @@ def run_properties(
         except KeyboardInterrupt:
             taken.report.finish()
             print(_summary(taken.report, verbose), flush=True)
-            print(f"Interrupted. The same command with --resume {options.record} continues the run.", flush=True)
+            print(f"Interrupted. {options.record} holds the finished results.", flush=True)
             raise
         except InputError as error:
             taken.report.finish()
@@ -92,24 +89,14 @@ class ResultCollector:
         """Examine statements and items, then the pools."""
         run = collected.run
         self._live.begin(len(collected.items) + len(collected.stated))
-        left = [stated for stated in collected.stated if not self._kept(run, stated)]
-        for place, settled in self._executor.gather(settle, left):
-            self._state(left[place], settled)
+        for place, settled in self._executor.gather(settle, collected.stated):
+            self._state(collected.stated[place], settled)
         self._items(run, collected.items)
         self._live.together()
         cases: dict[str, Case] = {item.case.key: item.case for item in collected.items}
         pools, failed = self.report.pool(self._executor, cases)
         self.report.take(pools, *failed)
         self._live.took_pools(pools)
-
-    def _kept(self, run: Run, stated: StatementTask) -> bool:
-        """Reuse a statement's result from a resumed run, if it has one."""
-        earlier = run.earlier.theory.get(stated.id)
-        if earlier is None or earlier.verdict != "consistent":
-            return False
-        self.report.take([earlier])
-        self._live.took(stated.module)
-        return True
 
     def _state(self, stated: StatementTask, settled: StatementOutcome | LostTask) -> None:
         if isinstance(settled, LostTask):
@@ -121,15 +108,9 @@ class ResultCollector:
         self._live.took(stated.module.removeprefix("test_"))
 
     def _items(self, run: Run, items: Sequence[Item]) -> None:
-        left = []
-        for item in items:
-            if kept := run.kept(item):
-                self._take(item, Examination(kept))
-            else:
-                left.append(item)
-        costs = run.costs(left)
+        costs = run.costs(items)
         # Longest first, to balance the load.
-        tasks = sorted(run.tasks(left, _subject(run, self._executor)), key=lambda task: -costs[task.case.key])
+        tasks = sorted(run.tasks(items, _subject(run, self._executor)), key=lambda task: -costs[task.case.key])
         tasks = [*tasks[-1:], *tasks[:-1]]  # but start with the cheapest, which is the most likely to end in time
         stopped = 0
         for place, found in self._executor.gather(examine, tasks):

@@ -157,17 +157,6 @@ class Conclusion:
             return self
         return replace(self, findings=(Finding("verdicts", "inconclusive", doubt),))
 
-    def of_part(self) -> Conclusion:
-        """Return the conclusion for part of a run: violated and missing results only.
-
-        Examples
-        --------
-        >>> Conclusion((Finding("verdicts", "inconclusive", "nothing was examined"),)).of_part().verdict
-        'consistent'
-        """
-        own = [each for each in self.findings if (each.part, each.verdict) == ("verdicts", "violated")]
-        return replace(self, findings=(*own, *(each for each in self.findings if each.part == "completeness")))
-
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
         """Return a copy with the run's own final verdict added as a finding, unless it is a pass or found already.
 

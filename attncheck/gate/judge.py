@@ -81,11 +81,7 @@ def notes_on(run: RunRecord, baseline: Baseline) -> Iterator[str]:
 def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
     if run.manifest.subject != baseline.manifest.subject:
         yield f"{run.manifest.subject} was examined, the baseline is of {baseline.manifest.subject}"
-    if baseline.manifest.shard is not None:
-        number, of = baseline.manifest.shard
-        part = f"is of shard {number}/{of}, a part of a run"
-        yield f"baseline={baseline.path}: {part}; merge all shards with attncheck merge"
-    elif baseline.closing is None or baseline.closing.verdict == "incomplete":
+    if baseline.closing is None or baseline.closing.verdict == "incomplete":
         yield f"baseline={baseline.path}: belongs to an unfinished or incomplete run; {_RENEW}"
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)

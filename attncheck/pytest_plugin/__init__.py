@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attncheck.pytest_plugin import cases, sharing, statements
+from attncheck.pytest_plugin import cases, statements
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
 from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship, shipped
 from attncheck.pytest_plugin.reporter import Reporter
@@ -34,7 +34,6 @@ pytest_plugins = ["attncheck.pytest_plugin.assertions"]
 __all__ = ["Hold", "Reporter", "examines", "shipped", "theory"]
 
 _DEFAULTS = dataclasses.asdict(RunOptions(seed="0", false_alarm="1e-6", only="", record=RECORD, checks=""))
-_SETTLED = ("attncheck_seed", "attncheck_resume")
 _RUN: pytest.StashKey[Run] = pytest.StashKey()
 _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
 _SHIPPED: pytest.StashKey[ReportPayload] = pytest.StashKey()
@@ -73,8 +72,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
     add("timeout", "SECONDS", f"time limit of one call of the simulator, in seconds (default: {TIMEOUT:g})")
-    add("resume", "PATH", "record of an interrupted run to resume")
-    add("shard", "K/N", "examine part K of N of the run; attncheck merge combines the records")
     add("record", "PATH", f"path of the record (default: {RECORD})")
     own = "also examine the statements of attncheck's own theory, which do not concern the simulator"
     group.addoption("--attncheck-theory", action="store_true", default=_DEFAULTS["theory"], help=own)
@@ -82,21 +79,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks, draw a random seed if one is requested, and move an interrupted record out of the way."""
+    """Register the marks, and draw a random seed if one is requested."""
     config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examine a property on many layers")
     config.addinivalue_line("markers", f"{THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
         # Set by pytest-xdist on workers only.
-        for name in _SETTLED:
-            setattr(config.option, name, config.workerinput[name])  # type: ignore[attr-defined]
-        return
-    if config.option.attncheck_seed != _DEFAULTS["seed"]:
+        config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
+    elif config.option.attncheck_seed != _DEFAULTS["seed"]:
         config.option.attncheck_seed = _typed_seed(config.option.attncheck_seed)
-    if config.option.attncheck_resume is not None:
-        from attncheck.runs.resumed import set_aside
-
-        aside = set_aside(Path(config.option.attncheck_resume), Path(config.option.attncheck_record))
-        config.option.attncheck_resume = str(aside)
 
 
 def _typed_seed(text: str) -> str:
@@ -111,8 +101,8 @@ def _typed_seed(text: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Send an xdist worker these settings."""
-    node.workerinput.update({name: getattr(node.config.option, name) for name in _SETTLED})
+    """Send an xdist worker the seed."""
+    node.workerinput["attncheck_seed"] = node.config.option.attncheck_seed
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -135,8 +125,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         name, strategy = mark.args
         items = _collectable(lambda: _run_of(config).items(name, strategy))
-        run, given = _run_of(config), [(item.case.key, item.id, item.case.describe(), [item.case]) for item in items]
-        rows = sharing.rows(config, run.shard, "units", run.costs(items), given)
+        rows = [pytest.param(item.case, id=f"{item.id} {item.case.describe()}".strip()) for item in items]
         metafunc.parametrize(argument_of(metafunc.fixturenames), rows)
     elif mark := definition.get_closest_marker(THEORY):
         from attncheck.runs.statements import cases_of
@@ -144,7 +133,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         key, strategy = mark.args
         names = metafunc.fixturenames
         stated = _collectable(lambda: cases_of(_run_of(config), key, strategy, mark.kwargs, names))
-        statements.parametrize(metafunc, key, stated, _run_of(config).shard)
+        statements.parametrize(metafunc, key, stated)
 
 
 @pytest.fixture
@@ -199,16 +188,11 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Examine a theory statement, or reuse a resumed run's result."""
+    """Examine a theory statement."""
     note = pyfuncitem.stash.get(_NOTE, None)
     if note is None:
         return None
-    run = _run_of(pyfuncitem.config)
-    earlier = run.earlier.theory.get(note.id)
-    if earlier is None or earlier.verdict != "consistent":
-        statements.take(pyfuncitem, note, run.seed)
-    else:
-        note.numbers, note.seconds = dict(earlier.numbers), earlier.seconds
+    statements.take(pyfuncitem, note, _run_of(pyfuncitem.config).seed)
     return True
 
 
@@ -299,7 +283,7 @@ def _run_of(config: pytest.Config) -> Run:
         given = {name: _option(config, name) for name in _DEFAULTS}
         if given["subject"] is None:
             given["subject"] = os.environ.get("ATTNCHECK_SUBJECT") or None
-        given |= {name: Path(given[name]) for name in ("record", "resume") if given[name] is not None}
+        given |= {name: Path(given[name]) for name in ("record",) if given[name] is not None}
         given |= {name: [each for each in (given[name] or "").split(",") if each] for name in ("only", "checks")}
         config.stash[_RUN] = Run.of(RunOptions(**given))
     return config.stash[_RUN]
@@ -320,10 +304,7 @@ def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
     names = list(node_ids)
     items, stated = _named(cases.CASE_IN_ID, names), _named(_THEORY_IN_ID, names)
     if items or stated:
-        run = _run_of(config)
-        mine = sharing.own(names, run.shard)
-        part = [*_named(cases.CASE_IN_ID, mine), *_named(_THEORY_IN_ID, mine)]
-        config.stash[_RUN] = run.settled(items, stated, part)
+        config.stash[_RUN] = _run_of(config).settled(items, stated)
 
 
 def _named(pattern: re.Pattern[str], names: Iterable[str]) -> list[str]:

@@ -28,13 +28,11 @@ class CaseResults:
         return self._found[item.id]
 
     def _of_case(self, item: Item) -> dict[str, Examination]:
-        from attncheck.runs.tasks import Examination, examine
+        from attncheck.runs.tasks import examine
 
-        run, items = self._run, self._run.beside(item)
-        found = {each.id: Examination(kept) for each in items if (kept := run.kept(each))}
-        for task in run.tasks([each for each in items if each.id not in found], run.subject):
-            found |= examine(task)
-        return found
+        run = self._run
+        tasks = run.tasks(run.beside(item), run.subject)
+        return {id: examined for task in tasks for id, examined in examine(task).items()}
 
 
 def scheduler(config: Any, log: Any) -> Any:

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attncheck.pytest_plugin import sharing
-
 if TYPE_CHECKING:
-    from attncheck.runs.shards import Shard
     from attncheck.runs.statements import Statement
 
 
-def parametrize(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str, Any]], shard: Shard | None) -> None:
+def parametrize(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str, Any]]) -> None:
     """Make one item per case, with statement and case in its id."""
     from attncheck.runs.statements import named
 
     found = named(key, cases)
-    given = [(each.id, each.id, each.case, [*case.values(), each]) for each, case in zip(found, cases, strict=True)]
-    # Costs of statements are unknown.
-    items = sharing.rows(metafunc.config, shard, "theory", dict.fromkeys([each.id for each in found], 1.0), given)
+    items = [
+        pytest.param(*case.values(), each, id=f"{each.id} {each.case}".strip())
+        for each, case in zip(found, cases, strict=True)
+    ]
     metafunc.parametrize([*cases[0], "note"] if cases else ["note"], items, indirect=["note"])
 
 

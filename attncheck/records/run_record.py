@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attncheck._lib.errors import InputError
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.ledger import Conclusion, Finding
+from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.conclusion import entry_of, ledger_of
 from attncheck.records.schema import (
@@ -42,11 +42,6 @@ class RunRecord:
     closing: Closing | None
 
     @property
-    def shard_name(self) -> str:
-        """The shard, such as "2/8"; empty for a whole run."""
-        return "" if self.manifest.shard is None else "{}/{}".format(*self.manifest.shard)
-
-    @property
     def every(self) -> tuple[Result, ...]:
         """All results: on single cases, then of pools."""
         return (*self.results, *self.pools)
@@ -74,21 +69,14 @@ class RunRecord:
 
     @cached_property
     def conclusion(self) -> Conclusion:
-        """The conclusion from the results: never better than the recorded verdict, and never a pass for a shard."""
-        # The manifest of a shard plans the whole run, and contains no pools.
+        """The conclusion from the results: never better than the recorded verdict."""
         planned = [*self.planned, *self.manifest.statements, *(pool.id for pool in self.pools)]
-        if self.shard_name:
-            planned = [line.id for line in self.lines]
         ledger = ledger_of(planned, self.manifest.seed, self.lines)
         own = ledger.conclude(Budget(self.manifest.false_alarm), ended=self.closing is not None)
-        own = own.of_part() if self.shard_name else own.unless(self.scope.doubt())
+        own = own.unless(self.scope.doubt())
         if self.closing is not None:
             own = own.no_better_than(self.closing.verdict, self.closing.reasons)
-        if not self.shard_name:
-            return own
-        part = f"the record is of shard {self.shard_name}, a part of a run; attncheck merge makes one record of all"
-        first = Finding("completeness", "incomplete", f"{part} shards")
-        return dataclasses.replace(own, findings=(first, *own.findings))
+        return own
 
     @cached_property
     def scope(self) -> Scope:

@@ -49,9 +49,9 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
     ``planned`` lists results on the subject, ``statements`` ids of theory statements, ``fixed`` keys of cases visited
-    with any seed. ``baseline`` marks a reduced record. ``shard`` is (number, count); the plan is that of the whole
-    run. ``draws`` is the budget of first looks with the profile thorough. ``commit`` and ``source``, a digest of the
-    subject's file, may be empty. ``checks`` are the modules of planned checks that are not attncheck's own.
+    with any seed. ``baseline`` marks a reduced record. ``draws`` is the budget of first looks with the profile
+    thorough. ``commit`` and ``source``, a digest of the subject's file, may be empty. ``checks`` are the modules of
+    planned checks that are not attncheck's own.
     """
 
     schema: int
@@ -67,7 +67,6 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     started: str = ""
     fixed: list[str] = []
     baseline: bool = False
-    shard: tuple[int, int] | None = None
     draws: int | None = None
     commit: str = ""
     source: str = ""

@@ -33,10 +33,6 @@ class RunOptions:
         Properties to test; all if empty.
     theory : bool
         Whether to test the statements of attncheck's own theory too.
-    resume : Path, optional
-        Record of an interrupted run.
-    shard : str, optional
-        Part of the run, such as "2/8".
     record : Path, optional
         Where to write the record.
     checks : sequence of str
@@ -53,8 +49,6 @@ class RunOptions:
     min_examined: Any = None
     only: Sequence[str] = ()
     theory: bool = False
-    resume: Path | None = None
-    shard: str | None = None
     record: Path | None = None
     checks: Sequence[str] = ()
     timeout: Any = TIMEOUT

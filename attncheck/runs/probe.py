@@ -20,8 +20,6 @@ Each = Callable[[Callable[[_Probe], Examination], list[_Probe]], Iterable[Examin
 
 def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination | None:
     """Return the first failure if the subject fails on all of up to three planned cases, or if a call is stopped."""
-    if run.earlier.items:
-        return None
     first = None
     for case in _probed(run):
         (found,) = each(probe, [(subject, run.seed, case)])

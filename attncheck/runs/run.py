@@ -11,7 +11,6 @@ from typing import Any
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
-from attncheck._lib.imports import source_of
 from attncheck.checks.registered import is_in, load_checks, modules_with, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, all_properties, checks_of, property_key
 from attncheck.evidence.budget import Budget
@@ -31,8 +30,6 @@ from attncheck.records.manifest import made_here
 from attncheck.records.schema import Manifest, PlannedResult, Result, StatementResult, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.runs.options import RunOptions, count, typed
-from attncheck.runs.resumed import ResumedRun, earlier_of
-from attncheck.runs.shards import Shard
 from attncheck.runs.tasks import CaseTask
 from attncheck.subject import DEFAULT_SUBJECT, Subject, SubjectName
 
@@ -62,11 +59,6 @@ class Run:
         The properties to examine; all if empty.
     checks : tuple of str
         Modules whose registered checks are examined too.
-    earlier : ResumedRun
-    shard : Shard or None
-        None for a whole run.
-    part : frozenset of str
-        Test items and statements of the shard.
     """
 
     subject: Subject
@@ -82,9 +74,6 @@ class Run:
     min_examined: int | None = None
     only: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
-    earlier: ResumedRun = dataclasses.field(default_factory=ResumedRun, compare=False)
-    shard: Shard | None = None
-    part: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, options: RunOptions) -> Run:
@@ -107,9 +96,7 @@ class Run:
             kind = domain_of(check_choice("only", name, all_properties())).kind
             if not subject.simulates(kind):
                 refuse("only", name, f"needs {kind}s, which {subject.name} does not simulate", "name another property")
-        if options.shard is not None and least is not None:
-            refuse("min_examined", least, "applies to the whole run, not to a shard", "pass it to merge")
-        run = cls(
+        return cls(
             subject=subject,
             seed=check_whole("seed", typed(options.seed, int), 0, "pass a whole number, or random"),
             profile=profile,
@@ -120,34 +107,12 @@ class Run:
             only=tuple(options.only),
             checks=tuple(options.checks),
             theory=options.theory,
-            shard=None if options.shard is None else Shard.read(options.shard),
         )
-        return run if options.resume is None else run.resuming(options.resume)
 
-    def resuming(self, record: Path) -> Run:
-        """Return the run with the results of an interrupted run; raises InputError if the two runs differ."""
-        fields = {
-            "seed": self.seed,
-            "profile": self.profile.name,
-            "false_alarm": self.budget.false_alarm,
-            "subject": self.subject.name,
-            "source": source_of(self.subject.name),
-        }
-        return dataclasses.replace(self, earlier=earlier_of(record, fields))
-
-    def settled(self, item_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
-        """Return the run with the planned items and statements of all shards; `part` has those of its own shard."""
+    def settled(self, item_ids: Sequence[str], theory_ids: Sequence[str] = ()) -> Run:
+        """Return the run with its planned items and statements."""
         items, theory = tuple(dict.fromkeys(item_ids)), tuple(dict.fromkeys(theory_ids))
-        return dataclasses.replace(self, item_ids=items, theory_ids=theory, part=frozenset(part))
-
-    def owes(self, item: str) -> bool:
-        """Return whether a planned test item or statement belongs to this run or shard."""
-        return self.shard is None or item in self.part
-
-    @property
-    def owed(self) -> list[PlannedResult]:
-        """The planned results on single cases of this run or shard."""
-        return [planned for planned in self.planned if self.owes(planned.item)]
+        return dataclasses.replace(self, item_ids=items, theory_ids=theory)
 
     @property
     def level(self) -> float:
@@ -156,7 +121,7 @@ class Run:
 
     @property
     def planned(self) -> list[PlannedResult]:
-        """Every planned result on single cases, of all shards."""
+        """Every planned result on single cases."""
         found = []
         for item in self.item_ids:
             name, _, layer = item.partition("@")
@@ -181,7 +146,7 @@ class Run:
         """Return one line on subject, seed, profile and budget."""
         return (
             f"attncheck: subject {self.subject.name}, seed {self.seed}, profile {self.profile.name}, "
-            f"false-alarm budget {self.budget.false_alarm:g}{f', shard {self.shard}' if self.shard else ''}"
+            f"false-alarm budget {self.budget.false_alarm:g}"
         )
 
     @property
@@ -269,28 +234,19 @@ class Run:
         """Return the cost limit of looks at a case."""
         return Cost(self.affordable(case), self.level, self.profile.power)
 
-    def kept(self, item: Item) -> list[Result]:
-        """Return the results of a test item from the interrupted run if they have the same plan, else none."""
-        results, cost = self.earlier.items.get(item.id, []), self.look_cost(item.case)
-        same = all((each.level, each.affordable) == (cost.level, cost.affordable) for each in results)
-        same = same and all(each.case == item.case.to_dict() for each in results)
-        return results if same else []
-
     def beside(self, item: Item) -> list[Item]:
         """Return a test item and all others planned on its case."""
-        names = (id.partition("@")[0] for id in self.item_ids if id.endswith(f"@{item.case.key}") and self.owes(id))
+        names = (id.partition("@")[0] for id in self.item_ids if id.endswith(f"@{item.case.key}"))
         return [Item(name, item.case) for name in dict.fromkeys([item.property_name, *names])]
 
     def pool(
         self, results: Sequence[Result], each: Map | None = None, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Return the results of the pools, and the errors of further looks; a shard has neither.
+        """Return the results of the pools, and the errors of further looks.
 
         `each` maps a function over further looks, in processes that import the subject; by default they run here.
         `cases` are known cases by key.
         """
-        if self.shard is not None:
-            return [], []
         subject = self.subject if each is None else self.subject.sent
         bad = [case_key(result) for result in violated(results)]
         with own_arithmetic():
@@ -298,18 +254,15 @@ class Run:
 
     def conclude(self, results: Sequence[Result], theory: Sequence[StatementResult] = ()) -> Conclusion:
         """Return the conclusion from results and statements, given the plan."""
-        planned = [each.id for each in self.owed] + [each for each in self.theory_ids if self.owes(each)]
-        planned += self._owed_pools(results)
+        planned = [*(each.id for each in self.planned), *self.theory_ids, *self._planned_pools(results)]
         with own_arithmetic():
             conclusion = ledger_of(planned, self.seed, [*results, *theory]).conclude(self.budget)
-        if self.shard is not None:
-            return conclusion.of_part()
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
-    def _owed_pools(self, results: Sequence[Result]) -> list[str]:
+    def _planned_pools(self, results: Sequence[Result]) -> list[str]:
         """Return the ids of all pools if all results on single cases are present, else of the pools reported so far."""
         single = [result for result in results if not of_pool(result)]
-        if self.shard is None and {planned.id for planned in self.planned} <= {result.id for result in single}:
+        if {planned.id for planned in self.planned} <= {result.id for result in single}:
             return [pool.id for pool in pools_of(single)]
         return [result.id for result in results if of_pool(result)]
 
@@ -325,7 +278,6 @@ class Run:
             planned=planned,
             statements=list(self.theory_ids),
             fixed=sorted({case.key for case in self.fixed_cases}),
-            shard=None if self.shard is None else (self.shard.number, self.shard.of),
             draws=self.draws,
             **made_here(self.subject.name, planned),
         )

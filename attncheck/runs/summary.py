@@ -153,7 +153,7 @@ def first_lines(
 
 def of_theory(run: Run, theory: Sequence[StatementResult]) -> list[str]:
     """Return a line on attncheck's own statements, and one per statement that did not hold."""
-    planned = sum(map(run.owes, run.theory_ids))
+    planned = len(run.theory_ids)
     if not planned:
         return []
     counts = Counter(each.verdict for each in theory)
@@ -196,7 +196,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     pools = sum(bool(result.p_values) and of_pool(result) for result in results)
     claims = len({result.claim for result in examined})
     cases = len(set(map(case_key, examined)))
-    planned = len(run.owed)
+    planned = len(run.planned)
     bad = sum(result.verdict == Verdict.VIOLATED for result in results)
     text = (
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {run.subject.name}, "
@@ -207,8 +207,6 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     )
     # If results are violated, their cause is shown, and non-uniform p-values add no information.
     told = [each.text for each in conclusion.findings if not (bad and each.verdict == Verdict.VIOLATED)]
-    if run.shard is not None:
-        told.append(f"Shard {run.shard} is only part of a run; combine all shards with attncheck merge.")
     return "\n".join([text, *(f"  {reason}" for reason in told)])
 
 
@@ -216,7 +214,7 @@ def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
     """Return a line on the requested layers if the subject supports none of them."""
     layers = layers_of(results)
     # An interrupted run has not tried all layers.
-    asked = bool(layers) and len(results) >= len(run.owed)
+    asked = bool(layers) and len(results) >= len(run.planned)
     if not asked or any(each.p_values for each in results) or not all(map(run.subject.reason_unsupported, layers)):
         return []
     plainest = min(layers, key=lambda layer: (len(features_of(layer)), -layer.weight_entries, layer.describe()))

@@ -147,7 +147,7 @@ class GivesUp(Executor):
 def test_nobody_left_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "PATIENCE", 0.5)
     idle = ExecutorSpec("mine:make", Idle, 2, deserted=lambda executor: True)
-    said = r"executor='mine:make': has had no live worker for 0.5 s; start workers and continue with --resume"
+    said = r"executor='mine:make': has had no live worker for 0.5 s; start workers and run again"
     with TaskExecutor(idle) as executor, pytest.raises(InputError, match=said):
         executor.results(square, [1])
 

@@ -240,19 +240,6 @@ def test_the_gate_compares_registered_checks_and_needs_none_of_them(
         assert "last_position.sign" in capsys.readouterr().out
 
 
-def test_shards_merge_to_the_whole_run(
-    run: Callable[..., int], right: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parts = [f"part{k}.jsonl" for k in (1, 2)]
-    for k, part in enumerate(parts, 1):
-        run(part, "--workers", "0", "--shard", f"{k}/2")
-    assert main(["merge", *parts, "--out", "whole.jsonl"]) == ExitCode.CONSISTENT
-    whole, one = read_record(right.parent / "whole.jsonl").closing, read_record(right).closing
-    assert whole is not None
-    assert one is not None
-    assert whole.digest == one.digest
-
-
 # Where the check is not installed -----------------------------------------------------------------
 
 

@@ -24,7 +24,6 @@ from attncheck.commands.planned_run import properties_folder
 from attncheck.records.schema import Closing, Line, Manifest, Result, StatementResult, read
 from attncheck.records.writer import Writer
 from attncheck.runs.reporting import RunReport
-from attncheck.runs.resumed import set_aside
 
 from .conftest import refused
 
@@ -199,52 +198,10 @@ def test_run_with_a_fault_says_what_is_wrong(shifted_run: Done) -> None:
     )
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_interrupted_run_is_gone_on_with(
-    folder: Path, some: Path, shifted_run: Done, tmp_path: Path, in_place: bool
-) -> None:
-    """With the same digits, and nothing is examined twice."""
-    whole = shifted_run.record.read_bytes().splitlines(keepends=True)
-    part, record = tmp_path / "part.jsonl", tmp_path / "whole.jsonl"
-    measured = [
-        place for place, line in enumerate(read(shifted_run.record)) if isinstance(line, Result) and line.seconds
-    ]
-    part.write_bytes(b"".join(whole[: measured[2 * len(measured) // 3]]) + b'{"type": "result", "id"')
-    target = part if in_place else record
-    before = seconds_of(part)
-    done = examined(folder, some, "shifted", "--workers", "0", "--resume", str(part), record=str(target))
-    assert done.code == ExitCode.VIOLATED, done.out + done.err
-    assert closing_of(target).digest == closing_of(shifted_run.record).digest
-    after = seconds_of(target)
-    redone = {id.partition(".")[0] + id.partition("@")[2] for id in before if after[id] != before[id]}
-    assert len(redone) <= 1
-    assert any(after[id] == before[id] for id in before)
-    assert part.with_name("part.jsonl.interrupted").exists() is in_place
-
-
-def seconds_of(record: Path) -> dict[str, float]:
-    """Return the seconds of each item and statement of a record, by result id."""
-    return {
-        line.id: line.seconds for line in read(record) if isinstance(line, Result | StatementResult) and line.seconds
-    }
-
-
 def closing_of(record: Path) -> Closing:
     *_, closing = read(record)
     assert isinstance(closing, Closing)
     return closing
-
-
-def test_a_simulator_that_changed_is_not_gone_on_with(folder: Path, few: Path, small_run: Done, tmp_path: Path) -> None:
-    lines = small_run.record.read_bytes()
-    manifest = next(read(small_run.record))
-    assert isinstance(manifest, Manifest)
-    assert len(manifest.source) == 16
-    part = tmp_path / "part.jsonl"
-    part.write_bytes(lines[: len(lines) // 2].replace(manifest.source.encode(), b"0123456789abcdef"))
-    done = examined(folder, few, "small", "--workers", "0", "--resume", str(part), record=str(tmp_path / "again.jsonl"))
-    assert done.code == ExitCode.UNUSABLE
-    assert "belongs to a simulator whose file has since changed; start a new run" in refused(done.err)
 
 
 @pytest.mark.parametrize("option", [[], ["--executor", "os:getcwd"]])
@@ -259,15 +216,6 @@ def test_what_is_there_stays(folder: Path, few: Path, small_run: Done, tmp_path:
     said = "not a concurrent.futures.Executor" if option else "is not a record"
     assert said in refused(done.err)
     assert kept.read_bytes() == before
-
-
-@pytest.mark.parametrize("option", ["--seed", "--false-alarm"])
-def test_another_run_is_not_gone_on_with(folder: Path, few: Path, small_run: Done, tmp_path: Path, option: str) -> None:
-    again = ["--resume", str(small_run.record), option, "0.25" if option == "--false-alarm" else "3"]
-    done = examined(folder, few, "small", "--workers", "0", *again, record=str(tmp_path / "again.jsonl"))
-    assert done.code == ExitCode.UNUSABLE
-    assert "is of a run with" in refused(done.err)
-    assert not (tmp_path / "again.jsonl").exists()
 
 
 def test_only_what_is_named_is_examined(folder: Path, some: Path, tmp_path: Path) -> None:
@@ -319,17 +267,6 @@ def test_run_whose_record_cannot_be_written(folder: Path, few: Path) -> None:
     assert "Traceback" not in done.err
 
 
-def test_what_was_set_aside_and_holds_more_stays(tmp_path: Path) -> None:
-    """A run may be interrupted again before it has rewritten the results it took over."""
-    record, aside = tmp_path / "r.jsonl", tmp_path / "r.jsonl.interrupted"
-    for content, expected in (("first, long", aside), ("2nd", tmp_path / "r.jsonl.interrupted2"), ("third!", None)):
-        record.write_text(content, encoding="utf-8")
-        assert set_aside(record, record) == (expected or tmp_path / "r.jsonl.interrupted2")
-        assert not record.exists()
-    assert aside.read_text(encoding="utf-8") == "first, long"
-    assert (tmp_path / "r.jsonl.interrupted2").read_text(encoding="utf-8") == "third!"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
 @pytest.mark.usefixtures("interruptible")
 def test_interrupted_run_leaves_a_readable_record(
@@ -356,7 +293,7 @@ def test_interrupted_run_leaves_a_readable_record(
             output, errors = process.communicate(timeout=120)
         finally:
             process.kill()  # a hung one would be waited for
-    assert f"The same command with --resume {record} continues the run." in output
+    assert f"Interrupted. {record} holds the finished results." in output
     assert process.returncode == ExitCode.INTERRUPTED
     assert errors.splitlines()[-1] == "attncheck: interrupted"
     lines = list(read(record))

@@ -135,7 +135,7 @@ def _noted(asked: list[tuple[str, ...]], items: Sequence[Item], *rest: Any) -> l
 
 
 def test_ids_name_the_case_that_items_stay_together_by() -> None:
-    found = CASE_IN_ID.search("properties/test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2 shard=1/2]")
+    found = CASE_IN_ID.search("properties/test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]")
     assert found
     assert found.groups() == ("scores@0123456789ab", "0123456789ab")
     assert not CASE_IN_ID.search("properties/theory/test_rates.py::test_outputs[rates.outputs@0123456789ab n=16]")
