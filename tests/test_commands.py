@@ -185,7 +185,7 @@ STEPS = [
     "tox run -e tests",
     "python -m pip install tox",
     "tox run -e properties",
-    "tox run -e properties -- --attncheck-profile smoke --attncheck-seed keyed",
+    f"tox run -e properties -- --attncheck-profile smoke --attncheck-seed {0x0123456789AB}",
 ]
 
 
@@ -199,6 +199,8 @@ def run_ci(tmp_path: Path, fail: str) -> tuple[int, list[str]]:
     for name in ("python", "python3", "tox", "chromium"):
         (stubs / name).write_text(STUB, encoding="utf-8")
         (stubs / name).chmod(0o755)
+    (stubs / "git").write_text("#!/bin/sh\necho 0123456789ab\n", encoding="utf-8")
+    (stubs / "git").chmod(0o755)
     calls = tmp_path / "calls"
     environment = {
         "PATH": f"{stubs}:/usr/local/bin:/usr/bin:/bin",

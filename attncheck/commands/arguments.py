@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter, Token
 
 from attncheck._lib.errors import InputError, check_number, check_whole, refuse
-from attncheck.runs.options import count, typed
+from attncheck.runs.options import count, drawn_seed, typed
 
 ProfileName = Literal["smoke", "default", "thorough"]
 Template = Literal["numpy", "torch", "flax", "keras"]
@@ -48,9 +48,7 @@ def whole_of(field: str, text: str) -> int:
 
 
 def _seed_of(field: str, text: str) -> int:
-    from attncheck._lib.commits import seed_typed
-
-    return check_whole(field, typed(seed_typed(text), int), 0, "pass a whole number, random or keyed")
+    return check_whole(field, typed(drawn_seed(text), int), 0, "pass a whole number, or random")
 
 
 def _positive(remedy: str) -> Callable[[str, str], float]:
@@ -63,7 +61,7 @@ Whole = Annotated[int, _option(whole_of)]
 Natural = Annotated[int, _option(lambda field, text: check_whole(field, typed(text, int), 0, "pass a whole number"))]
 #: A number of draws, which may be written as 1e6.
 Draws = Annotated[int, _option(lambda field, text: check_whole(field, typed(text, count), 1, "pass e.g. 1e6"))]
-#: The seed of a run, also "random" or "keyed" (by the commit).
+#: The seed of a run, also "random".
 Seed = Annotated[int, _option(_seed_of)]
 #: A probability.
 Chance = Annotated[float, _option(_positive("pass a chance such as 1e-6"))]

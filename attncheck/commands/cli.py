@@ -51,7 +51,6 @@ COMMANDS = {
     "report": "Render a record as a self-contained HTML page.",
     "replay": "Reproduce one result of a record, digit for digit.",
     "explain": "Explain a claim, check, known-wrong simulator or statement of the theory.",
-    "history": "Show drift over the runs of a subject, by claim.",
     "power": "Measure with which probability known-wrong simulators are detected.",
     "calibrate": "Measure both error rates of a check: false alarms, and power against its paired fault.",
     "paper": "Reproduce the paper's experiments at full size, next to exact results.",

@@ -36,7 +36,7 @@ def run(
     subject
         Simulator to test, MODULE:CALLABLE; default: ATTNCHECK_SUBJECT, else the built-in literal simulator.
     seed
-        Whole number, random, or keyed (derived from the commit). Results depend on it, not on the number of workers.
+        Whole number, or random. Results depend on it, not on the number of workers.
     false_alarm
         Probability of a violated verdict for a correct simulator, over the whole run.
     draws

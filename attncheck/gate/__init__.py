@@ -6,12 +6,10 @@ import dataclasses
 import shlex
 from pathlib import Path
 
-from attncheck._lib.commits import commit_here, commit_key
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate.history import add
 from attncheck.gate.judge import judge_against, judge_run, notes_on
 from attncheck.records.baseline import Baseline, read_baseline, write_baseline
 from attncheck.records.run_record import RunRecord, read_record
@@ -23,9 +21,9 @@ from attncheck.records.text import replay_command
 class Judgement:
     """Whether a run passes, and why not.
 
-    ``findings`` are reasons not to pass, in the order of `attncheck.gate.cases.PARTS`; ``notes`` do not affect the
-    verdict; ``wrong`` holds (label, text) pairs of a violated run, "cause" first; ``remembered`` tells whether the
-    run was added to a history; ``first``, whether only a baseline is missing for a pass.
+    ``findings`` are reasons not to pass, in the order of their parts; ``notes`` do not affect the
+    verdict; ``wrong`` holds (label, text) pairs of a violated run, "cause" first; ``first`` tells whether only a
+    baseline is missing for a pass.
     """
 
     run: RunRecord
@@ -34,13 +32,7 @@ class Judgement:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     wrong: tuple[tuple[str, str], ...] = ()
-    remembered: bool = False
     first: bool = False
-
-    @property
-    def cause(self) -> str:
-        """The most likely cause of a violation; empty if there is none."""
-        return dict(self.wrong).get("cause", "")
 
     @property
     def verdict(self) -> str:
@@ -89,29 +81,8 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), _wrong(ours))
 
 
-def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Judgement:
-    """Add a passing run to a history and return the updated judgement.
-
-    An alarm is a violation until accepted. The run is identified by the first of these that is known: `key`, the
-    recorded commit, the current commit, the time of the run.
-    """
-    if judgement.exit_code != ExitCode.CONSISTENT:
-        why = "there is no baseline yet" if judgement.first else "it does not pass by itself"
-        told = (*judgement.notes, f"the run is not added to the history because {why}")
-        return dataclasses.replace(judgement, notes=told)
-    manifest = judgement.run.manifest
-    named = commit_key(key if key is not None else manifest.commit or commit_here() or manifest.started)
-    history, note = add(path, judgement.run.path, named)
-    if history.course.alarm is None:
-        notes = (*judgement.notes, f"{note}, {history.sentence()}")
-        return dataclasses.replace(judgement, notes=notes, remembered=True)
-    remedy = f"inspect it with attncheck history {path}; --accept restarts it"
-    finding = Finding("history", "violated", f"{history.sentence()}; {remedy}")
-    return dataclasses.replace(judgement, findings=(*judgement.findings, finding), notes=(*judgement.notes, note))
-
-
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    parts = ("completeness", "verdicts", "uniformity", "theory", "drift", "power", "history")
+    parts = ("completeness", "verdicts", "uniformity", "theory", "drift", "power")
     return tuple(sorted(findings, key=lambda finding: parts.index(finding.part)))
 
 
@@ -145,4 +116,4 @@ def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:
     return tuple(told)
 
 
-__all__ = ["Finding", "Judgement", "gate", "with_history"]
+__all__ = ["Finding", "Judgement", "gate"]

@@ -1,4 +1,4 @@
-"""The gate's outputs: JUnit XML, JSON, Markdown, a badge and GitHub annotations."""
+"""The gate's verdict as a sentence, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -8,36 +8,24 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 import msgspec
 
 from attncheck._lib.files import write_whole
-from attncheck._lib.text import inert
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
-from attncheck.gate.cases import GateCase, cases, notable, refuted, sentence
 from attncheck.records.baseline import Baseline
 from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import Result, StatementResult
 
+#: Results listed per verdict; all are counted.
+MOST_LISTED = 1000
 # Maximum number of reasons, and of notes, in a summary; the other outputs contain all.
 _REASONS, _NOTES = 8, 3
 # Characters per line of a summary.
 _LINE = 240
-# GitHub shows at most ten errors per step.
-_ANNOTATED = 10
-_COLOURS = {
-    "consistent": "brightgreen",
-    "violated": "red",
-    "refuted": "orange",
-    "inconclusive": "yellow",
-    "incomplete": "orange",
-}
 # Fields of a listed result in JSON.
 _SHOWN = ("id", "claim", "case", "verdict", "text", "p_values", "effect", "low", "high")
-_TAGS = {"failed": "failure", "error": "error", "skipped": "skipped"}
-# Characters that XML 1.0 forbids.
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # The hash of a case in an id.
 _CASE = re.compile("@[0-9a-f]{12}\\b")
 # Characters with a meaning in Markdown.
@@ -49,88 +37,47 @@ _LINKS = re.compile(r"(?i)(\b(?:https?|ftp)|\bwww)(://|\.)")
 def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> None:
     """Write each output that has a path; `paths` maps names of outputs to paths.
 
-    ``junit`` is JUnit XML with a case per property and layer, and per part of the judgement; ``summary`` Markdown,
-    e.g. for a GitHub step summary; ``json`` has all findings; ``badge`` is in the shields.io endpoint format.
+    ``summary`` is Markdown, e.g. for a GitHub step summary; ``json`` has all findings.
     """
     contents: dict[str, Callable[[Judgement], Iterator[str]]] = {
-        "junit": _junit,
         "summary": _markdown,
         "json": _document,
-        "badge": lambda each: _badge(each.verdict),
     }
     for name, path in paths.items():
         if path is not None:
             _write(path, name, "".join(contents[name](judgement)))
 
 
-def write_unusable(path: Path) -> None:
-    """Write a badge for a run that could not be judged."""
-    _write(path, "badge", "".join(_badge("unusable")))
-
-
 def _write(path: Path, name: str, text: str) -> None:
     write_whole(path, text.encode("utf-8", errors="backslashreplace"), name)
 
 
-def annotation(error: str) -> str:
-    """Return a GitHub annotation of an error that stopped the gate."""
-    return _command("error", "attncheck", inert(error))
+def sentence(judgement: Judgement) -> str:
+    """Return the verdict in a sentence."""
+    run = judgement.run
+    done = sum(run.by_id[id].verdict != Verdict.NOT_EXAMINED for id in run.planned if id in run.by_id)
+    against = "" if judgement.baseline is None else f", compared with {judgement.baseline_path}"
+    verdict = run.scope.beside("consistent" if judgement.first else judgement.verdict)
+    return (
+        f"{verdict}{', NO BASELINE YET' * judgement.first}: {run.manifest.subject}, {done:,} of {len(run.planned):,} "
+        f"planned results examined, false-alarm budget {run.manifest.false_alarm:g}{against}."
+    )
 
 
-def _badge(verdict: str) -> Iterator[str]:
-    colour = _COLOURS.get(verdict, "lightgrey")
-    yield msgspec.json.encode({"schemaVersion": 1, "label": "attncheck", "message": verdict, "color": colour}).decode()
-    yield "\n"
+def notable(run: RunRecord) -> list[Result]:
+    """Return up to `MOST_LISTED` violated, then inconclusive results, the most suspicious first."""
+    found = []
+    for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
+        having = [result for result in run.every if result.verdict == verdict]
+        found += sorted(having, key=lambda each: (each.combined, min(each.p_values, default=1.0), each.id))[
+            :MOST_LISTED
+        ]
+    return found
 
 
-def annotated(judgement: Judgement) -> Iterator[str]:
-    """Iterate over GitHub error annotations, one per reason; if there are too many, the last one counts the rest."""
-    words = "; ".join(f"{word}: {text}" for word, text in judgement.wrong)
-    reasons = [(each.part, each.text) for each in judgement.findings]
-    told = ([("wrong", words)] if words else []) + reasons
-    for part, text in told[:_ANNOTATED] if len(told) <= _ANNOTATED else told[: _ANNOTATED - 1]:
-        yield _command("error", f"attncheck: {part}", text)
-    if len(told) > _ANNOTATED:
-        yield _command("error", "attncheck", f"and {len(told) - _ANNOTATED + 1} more reasons: see the summary")
-    if not told:
-        yield _command("notice", "attncheck", sentence(judgement))
-
-
-def _command(kind: str, title: str, text: str) -> str:
-    """Return a GitHub workflow command in one line."""
-    said = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    name = title.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
-    return f"::{kind} title={name}::{said}"
-
-
-def _junit(judgement: Judgement) -> Iterator[str]:
-    totals, seconds = {outcome: 0 for outcome in ("passed", *_TAGS)}, 0.0
-    for case in cases(judgement):
-        totals[case.outcome] += 1
-        seconds += case.seconds
-    counts = f'tests="{sum(totals.values())}" failures="{totals["failed"]}" errors="{totals["error"]}"'
-    suite = f'<testsuite name="attncheck" {counts} skipped="{totals["skipped"]}" time="{seconds:.3f}"'
-    yield '<?xml version="1.0" encoding="utf-8"?>\n'
-    yield f'<testsuites name="attncheck" {counts} time="{seconds:.3f}">{suite}>\n'
-    for case in cases(judgement):
-        yield _element(case)
-    yield "</testsuite></testsuites>\n"
-
-
-def _element(case: GateCase) -> str:
-    opening = f'<testcase classname={_quoted(case.group)} name={_quoted(case.name)} time="{case.seconds:.3f}"'
-    if case.outcome not in _TAGS:
-        return f"{opening}/>\n"
-    tag = _TAGS[case.outcome]
-    said = f"message={_quoted(case.message)}"
-    if case.verdict:
-        said += f" type={_quoted(case.verdict)}"
-    details = html.escape(_FORBIDDEN.sub("�", case.details), quote=False)
-    return f"{opening}><{tag} {said}>{details}</{tag}></testcase>\n"
-
-
-def _quoted(text: str) -> str:
-    return quoteattr(_FORBIDDEN.sub("�", text))
+def refuted(run: RunRecord) -> list[StatementResult]:
+    """Return the failed statements of attncheck's own theory."""
+    return [each for each in run.theory if each.verdict == Verdict.VIOLATED]
 
 
 def _document(judgement: Judgement) -> Iterator[str]:

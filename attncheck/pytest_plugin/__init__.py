@@ -20,7 +20,7 @@ from attncheck.pytest_plugin import cases, statements
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
 from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship, shipped
 from attncheck.pytest_plugin.reporter import Reporter
-from attncheck.runs.options import RECORD, TIMEOUT, RunOptions
+from attncheck.runs.options import RECORD, TIMEOUT, RunOptions, drawn_seed
 
 if TYPE_CHECKING:
     from attncheck._lib.executors import TaskExecutor
@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(option, metavar=metavar, default=_DEFAULTS[name], help=text)
 
     add("subject", "MODULE:CALLABLE", "simulator to examine (also ATTNCHECK_SUBJECT; default: attncheck's literal one)")
-    add("seed", "N|random|keyed", "run seed, which determines every digit; keyed: derived from the commit (default: 0)")
+    add("seed", "N|random", "run seed, which determines every digit (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: approximate number of draws of all first looks")
@@ -85,18 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config):
         # Set by pytest-xdist on workers only.
         config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
-    elif config.option.attncheck_seed != _DEFAULTS["seed"]:
-        config.option.attncheck_seed = _typed_seed(config.option.attncheck_seed)
-
-
-def _typed_seed(text: str) -> str:
-    from attncheck._lib.commits import seed_typed
-    from attncheck._lib.errors import InputError
-
-    try:
-        return seed_typed(text)
-    except InputError as error:
-        raise pytest.UsageError(str(error)) from None
+    else:
+        config.option.attncheck_seed = drawn_seed(config.option.attncheck_seed)
 
 
 @pytest.hookimpl(optionalhook=True)

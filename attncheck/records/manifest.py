@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from attncheck._lib.arithmetic import in_use
-from attncheck._lib.commits import commit_here
 from attncheck._lib.imports import source_of
 from attncheck._lib.version import __version__
 from attncheck.checks.registered import modules_with
@@ -26,7 +25,6 @@ def made_here(subject: str, planned: Iterable[PlannedResult]) -> dict[str, Any]:
         "versions": installed_versions(),
         "machine": this_machine(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit_here(),
         "source": source_of(subject),
         "checks": list(modules_with(each.item.partition("@")[0] for each in planned)),
     }

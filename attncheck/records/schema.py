@@ -50,8 +50,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 
     ``planned`` lists results on the subject, ``statements`` ids of theory statements, ``fixed`` keys of cases visited
     with any seed. ``baseline`` marks a reduced record. ``draws`` is the budget of first looks with the profile
-    thorough. ``commit`` and ``source``, a digest of the subject's file, may be empty. ``checks`` are the modules of
-    planned checks that are not attncheck's own.
+    thorough. ``source``, a digest of the subject's file, may be empty. ``checks`` are the modules of planned checks
+    that are not attncheck's own.
     """
 
     schema: int
@@ -68,7 +68,6 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     fixed: list[str] = []
     baseline: bool = False
     draws: int | None = None
-    commit: str = ""
     source: str = ""
     checks: list[str] = []
 

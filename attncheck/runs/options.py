@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ class RunOptions:
         """
         usual = RunOptions(record=RECORD)
         return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != getattr(usual, each.name)]
+
+
+def drawn_seed(text: str) -> str:
+    """Return the text of a seed, which is drawn if the text is "random".
+
+    Examples
+    --------
+    >>> drawn_seed("3"), drawn_seed("random").isdecimal()
+    ('3', True)
+    """
+    return str(int.from_bytes(os.urandom(4), "big")) if text == "random" else text
 
 
 def typed(value: Any, kind: Callable[[str], Any]) -> Any:

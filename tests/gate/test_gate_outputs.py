@@ -1,4 +1,4 @@
-"""Gate output as JUnit XML, JSON and Markdown; long records are streamed."""
+"""Gate output as JSON and Markdown; long records are streamed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -29,93 +28,17 @@ MakeSheet = Callable[..., "Sheet"]
 HOSTILE = "<script>alert(1)</script> | `x` **b** ]]> & \x00\x1b[31m \ud7ff\n# heading"
 
 
-def outputs(tmp_path: Path, run: Sheet, base: Sheet, gated: Gated) -> tuple[int, Path, Path, Path]:
+def outputs(tmp_path: Path, run: Sheet, base: Sheet, gated: Gated) -> tuple[int, Path, Path]:
     paths = run.write(tmp_path / "run.jsonl"), base.write(tmp_path / "base.jsonl")
-    junit, summary, document = tmp_path / "a" / "j.xml", tmp_path / "s.md", tmp_path / "g.json"
-    options = ("--junit", str(junit), "--summary", str(summary), "--json", str(document))
-    code, _ = gated(*paths, *options)
-    return code, junit, summary, document
-
-
-# Allowed and required attributes by Jenkins' schema (junit-10.xsd).
-ATTRIBUTES = {
-    "testsuites": ({"name", "time", "tests", "failures", "errors"}, set()),
-    "testsuite": (
-        {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "package"},
-        {"name", "tests", "failures", "errors"},
-    ),
-    "testcase": ({"name", "time", "classname", "group"}, {"name"}),
-    **dict.fromkeys(("failure", "error", "skipped"), ({"type", "message"}, set())),
-}
-CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "error", "skipped"}}
-
-
-def valid(path: Path) -> ElementTree.Element:
-    """Validate a file against the schema, names and counts, and return its one suite."""
-    root = ElementTree.parse(path).getroot()
-    assert root.tag == "testsuites"
-    for element in root.iter():
-        allowed, owed = ATTRIBUTES[element.tag]
-        assert owed <= set(element.keys()) <= allowed
-        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
-    (suite,) = root
-    cases = suite.findall("testcase")
-    counts = {"tests": len(cases), **{f"{tag}s": len(suite.findall(f"*/{tag}")) for tag in ("failure", "error")}}
-    for element in (root, suite):
-        assert {name: int(str(element.get(name))) for name in counts} == counts
-        assert float(str(element.get("time"))) == pytest.approx(sum(float(str(case.get("time"))) for case in cases))
-    assert suite.get("skipped") == str(len(suite.findall("*/skipped")))
-    assert len({(case.get("classname"), case.get("name")) for case in cases}) == len(cases)
-    assert all(len(case) <= 1 for case in cases)
-    return suite
-
-
-def test_junit_has_a_case_for_each_property_and_layer(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    run = make_sheet(RUN_SEED)
-    run.violate("scores.scale")
-    run.causes = ["W_Q: 1.09 times the declared standard deviation"]
-    crashed_item = run.planned[-1].item
-    run.drop(lambda each: each.item == crashed_item)
-    run.excuse("outputs.energy")
-    run.change("scores.law", seconds=0.25)
-    _, junit, _, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
-    suite = valid(junit)
-    items = [case for case in suite if case.get("classname") != "gate"]
-    assert len(items) == len({planned.item for planned in run.planned}) == 3 * 8
-    tags = [(case.get("classname"), child.tag) for case in items for child in case]
-    assert tags.count(("scores", "failure")) == 8
-    assert tags.count(("outputs", "skipped")) == 8
-    assert tags.count(("draws", "error")) == 1
-    assert all("n=" in str(case.get("name")) for case in items if case.get("classname") == "scores")
-    # Results of one item share draws; the longest has their seconds.
-    assert {case.get("time") for case in items if case.get("classname") == "scores"} == {"0.500"}
-    for failure in suite.findall("testcase[@classname='scores']/failure"):
-        assert failure.get("type") == "violated"
-        assert failure.get("message") == f"1 of 2 examined results are violated; cause: {run.causes[0]}"
-        assert f"attncheck replay {tmp_path}/run.jsonl scores.scale@" in str(failure.text)
-    (verdicts,) = suite.findall("testcase[@classname='gate']/failure[@type='violated']")
-    assert str(verdicts.get("message")).endswith(f"8 results are violated: scores.scale; cause: {run.causes[0]}")
-
-
-def test_pools_are_cases_that_pass(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    run = make_sheet(RUN_SEED)
-    for name in ("all", "causal"):
-        item = {"id": f"scores.scale@{name}", "key": f"scores.scale@{name}", "item": f"scores@{name}", "seconds": 3.0}
-        case = {"pool": name, "of": ["a", "b"]}
-        run.results.append(msgspec.structs.replace(run.results[0], case=case, **item))
-    code, junit, _, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
-    assert code == 0
-    suite = valid(junit)
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(7 + 3 * 8 + 2), "0", "0")
-    pool = suite.find("testcase[@name='2 cases together, pool all']")
-    assert pool is not None
-    assert pool.get("time") == "1.500"  # pools share looks, and each has the seconds of all
+    summary, document = tmp_path / "a" / "s.md", tmp_path / "g.json"
+    code, _ = gated(*paths, "--summary", str(summary), "--json", str(document))
+    return code, summary, document
 
 
 def test_json_says_everything(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
     run = make_sheet(RUN_SEED)
     run.violate("scores.scale")
-    code, _, _, document = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
+    code, _, document = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
     found = json.loads(document.read_text(encoding="utf-8"))
     assert found["exit_code"] == code == 1
     assert found["verdict"] == "violated"
@@ -130,7 +53,7 @@ def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gat
     run.violate("scores.scale")
     run.change("scores.scale", diagnosis=["score variance 1.19 [1.10, 1.27] times the declared"])
     run.causes = ["W_Q: 1.09 times the declared standard deviation", "W_K: 1.09 times the declared standard deviation"]
-    _, _, summary, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
+    _, summary, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
     text = summary.read_text(encoding="utf-8").replace("\\", "")
     lines = [line for line in text.splitlines() if line]
     assert lines[:4] == [
@@ -158,7 +81,7 @@ def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, make_sh
     run.closing = False
     run.head["versions"] = {f"library {number}": "1.0" for number in range(50)}
     base.head["versions"] = {f"library {number}": "2.0" for number in range(50)}
-    _, _, summary, document = outputs(tmp_path, run, base, gated)
+    _, summary, document = outputs(tmp_path, run, base, gated)
     text = summary.read_text(encoding="utf-8")
     assert len(json.loads(document.read_text(encoding="utf-8"))["findings"]) == 12
     assert text.count("- **") == 8
@@ -174,10 +97,8 @@ def test_hostile_names_stay_text(tmp_path: Path, gated: Gated, make_sheet: MakeS
     run.head["subject"] = HOSTILE
     run.violate("scores.scale", text=HOSTILE, claim=HOSTILE)
     run.excuse("scores.law", HOSTILE)
-    code, junit, summary, document = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
+    code, summary, document = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
     assert code == 1
-    (failure, *_) = ElementTree.parse(junit).getroot().findall("*/testcase[@classname='scores']/failure")
-    assert "<script>alert(1)</script>" in str(failure.text)
     text = summary.read_text(encoding="utf-8")
     assert "<script" not in text
     assert "\n# heading" not in text
@@ -188,13 +109,13 @@ def test_hostile_names_stay_text(tmp_path: Path, gated: Gated, make_sheet: MakeS
 
 def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
     run, base = (make_sheet(seed).write(tmp_path / f"{seed}.jsonl") for seed in (RUN_SEED, BASELINE_SEED))
-    code, said = gated(run, base, "--junit", str(tmp_path))
+    code, said = gated(run, base, "--summary", str(tmp_path))
     assert code == 2
-    assert f"junit={str(tmp_path)!r}: is a folder" in said
+    assert f"summary={str(tmp_path)!r}: is a folder" in said
 
 
-@pytest.mark.parametrize("option", ["--junit", "--summary", "--json", "--badge"])
-@pytest.mark.parametrize("over", ["run.jsonl", "base.jsonl", "history.jsonl"])
+@pytest.mark.parametrize("option", ["--summary", "--json"])
+@pytest.mark.parametrize("over", ["run.jsonl", "base.jsonl"])
 def test_nothing_is_written_over_what_is_read(
     tmp_path: Path, make_sheet: MakeSheet, capsys: pytest.CaptureFixture[str], option: str, over: str
 ) -> None:
@@ -202,30 +123,13 @@ def test_nothing_is_written_over_what_is_read(
         make_sheet(RUN_SEED).write(tmp_path / "run.jsonl"),
         make_sheet(BASELINE_SEED).write(tmp_path / "base.jsonl"),
     )
-    history = tmp_path / "history.jsonl"
-    history.write_text("somebody's", encoding="utf-8")
-    before = [path.read_bytes() for path in (run, base, history)]
-    line = ["gate", str(run), "--baseline", str(base), "--history", str(history), "--key", "a"]
-    assert main([*line, option, str(tmp_path / "x" / ".." / over)]) == ExitCode.UNUSABLE
-    assert "is also the path of" in capsys.readouterr().err
-    assert [path.read_bytes() for path in (run, base, history)] == before
-
-
-def test_a_badge_and_an_annotation_say_that_nothing_could_be_judged(
-    tmp_path: Path, make_sheet: MakeSheet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, base, badge = (
-        make_sheet(BASELINE_SEED).write(tmp_path / "run.jsonl"),
-        tmp_path / "base.jsonl",
-        tmp_path / "badge.json",
-    )
-    badge.write_text('{"message": "consistent"}', encoding="utf-8")
-    base.write_text("no record", encoding="utf-8")
+    before = [path.read_bytes() for path in (run, base)]
     assert (
-        main(["gate", str(run), "--baseline", str(base), "--annotations", "--badge", str(badge)]) == ExitCode.UNUSABLE
+        main(["gate", str(run), "--baseline", str(base), option, str(tmp_path / "x" / ".." / over)])
+        == ExitCode.UNUSABLE
     )
-    assert json.loads(badge.read_text(encoding="utf-8"))["message"] == "unusable"
-    assert capsys.readouterr().out.startswith("::error title=attncheck::")
+    assert "is also the path of" in capsys.readouterr().err
+    assert [path.read_bytes() for path in (run, base)] == before
 
 
 def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:

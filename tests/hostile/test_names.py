@@ -8,11 +8,8 @@ import unicodedata
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
-
-from attncheck._lib.text import inert
 
 from .conftest import Runs, sealed
 
@@ -28,16 +25,15 @@ TEXTS = {
     "page": "</td></table><script>alert(1)</script><img src=x onerror=alert(2)>\"' onmouseover='alert(3)",
     "markup": "[/red] [link=https://example.org]click[/link] [bold]b[/bold] :boom:",
     "markdown": "\n# heading\n| a | b |\n[click](https://example.org) https://example.org www.example.org <b>b</b> `x`",
-    "xml": "]]></failure><testcase name='forged'/>\x00\x0b\ufffe",
+    "xml": "]]></failure><testcase name='forged'/>\x00\x0b",
 }
-OWN = re.compile(r"::(error|notice) title=attncheck[^:]*::")
 TEXT_FIELDS = ("reason", "text", "hint", "illustration", "claim")
 
 
 def with_texts(path: Path, text: str) -> None:
     """Replace every name and text of a record, and violate its first results; make the hashes anew."""
     first, *results, last = map(json.loads, path.read_bytes().splitlines())
-    first |= {"subject": text, "versions": {text: text}, "machine": {text: text}, "commit": text}
+    first |= {"subject": text, "versions": {text: text}, "machine": {text: text}}
     first["planned"] += [{"id": text, "item": f"{text}@{text}", "check": text}]
     for number, result in enumerate(results):
         result |= dict.fromkeys(TEXT_FIELDS, text) | {"diagnosis": [text]}
@@ -58,26 +54,21 @@ def steering(text: str) -> set[str]:
     return {char for char, kind in kinds.items() if kind[0] in ("Cc", "Zl", "Zp") or kind[1] in turning}
 
 
-def check_terminal(output: str, annotations: int = 0) -> None:
-    """Check that nothing steers a terminal or a GitHub workflow, but the given number of attncheck's annotations."""
+def check_terminal(output: str) -> None:
+    """Check that nothing steers a terminal or a GitHub workflow."""
     assert not steering(output)
     assert "##[" not in output
-    commands = [line for line in output.split("\n") if line.strip().startswith("::")]
-    assert len(commands) == annotations
-    assert all(OWN.match(line) for line in commands)
+    assert not [line for line in output.split("\n") if line.strip().startswith("::")]
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
     with_texts(Path("whole.jsonl"), text)
-    files = ["--junit", "junit.xml", "--summary", "summary.md", "--json", "gate.json"]
+    files = ["--summary", "summary.md", "--json", "gate.json"]
     code, said = runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", *files)
     assert code == 1
     check_terminal(said)
-    code, said = runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", "--annotations")
-    findings = json.loads(Path("gate.json").read_text("utf-8"))
-    check_terminal(said, min(10, len(findings["findings"]) + 1))
-    _check_files()
+    _check_summary()
     id = json.loads(Path("whole.jsonl").read_bytes().splitlines()[1])["id"]
     for arguments in (
         ["report", "whole.jsonl", "--baseline", "baseline.jsonl", "--out", "page.html"],
@@ -88,11 +79,7 @@ def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
     _check_page(Path("page.html").read_text("utf-8"))
 
 
-def _check_files() -> None:
-    junit = Path("junit.xml").read_text("utf-8")
-    suite = ElementTree.fromstring(junit)
-    assert not [case for case in suite.iter("testcase") if case.get("name") == "forged"]
-    assert not steering(junit)
+def _check_summary() -> None:
     summary = Path("summary.md").read_text("utf-8")
     # GitHub reads no Markdown within the block of the command, and escapes leave no tag there.
     outside = re.sub(r"<pre>[^<>\n]*</pre>", "", summary.partition("\n")[2])
@@ -142,10 +129,10 @@ def test_texts_of_a_layer_and_a_table_are_inert(text: str, runs: Runs) -> None:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_arguments_are_inert(text: str, runs: Runs) -> None:
-    for arguments in (["gate", text, "--baseline", "b", "--annotations"], ["explain", text], [text]):
+    for arguments in (["gate", text, "--baseline", "b"], ["explain", text], [text]):
         code, said = runs(*arguments)
         assert code == 2
-        check_terminal(said, "--annotations" in arguments and inert(text) == text)
+        check_terminal(said)
 
 
 def test_a_forged_annotation_is_noticed() -> None:

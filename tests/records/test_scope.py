@@ -11,7 +11,7 @@ import attncheck as ac
 from attncheck import faults
 from attncheck.checks.registry import CHECKS
 from attncheck.gate import gate
-from attncheck.gate.cases import sentence
+from attncheck.gate.outputs import sentence
 from attncheck.records.run_record import read_record
 from attncheck.records.scope import FEWEST_LAWS, Scope
 from attncheck.report.headline import headline
