@@ -22,7 +22,7 @@ def gate(
     run
         Record of the run.
     baseline
-        Baseline written by --write-baseline, or any record. If it does not exist, the gate fails and writes
+        Record of an earlier run, which --write-baseline copies. If it does not exist, the gate fails and writes
         BASELINE.candidate.
     summary
         Write a Markdown summary to this path.
@@ -31,7 +31,7 @@ def gate(
     false_alarm
         Probability of reporting drift if nothing changed; default: the budget of the run.
     write_baseline
-        Make the run the baseline if it passes by itself, without comparison. The suffix .xz compresses it.
+        Make the run the baseline if it passes by itself, without comparison. The suffix .gz compresses it.
     """
     from attncheck._lib.files import check_writable, refuse_same
     from attncheck.gate import gate as judge

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import shlex
 from pathlib import Path
 
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.files import write_whole
 from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate.judge import judge_against, judge_run, notes_on
-from attncheck.records.baseline import Baseline, read_baseline, write_baseline
 from attncheck.records.run_record import RunRecord, read_record
 from attncheck.records.tallies import tallied
 from attncheck.records.text import replay_command
@@ -27,7 +28,7 @@ class Judgement:
     """
 
     run: RunRecord
-    baseline: Baseline | None
+    baseline: RunRecord | None
     baseline_path: Path
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -53,7 +54,7 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     run : Path
         The record of the run.
     baseline : Path
-        A complete record or a reduced baseline. If missing, the run does not pass, but may become a candidate.
+        A committed record (``.jsonl`` or ``.jsonl.gz``). If missing, the run does not pass, but may become a candidate.
     false_alarm : float, optional
         Probability of reporting drift if nothing changed; by default the run's budget.
     write : bool
@@ -76,7 +77,9 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
         first = not write and not findings
         finding, note = _written(run, baseline, write, wrong=bool(findings))
         return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, _wrong(ours), first=first)
-    theirs = read_baseline(baseline)
+    theirs = read_record(baseline, "baseline")
+    if not theirs.examined_by_id:
+        raise InputError(f"baseline={baseline}: has no examined result; make the baseline again")
     findings += judge_against(ours, theirs, level)
     return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), _wrong(ours))
 
@@ -92,11 +95,13 @@ def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tu
     if wrong:
         return (Finding("completeness", "incomplete", f"{lacking}this run cannot become a baseline"),), ()
     target = baseline if accepted else baseline.with_name(f"{baseline.name}.candidate")
-    size = f"{write_baseline(run, target) / 1000:.1f} kB"
+    content = run.read_bytes()
+    compressed = ".gz" in baseline.suffixes and ".gz" not in run.suffixes
+    write_whole(target, gzip.compress(content, mtime=0) if compressed else content, "baseline")
     if accepted:
-        return (), (f"{target} is now the baseline ({size})",)
+        return (), (f"{target} is now the baseline",)
     command = shlex.join(["attncheck", "gate", str(run), "--baseline", str(baseline), "--write-baseline"])
-    text = f"{lacking}accept this run with: {command} (or rename {target}, {size})"
+    text = f"{lacking}accept this run with: {command} (or rename {target})"
     return (Finding("completeness", "incomplete", text),), ()
 
 

@@ -11,8 +11,8 @@ from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records import drift
-from attncheck.records.baseline import Baseline
 from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import Result, of_pool
 
 # Maximum number of names in a sentence.
 _LISTED = 3
@@ -30,7 +30,7 @@ def judge_run(run: RunRecord) -> Iterator[Finding]:
         yield Finding("completeness", "incomplete", text)
 
 
-def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Iterator[Finding]:
+def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> Iterator[Finding]:
     """Iterate over the losses and changes of a run compared with its baseline."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
@@ -46,7 +46,7 @@ def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Ite
         yield from _weaker(run, baseline)
 
 
-def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
+def _weaker(run: RunRecord, baseline: RunRecord) -> Iterator[Finding]:
     """Iterate over losses of sensitivity; checks with the same loss make one finding."""
     alike: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in drift.by_check(drift.weaker(run, baseline)).values():
@@ -57,7 +57,7 @@ def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
         yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(list(items.values()))}")
 
 
-def notes_on(run: RunRecord, baseline: Baseline) -> Iterator[str]:
+def notes_on(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     """Iterate over differences from the baseline that do not affect the verdict."""
     for name in ("seed", "false_alarm"):
         before, now = getattr(baseline.manifest, name), getattr(run.manifest, name)
@@ -71,14 +71,14 @@ def notes_on(run: RunRecord, baseline: Baseline) -> Iterator[str]:
     if versions:
         yield "versions differ: " + ", ".join(versions)
     examined = {each.check for each in run.results if each.verdict != Verdict.NOT_EXAMINED}
-    new = sorted(examined - {each.check for each in baseline.single})
+    new = sorted(examined - {each.check for each in _single(baseline)})
     if new:
         yield f"not in the baseline: {_list(new)}; {_RENEW} to keep it"
-    if baseline.violated:
+    if baseline.count(Verdict.VIOLATED):
         yield "the baseline has violated results; their effects were not compared"
 
 
-def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
+def _missing(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     if run.manifest.subject != baseline.manifest.subject:
         yield f"{run.manifest.subject} was examined, the baseline is of {baseline.manifest.subject}"
     if baseline.closing is None or baseline.closing.verdict == "incomplete":
@@ -91,14 +91,19 @@ def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
         yield f"profile={run.manifest.profile}: the baseline has the profile {baseline.manifest.profile}; {remedy}"
 
 
-def _comparable(run: RunRecord, baseline: Baseline) -> bool:
+def _single(baseline: RunRecord) -> list[Result]:
+    """Return the examined results of a baseline on single cases."""
+    return [result for result in baseline.examined_by_id.values() if not of_pool(result)]
+
+
+def _comparable(run: RunRecord, baseline: RunRecord) -> bool:
     """Return whether both runs have the same profile, and so the same cases and sample sizes."""
     return run.manifest.profile == baseline.manifest.profile
 
 
-def _missing_layers(run: RunRecord, baseline: Baseline) -> Iterator[str]:
+def _missing_layers(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     """Iterate over texts on properties planned on fewer cases than in the baseline, grouped by numbers of cases."""
-    planned, examined = set(run.planned.values()), {each.item for each in baseline.single}
+    planned, examined = set(run.planned.values()), {each.item for each in _single(baseline)}
     fixed = set(baseline.manifest.fixed)
     owed = {item for item in examined if item.partition("@")[2] in fixed}
     now, before, lasting, kept = map(_by_property, (planned, examined, owed, owed & planned))
@@ -114,9 +119,9 @@ def _missing_layers(run: RunRecord, baseline: Baseline) -> Iterator[str]:
         yield f"{'property' if len(names) == 1 else 'properties'} {_list(names)}: {what}"
 
 
-def _missing_results(run: RunRecord, baseline: Baseline) -> Iterator[str]:
+def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     planned = _by_property(set(run.planned.values()))
-    gone = {each.check for each in baseline.single} - {id.partition("@")[0] for id in run.planned}
+    gone = {each.check for each in _single(baseline)} - {id.partition("@")[0] for id in run.planned}
     names = sorted(check for check in gone if planned[check.partition(".")[0]])
     if names:
         yield f"{_number(len(names), 'check')} of the baseline not planned: {_list(names)}"

@@ -14,7 +14,6 @@ import msgspec
 from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
-from attncheck.records.baseline import Baseline
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, StatementResult
 
@@ -91,7 +90,7 @@ def _document(judgement: Judgement) -> Iterator[str]:
         "notes": list(judgement.notes),
         "wrong": [{"word": word, "text": text} for word, text in judgement.wrong],
         "run": _run(run),
-        "baseline": None if baseline is None else _origin(baseline, len(baseline.single)),
+        "baseline": None if baseline is None else _origin(baseline, _examined(baseline)),
         "claims": _claims(run),
         "results": results,
         "theory": [msgspec.to_builtins(line) for line in refuted(run)],
@@ -108,17 +107,20 @@ def _claims(run: RunRecord) -> dict[str, dict[str, int]]:
 
 
 def _run(run: RunRecord) -> dict[str, object]:
-    examined = {result.id for result in run.every if result.verdict != Verdict.NOT_EXAMINED}
-    single = examined - {pool.id for pool in run.pools}
-    return _origin(run, len(single)) | {
+    return _origin(run, _examined(run)) | {
         "planned": len(run.planned),
         "reported": len(run.every),
-        "examined": len(examined & run.planned.keys()),
+        "examined": len(run.examined_by_id.keys() & run.planned.keys()),
         "digest": run.digest or None,
     }
 
 
-def _origin(record: RunRecord | Baseline, examined: int) -> dict[str, object]:
+def _examined(record: RunRecord) -> int:
+    """Return the number of examined results on single cases."""
+    return len(record.examined_by_id.keys() - {pool.id for pool in record.pools})
+
+
+def _origin(record: RunRecord, examined: int) -> dict[str, object]:
     head = {name: getattr(record.manifest, name) for name in ("subject", "seed", "profile", "false_alarm", "versions")}
     closing = record.closing
     return {

@@ -11,7 +11,6 @@ from scipy.special import ndtr, ndtri
 
 from attncheck.evidence.family import CONFIDENCE
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.baseline import Baseline, BaselineResult
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 
@@ -32,15 +31,15 @@ class Change:
     p_value: float = 0.0
 
 
-def common(run: RunRecord, baseline: Baseline) -> Iterator[tuple[BaselineResult, Result]]:
+def common(run: RunRecord, baseline: RunRecord) -> Iterator[tuple[Result, Result]]:
     """Iterate over pairs of results that both runs examined; pools must have the same cases."""
-    for id, before in baseline.results.items():
-        now = run.by_id.get(id)
-        if now is not None and now.verdict != Verdict.NOT_EXAMINED and before.of == tuple(now.case.get("of", ())):
+    for id, before in baseline.examined_by_id.items():
+        now = run.examined_by_id.get(id)
+        if now is not None and before.case.get("of") == now.case.get("of"):
             yield before, now
 
 
-def moved(run: RunRecord, baseline: Baseline, false_alarm: float) -> list[Change]:
+def moved(run: RunRecord, baseline: RunRecord, false_alarm: float) -> list[Change]:
     """Return the effects that differ significantly, the most significant first.
 
     A two-sided normal test compares the effects of results that are consistent in both runs. Standard errors come from
@@ -63,7 +62,7 @@ def moved(run: RunRecord, baseline: Baseline, false_alarm: float) -> list[Change
     return sorted(changes, key=lambda change: (change.p_value, change.result.check, change.result.item))
 
 
-def shift(before: BaselineResult, now: Result) -> float | None:
+def shift(before: Result, now: Result) -> float | None:
     """Return the p-value of the difference of two effects; None if one of them, or its interval, is missing."""
     numbers = [before.effect, before.low, before.high, now.effect, now.low, now.high]
     then, low, high, effect, now_low, now_high = (math.nan if each is None else each for each in numbers)
@@ -77,13 +76,13 @@ def shift(before: BaselineResult, now: Result) -> float | None:
     return 0.0 if effect != then else 1.0
 
 
-def weaker(run: RunRecord, baseline: Baseline) -> list[Change]:
+def weaker(run: RunRecord, baseline: RunRecord) -> list[Change]:
     """Return results that became less sensitive by more than `SLACK`, in minimum detectable effect, size or power."""
     found = [change for pair in common(run, baseline) if (change := _weaker(*pair)) is not None]
     return sorted(found, key=lambda change: (change.result.check, change.result.item))
 
 
-def _weaker(before: BaselineResult, now: Result) -> Change | None:
+def _weaker(before: Result, now: Result) -> Change | None:
     if _distance(now) > (1.0 + SLACK) * _distance(before):
         numbers = (math.nan if each is None else each for each in (before.mde, now.mde))
         return Change("minimum detectable effect", now, *numbers)
@@ -94,19 +93,19 @@ def _weaker(before: BaselineResult, now: Result) -> Change | None:
     return None
 
 
-def _distance(result: BaselineResult | Result) -> float:
+def _distance(result: Result) -> float:
     """Return the distance of the minimum detectable effect from the null; infinite if nothing is detectable."""
     if result.mde is None or result.null_effect is None:
         return math.inf
     return abs(result.mde - result.null_effect)
 
 
-def unexamined(run: RunRecord, baseline: Baseline) -> list[Result]:
+def unexamined(run: RunRecord, baseline: RunRecord) -> list[Result]:
     """Return results that the baseline examined and the run did not."""
     same = (
         now
-        for id, before in baseline.results.items()
-        if (now := run.by_id.get(id)) is not None and before.of == tuple(now.case.get("of", ()))
+        for id, before in baseline.examined_by_id.items()
+        if (now := run.by_id.get(id)) is not None and before.case.get("of") == now.case.get("of")
     )
     return sorted((now for now in same if now.verdict == Verdict.NOT_EXAMINED), key=lambda now: (now.check, now.item))
 

@@ -63,6 +63,11 @@ class RunRecord:
         return {result.id: result for result in reversed(self.every)}
 
     @cached_property
+    def examined_by_id(self) -> dict[str, Result]:
+        """Examined results and pools by id."""
+        return {id: result for id, result in self.by_id.items() if result.verdict != Verdict.NOT_EXAMINED}
+
+    @cached_property
     def planned(self) -> dict[str, str]:
         """The test item of each planned result on a single case, by id of the result."""
         return {each.id: each.item for each in self.manifest.planned}
@@ -125,9 +130,9 @@ class RunRecord:
             raise InputError(f"record={self.path}: its digest is not that of its results; make the record again")
 
 
-def read_record(path: Path) -> RunRecord:
-    """Read a record; raise `InputError` if it cannot be read, was edited, or has an invalid line."""
-    lines = read(path)
+def read_record(path: Path, what: str = "record") -> RunRecord:
+    """Read a record; raise `InputError`, which calls it `what`, if it cannot be read, was edited, or is invalid."""
+    lines = read(path, what=what)
     manifest: Manifest = next(lines)
     results: list[Result] = []
     pools: list[Result] = []

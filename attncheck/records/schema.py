@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
 import hashlib
 import io
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +28,7 @@ SCHEMA = 5
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line", "pass a record that attncheck wrote"
 # First bytes of a compressed record.
-_XZ = b"\xfd7zXZ\0"
+_GZIP = b"\x1f\x8b"
 # First bytes of a record.
 _OPENING = b'{"type":"manifest"'
 # More bytes than any file has.
@@ -49,9 +51,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
     ``planned`` lists results on the subject, ``statements`` ids of theory statements, ``fixed`` keys of cases visited
-    with any seed. ``baseline`` marks a reduced record. ``draws`` is the budget of first looks with the profile
-    thorough. ``source``, a digest of the subject's file, may be empty. ``checks`` are the modules of planned checks
-    that are not attncheck's own.
+    with any seed. ``draws`` is the budget of first looks with the profile thorough. ``source``, a digest of the
+    subject's file, may be empty. ``checks`` are the modules of planned checks that are not attncheck's own.
     """
 
     schema: int
@@ -66,7 +67,6 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     machine: dict[str, str] = {}
     started: str = ""
     fixed: list[str] = []
-    baseline: bool = False
     draws: int | None = None
     source: str = ""
     checks: list[str] = []
@@ -190,7 +190,6 @@ def of_pool(result: Result) -> bool:
 class _SchemaHead(msgspec.Struct):
     type: Any = None
     schema: Any = None
-    baseline: Any = False
 
 
 def line_digest(line: Result | StatementResult) -> bytes:
@@ -213,17 +212,18 @@ def run_digest(results: Iterable[Result | StatementResult]) -> str:
     return hashlib.sha256(b"".join(sorted(map(line_digest, results)))).hexdigest()[:16]
 
 
-def read(path: Path, lines: Any = Line, baseline: bool = False) -> Iterator[Any]:
+def read(path: Path, lines: Any = Line, what: str = "record") -> Iterator[Any]:
     """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
-    `lines` is the union of tagged structs to read them as. With `baseline`, a (compressed) baseline is accepted too.
+    The file may be compressed by gzip. `lines` is the union of tagged structs to read them as; errors call the file
+    `what`.
 
     Raises
     ------
     InputError
         If the file is missing, has no complete manifest, another schema or a broken line, or was edited.
     """
-    source = _Source(path, "baseline" if baseline else "record")
+    source = _Source(path, what)
     decoder = msgspec.json.Decoder(lines)
     content = hashlib.sha256()
     ended = False
@@ -250,7 +250,7 @@ def read(path: Path, lines: Any = Line, baseline: bool = False) -> Iterator[Any]
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """A file to read as a record or baseline, named in errors."""
+    """A file to read as a record, named in errors."""
 
     path: Path
     what: str
@@ -264,15 +264,13 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
     """Open a record, which may be compressed; return the file and the maximum number of bytes to read from it."""
     try:
         with open(source.path, "rb") as file:
-            if not file.peek(len(_XZ)).startswith(_XZ):
+            if not file.peek(len(_GZIP)).startswith(_GZIP):
                 yield file, _ENDLESS
                 return
-            import lzma  # lzma is missing in some builds of Python
-
             try:
-                with lzma.open(file) as inside:
+                with gzip.open(file) as inside:
                     yield cast("io.BufferedReader", inside), most_content(source.path)
-            except (lzma.LZMAError, EOFError, MemoryError) as error:  # a header may request any amount of memory
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise source.error(f"is truncated or damaged ({str(error).rstrip('.')})") from None
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})", "pass the path of a run record") from None
@@ -298,7 +296,7 @@ def _lines(source: _Source, file: io.BufferedReader, most: int) -> Iterator[byte
 
 
 def _check_head(source: _Source, first: bytes) -> None:
-    """Reject a first line that is not a manifest of this schema, or an unwanted baseline."""
+    """Reject a first line that is not a manifest of this schema."""
     head = _SchemaHead()
     if first.endswith(b"\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -311,8 +309,6 @@ def _check_head(source: _Source, first: bytes) -> None:
         # Only larger integers can be later versions.
         remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else ""
         raise source.error(f"has schema {head.schema!r}, this version reads {SCHEMA}", remedy)
-    if head.baseline and source.what != "baseline":
-        raise source.error("is a baseline, not a complete record", "pass the record of a run")
 
 
 def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:

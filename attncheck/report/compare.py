@@ -7,7 +7,6 @@ import hashlib
 import heapq
 from functools import cached_property
 
-from attncheck.records.baseline import Baseline, BaselineResult
 from attncheck.records.drift import common, moved, shift
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
@@ -21,13 +20,13 @@ LISTED, DRAWN = 12, 400
 class PairedResult:
     """A result that both runs examined."""
 
-    before: BaselineResult
+    before: Result
     after: Result
 
     @property
     def flipped(self) -> bool:
         """Whether the verdict changed."""
-        return str(self.before.verdict) != self.after.verdict
+        return self.before.verdict != self.after.verdict
 
     @property
     def p_value(self) -> float | None:
@@ -38,7 +37,7 @@ class PairedResult:
     def earlier(self) -> str:
         """The effect in the baseline, with the half-width of its interval."""
         if self.before.effect is None:
-            return "not kept"
+            return "none"
         return f"{self.before.effect:.4g} ± {0.5 * ((self.before.high or 0.0) - (self.before.low or 0.0)):.2g}"
 
     @property
@@ -56,7 +55,7 @@ class RunComparison:
     ``only_before`` and ``only_after`` count the results that only one run has.
     """
 
-    baseline: Baseline
+    baseline: RunRecord
     pairs: tuple[PairedResult, ...]
     moved: frozenset[str]
     only_before: int
@@ -80,12 +79,12 @@ class RunComparison:
         return [point for _, point in heapq.nlargest(DRAWN, points)]
 
 
-def compare(run: RunRecord, baseline: Baseline) -> RunComparison:
+def compare(run: RunRecord, baseline: RunRecord) -> RunComparison:
     """Compare a run with its baseline at the run's false-alarm budget."""
     pairs = tuple(PairedResult(*pair) for pair in common(run, baseline))
     changed = frozenset(change.result.id for change in moved(run, baseline, run.manifest.false_alarm))
     examined = sum(bool(result.p_values) for result in run.every)
-    return RunComparison(baseline, pairs, changed, len(baseline.results) - len(pairs), examined - len(pairs))
+    return RunComparison(baseline, pairs, changed, len(baseline.examined_by_id) - len(pairs), examined - len(pairs))
 
 
 def _lot(id: str) -> int:

@@ -13,7 +13,6 @@ from attncheck._lib.files import write_whole
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import allowed, expected
 from attncheck.layers.names import layer_name
-from attncheck.records.baseline import read_baseline
 from attncheck.records.run_record import read_record
 from attncheck.records.text import interval, reads, telling
 from attncheck.report.compare import compare
@@ -26,7 +25,7 @@ def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, powe
     """Render a record; see `attncheck.report.render_report`."""
     chosen = load(recipe)
     found = read_record(Path(run))
-    comparison = None if baseline is None else compare(found, read_baseline(Path(baseline)))
+    comparison = None if baseline is None else compare(found, read_record(Path(baseline), "baseline"))
     view = RunView(
         found,
         chosen,

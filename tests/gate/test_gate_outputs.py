@@ -133,7 +133,7 @@ def test_nothing_is_written_over_what_is_read(
 
 
 def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    """Twice the lines of the largest plan take at most 1.5 times the text of both records."""
+    """Twice the lines of the largest plan, and as many in a whole baseline, take at most twice the text of both."""
     short = [make_sheet(seed).write(tmp_path / f"short {seed}.jsonl") for seed in (RUN_SEED, BASELINE_SEED)]
     assert gated(*short)[0] == 0  # with all imports of the gate
     layers = [AttentionLayer(width=1 + index % 100, seq_len=1 + index // 100) for index in range(1_500)]
@@ -149,4 +149,4 @@ def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Ga
     finally:
         tracemalloc.stop()
     assert code == 0
-    assert peak < 1.5 * sum(path.stat().st_size for path in paths)
+    assert peak < 2.0 * sum(path.stat().st_size for path in paths)
