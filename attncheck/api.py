@@ -30,18 +30,15 @@ from attncheck.models.inspection import inspect
 from attncheck.models.result import ModelInspection
 from attncheck.runs.check import CheckReport, check
 from attncheck.scaling.result import Widths
-from attncheck.simulators.by_head import HeadDraw, simulate_heads
 from attncheck.simulators.tangent import TangentDraws
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel
 from attncheck.theory.limits.law import LimitLaw
-from attncheck.theory.limits.long import condensed, distance_from_uniform, inverse_participation
 from attncheck.theory.limits.programs import ProgramLimit
-from attncheck.theory.limits.tangent import TangentLimit, infinite_heads_tangent
+from attncheck.theory.limits.tangent import infinite_heads_tangent
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.law import Distance, FiniteWidthLaw, finite_width_law
 from attncheck.theory.rates.rate import Rate, rate
-from attncheck.theory.rates.tangent import TangentGap, tangent_gap
 from attncheck.theory.stacks.law import StackLaw
 
 __all__ = [
@@ -51,7 +48,6 @@ __all__ = [
     "Distance",
     "Draws",
     "FiniteWidthLaw",
-    "HeadDraw",
     "InputError",
     "Inspection",
     "InspectionComparison",
@@ -64,17 +60,13 @@ __all__ = [
     "StackDraws",
     "StackLaw",
     "TangentDraws",
-    "TangentGap",
-    "TangentLimit",
     "Widths",
     "check",
     "clip",
     "compare",
-    "condensed",
     "cos",
     "declared",
     "distance",
-    "distance_from_uniform",
     "erf",
     "finite_width_law",
     "gaussian",
@@ -83,7 +75,6 @@ __all__ = [
     "infinite_heads_kernel",
     "infinite_heads_tangent",
     "inspect",
-    "inverse_participation",
     "leaky_relu",
     "limit",
     "monomial",
@@ -92,9 +83,7 @@ __all__ = [
     "sigmoid",
     "simulate",
     "simulate_chunks",
-    "simulate_heads",
     "sin",
-    "tangent_gap",
     "tangent_kernel",
     "tanh",
     "widths",

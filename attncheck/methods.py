@@ -23,7 +23,6 @@ from attncheck.simulators.finite import FINITE, WorkOf, collapsed_layer, head_en
 from attncheck.simulators.tangent import TangentDraws, tangent_work
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
-from attncheck.theory.limits.tangent import tangent_limit_work
 from attncheck.theory.stacks.recursion import draw_limit_stack, limit_entries
 
 _Drawn = TypeVar("_Drawn", bound=Batch)
@@ -210,13 +209,14 @@ def drawn_blocks(
     return blocks(work, size, root_of(seed), first)
 
 
-def _check_fits(work: DrawPlan[Any], memory: int, coordinates: int, what: str, cheapest: str) -> None:
+def _check_fits(work: DrawPlan[Any], memory: int, coordinates: int, what: str, cheapest: str | None = None) -> None:
     """Raise `InputError` if one draw needs more than the allowed memory."""
     needed = 8 * (work.entries + work.shared)
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
         remedies = ["raise memory"]
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
-        remedies += [f'use method="{cheapest}"'] * (not what.startswith(cheapest))
+        if cheapest is not None and not what.startswith(cheapest):
+            remedies += [f'use method="{cheapest}"']
         remedies += ["use a smaller width, or fewer heads or positions"] * (len(remedies) == 1)
         refuse("memory", memory, f"is too little for one {what}, which takes {needed} bytes", ", or ".join(remedies))
 
@@ -225,7 +225,6 @@ def tangent_kernel(
     layer: AttentionLayer,
     size: int,
     seed: int | np.random.SeedSequence = 0,
-    method: Literal["direct", "collapsed", "limit"] = "collapsed",
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
 ) -> TangentDraws:
@@ -233,7 +232,7 @@ def tangent_kernel(
 
     The parameters θ are standard normal; each matrix entry is a parameter times σ/√fan-in of its matrix. With scores
     divided by √n and finitely many heads the kernel remains random at infinite width, and W^Q and W^K couple neurons;
-    `TangentLimit` gives its mean, the limit for infinitely many heads.
+    `infinite_heads_tangent` gives its mean, the limit for infinitely many heads. Draws multiply literal matrices.
 
     Parameters
     ----------
@@ -243,9 +242,6 @@ def tangent_kernel(
         Number of independent draws.
     seed : int or numpy.random.SeedSequence
         The same seed gives the same digits.
-    method : {"direct", "collapsed", "limit"}
-        "direct" multiplies gradients over all entries; "collapsed" has exactly the same law without matrices; "limit"
-        is the infinite-width law.
     coordinates : int
         Number of output neurons; at most the width.
     memory : int
@@ -260,8 +256,7 @@ def tangent_kernel(
     Raises
     ------
     InputError
-        If a number is out of range, the method is unknown, the layer has rotary positions, or one draw needs more than
-        `memory`.
+        If a number is out of range, the layer has rotary positions, or one draw needs more than `memory`.
 
     Examples
     --------
@@ -272,9 +267,7 @@ def tangent_kernel(
     check_layer(layer)
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     coordinates = check_whole("coordinates", coordinates, 1, "pass the number of output neurons")
-    check_choice("method", method, ("direct", "collapsed", "limit"))
-    if method != "limit":
-        check_coordinates(coordinates, layer.width)
-    work = tangent_limit_work(layer, coordinates) if method == "limit" else tangent_work(layer, method, coordinates)
-    _check_fits(work, memory, coordinates, f"{method} tangent kernel", "limit" if method == "limit" else "collapsed")
+    check_coordinates(coordinates, layer.width)
+    work = tangent_work(layer, coordinates)
+    _check_fits(work, memory, coordinates, "tangent kernel")
     return next(chunks(work, size, size, root_of(seed)))

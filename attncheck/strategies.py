@@ -233,8 +233,6 @@ def program_cases(
 
 # Each linear attention layer cubes the scale of its stream; deeper stacks overflow float64.
 _DEEPEST_LINEAR = 3
-# Larger scores make softmax select one key, so the 1/n rate appears only at widths in the thousands.
-_LARGEST_SCORE = 2.0
 
 
 @st.composite
@@ -244,7 +242,6 @@ def stacks(
     min_depth: int = 1,
     max_depth: int = 4,
     max_entries: int = DIRECT_ENTRIES,
-    regular: bool = False,
     blocks: bool = False,
 ) -> AttentionStack:
     """Draw stacks that repeat one attention layer, each time with any activation before it.
@@ -255,9 +252,6 @@ def stacks(
         Bounds on the depth; stacks of linear attention have at most 3 layers, or `min_depth` if larger.
     max_entries : int
         Maximum weight entries of one literal draw of one layer, including its perceptron.
-    regular : bool
-        Draw only stacks expected to approach their limit as 1/n at moderate widths: full heads, 1/√n scaling,
-        softmax or sigmoid, and σ_Q σ_K σ² at most 2 with σ² = Var(h + e).
     blocks : bool
         Whether to include norms before attention and after sums, and perceptrons, at random; the paper's layers
         have none.
@@ -279,12 +273,6 @@ def stacks(
     least = check_whole("min_depth", min_depth, 1, "pass the fewest layers a stack may have")
     deepest = check_whole("max_depth", max_depth, least, "pass the most layers a stack may have")
     layer = draw(layers(max_entries=max_entries))
-    if regular:
-        bounded = layer.attention_map if layer.map.traits.bounded else "softmax"
-        changes = {"head_dim": None, "score_scaling": "1/sqrt(n)", "attention_map": bounded, "tied_query_key": False}
-        layer = layer.replace(**changes)
-        if layer.query_std * layer.key_std * layer.inputs.hidden_std**2 > _LARGEST_SCORE:
-            layer = layer.replace(query_std=1.0, key_std=1.0, input_std=1.0, position_std=min(1.0, layer.position_std))
     if layer.map == Linear():
         deepest = max(least, min(deepest, _DEEPEST_LINEAR))
     depth = draw(st.integers(least, deepest))

@@ -15,7 +15,7 @@ from attncheck.runs.options import count, drawn_seed, typed
 
 ProfileName = Literal["smoke", "default", "thorough"]
 Template = Literal["numpy", "torch", "flax", "keras"]
-PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5", "tangent", "norms", "weights", "long", "boundaries"]
+PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5"]
 #: An option with the short form ``-o``.
 Out = Parameter(name=["--out", "-o"])
 #: A flag with the short form ``-v``.

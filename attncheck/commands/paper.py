@@ -23,7 +23,7 @@ def paper(
     figure
         Figures of the paper; default: all.
     out
-        Folder for figures, numbers and an HTML page. An interrupted run continues where it stopped.
+        Folder for numbers and an HTML page of all figures. An interrupted run continues where it stopped.
     scale
         Fraction of the published draws, at least 0.001; 0.01 for a quick look.
     seed
@@ -35,7 +35,7 @@ def paper(
     """
     from attncheck._lib.executor_spec import spec_of
     from attncheck._lib.progress import progress_bar
-    from attncheck.paper.publish import NUMBERS, PAGE, publish
+    from attncheck.paper.page import write_pages
     from attncheck.paper.run import manifest_of, names_of, settle_all
 
     names, manifest = names_of(list(figure) or "all"), manifest_of(seed, scale)
@@ -48,8 +48,6 @@ def paper(
             progress.update(task, completed=done, total=total, description=name)
 
         data = settle_all(names, folder, manifest, spec, told)
-    written = publish(names, folder, data, manifest)
-    for path in written:
-        if path.name in (NUMBERS, PAGE) or path.suffix == ".svg":
-            print(path)
+    for path in write_pages(names, folder, data, manifest):
+        print(path)
     return ExitCode.CONSISTENT

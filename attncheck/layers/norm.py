@@ -63,36 +63,6 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
     return np.asarray(result)
 
 
-def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, moved: FloatArray) -> FloatArray:
-    """Return the normalised Gram matrix after a change of the Gram matrix, to first order in the change.
-
-    `gram`, (..., s, s), and `means`, (..., s), are those before the change. `moved`, (..., s + 1, s + 1), is the Gram
-    matrix after the change, of the vectors followed by a vector of ones.
-
-    Examples
-    --------
-    >>> one, ones = np.array([[4.0, 1.0], [1.0, 1.0]]), np.eye(3)
-    >>> ones[:2, :2] = one + 1e-6 * np.array([[1.0, 0.5], [0.5, 0.0]])
-    >>> by_formula = normalised_change("rms", one, np.zeros(2), ones)
-    >>> bool(abs(by_formula - normalised_gram("rms", ones[:2, :2], np.zeros(2))).max() < 1e-12)
-    True
-    """
-    change = moved[..., :-1, :-1] - gram
-    if norm is None:
-        return np.asarray(gram + change)
-    if norm == "layer":
-        of_mean = (moved[..., :-1, -1] - means)[..., :, None] * means[..., None, :]
-        change = change - of_mean - of_mean.swapaxes(-1, -2)
-    kept = centred(norm, gram, means)
-    own = np.diagonal(kept, axis1=-2, axis2=-1)
-    alive = own > _ROUNDING * np.diagonal(gram, axis1=-2, axis2=-1)
-    scale = np.divide(1.0, np.sqrt(np.where(alive, own, 1.0)), out=np.zeros_like(own), where=alive)
-    white = change * (scale[..., :, None] * scale[..., None, :])
-    result = normalised_gram(norm, gram, means)
-    longer = 0.5 * np.diagonal(white, axis1=-2, axis2=-1)
-    return np.asarray(result + white - result * (longer[..., :, None] + longer[..., None, :]))
-
-
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
     """Return vectors (..., s, n), for layer norm with a vector of ones appended."""
     if norm != "layer":

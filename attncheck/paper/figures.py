@@ -10,10 +10,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import number
-from attncheck.paper.charts import ChartedFigure
 from attncheck.paper.exact import gaussian
-from attncheck.paper.panel import MARKERS, SMALL, STYLES, Panel, panel_of, plain_numbers, powers
-from attncheck.paper.results import Figure, SampledLaw, Shown
+from attncheck.paper.panel import MARKERS, SMALL, STYLES, Panel, plain_numbers, powers
+from attncheck.paper.results import Figure, SampledLaw
 from attncheck.paper.statement import PanelText
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
@@ -21,10 +20,8 @@ from attncheck.report.svg import BAND, INK, MUTED, SERIES
 _REPEATED = "Published setting, own draws"
 
 
-def panels_of(figure: Shown) -> list[Panel]:
+def panels_of(figure: Figure) -> list[Panel]:
     """Return the panels, each published one before its computed counterpart."""
-    if isinstance(figure, ChartedFigure):
-        return [panel_of(chart) for chart in figure.charts]
     if figure.kind == "histogram":
         return [_score_histograms(figure), _score_difference(figure), _output_histograms(figure), _tails(figure)]
     if figure.kind == "low rank":

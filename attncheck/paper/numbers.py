@@ -8,24 +8,15 @@ import numpy as np
 
 from attncheck._lib.measured import table
 from attncheck._lib.text import counted
-from attncheck.paper.charts import ChartedFigure
-from attncheck.paper.results import Curve, Figure, Point, SampledLaw, Shown
+from attncheck.paper.results import Curve, Figure, Point, SampledLaw
 from attncheck.paper.statement import PaperStatement
 
-#: Columns of a figure's statements, published or further.
-_PUBLISHED = ("what the paper states", "its estimator on own draws", "computed")
-_BEYOND = ("statement", "predicted", "computed")
+#: Columns of a figure's statements.
+COLUMNS = ("what the paper states", "its estimator on own draws", "computed")
 
 
-def columns_of(figure: Shown) -> tuple[str, str, str]:
-    """Return the columns of a figure's statements."""
-    return _BEYOND if isinstance(figure, ChartedFigure) else _PUBLISHED
-
-
-def statements_of(figure: Shown) -> list[PaperStatement]:
+def statements_of(figure: Figure) -> list[PaperStatement]:
     """Return the statements that a figure supports."""
-    if isinstance(figure, ChartedFigure):
-        return figure.statements
     if figure.kind == "histogram":
         return [_scores_normal(figure), _scores_collapse(figure), _tails(figure), _heads(figure)]
     if figure.kind == "low rank":
@@ -33,38 +24,31 @@ def statements_of(figure: Shown) -> list[PaperStatement]:
     return [_decreasing(figure), _small(figure), _beyond(figure), _density(figure)]
 
 
-def markdown(figures: Iterable[Shown]) -> str:
+def markdown(figures: Iterable[Figure]) -> str:
     """Return all statements as reproducible Markdown tables."""
     found = list(figures)
     parts = ["# The paper's experiments in numbers", made_with(found[0])]
     for figure in found:
         rows = [(each.published, each.estimated, each.computed) for each in figure.statements]
-        parts += [f"## {named(figure)}", size_of(figure), table(columns_of(figure), rows)]
+        parts += [f"## {named(figure)}", size_of(figure), table(COLUMNS, rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def named(figure: Shown) -> str:
+def named(figure: Figure) -> str:
     """Return a figure's name and subject."""
-    if isinstance(figure, ChartedFigure):
-        return f"Beyond the paper: {figure.title}"
     return f"Fig. {figure.name.removeprefix('fig')}: {figure.title}"
 
 
-def size_of(figure: Shown) -> str:
+def size_of(figure: Figure) -> str:
     """Return the sampled and published sizes of a figure, and the command to repeat it."""
     again = f"To repeat it: attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
-    if isinstance(figure, ChartedFigure):
-        errors = (
-            "Computed, with four standard errors where draws are integrated over; values without an error are exact."
-        )
-        return f"{figure.setting} {errors} {again}".lstrip()
     sampled = f"{figure.draws:,} draws in each of {counted(figure.trials, 'trial')}"
     if figure.draws == figure.published_draws:
         return f"{sampled}, the published size. {again}"
     return f"{sampled}; published were {figure.published_draws:,}, so this is only a quick look. {again}"
 
 
-def made_with(figure: Shown) -> str:
+def made_with(figure: Figure) -> str:
     """Return a sentence on how the numbers of a figure were made."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(figure.versions.items()))
     return (

@@ -12,13 +12,16 @@ import msgspec
 from attncheck._lib.errors import refuse
 from attncheck._lib.files import write_whole
 from attncheck.paper.figures import panels_of
-from attncheck.paper.numbers import columns_of, made_with, named, size_of
-from attncheck.paper.results import Shown, published
+from attncheck.paper.numbers import COLUMNS, made_with, markdown, named, size_of, statements_of
+from attncheck.paper.results import Figure, encode, gather, published
+from attncheck.paper.run import PaperRun
 from attncheck.paper.statement import PaperStatement
 from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 from attncheck.report.svg import Drawing, draw
 
+#: The HTML page, and the page of numbers.
+PAGE, NUMBERS = "paper.html", "numbers.md"
 _WIDTH, _HEIGHT = 520, 340
 _MARGINS = (78, 14, 50, 14)
 
@@ -27,7 +30,7 @@ _MARGINS = (78, 14, 50, 14)
 class ExperimentView:
     """One figure, with the texts and drawings that page templates show."""
 
-    figure: Shown
+    figure: Figure
 
     @property
     def name(self) -> str:
@@ -47,7 +50,7 @@ class ExperimentView:
     @property
     def columns(self) -> tuple[str, str, str]:
         """The column titles of the figure's statements."""
-        return columns_of(self.figure)
+        return COLUMNS
 
     @property
     def statements(self) -> Sequence[PaperStatement]:
@@ -87,7 +90,7 @@ class PaperView:
         return self.experiments[0].figure.scale
 
 
-def view_of(figures: Sequence[Shown]) -> PaperView:
+def view_of(figures: Sequence[Figure]) -> PaperView:
     """Return the view of a run's figures for page templates."""
     return PaperView(tuple(ExperimentView(figure) for figure in figures))
 
@@ -102,7 +105,32 @@ def read_paper(folder: Path) -> PaperView:
     return view_of(figures)
 
 
-def render_paper(out: Path, figures: Sequence[Shown]) -> Path:
+def render_paper(out: Path, figures: Sequence[Figure]) -> Path:
     """Write an HTML page of figures, without a run record."""
     recipe = msgspec.structs.replace(load("paper"), template="paper.html.j2")
     return write_whole(out, encoded(fill(recipe, paper=view_of(figures))))
+
+
+def write_pages(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> list[Path]:
+    """Write the figures `names` as JSON, and both pages of all figures of the run; return the paths of the pages.
+
+    The bytes are reproducible. All tasks of `names` must be finished, with their files in `data`.
+    """
+    for name in names:
+        write_whole(out / f"{name}.json", encode(finished(name, data, manifest)))
+    figures = [figure for figure in published(out) if _belongs(figure, manifest)]
+    page = write_whole(out / NUMBERS, markdown(figures).encode())
+    return [page, render_paper(out / PAGE, figures)]
+
+
+def finished(name: str, data: Path, manifest: PaperRun) -> Figure:
+    """Return a figure from its task files, with its statements and panel texts."""
+    figure = gather(name, data, manifest)
+    panels = [panel.text for panel in panels_of(figure)]
+    return msgspec.structs.replace(figure, statements=statements_of(figure), panels=panels)
+
+
+def _belongs(figure: Figure, manifest: PaperRun) -> bool:
+    """Return whether a figure belongs to a run."""
+    theirs = (figure.seed, figure.scale, figure.versions)
+    return theirs == (manifest.seed, manifest.scale, manifest.versions)

@@ -9,21 +9,20 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.version import __version__
 from attncheck.paper import units
-from attncheck.paper.charts import SCHEMA, ChartedFigure, Measure, charted
 from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance, Experiment, ExperimentCase
-from attncheck.paper.further import FURTHER
 from attncheck.paper.run import NAMES, PaperRun
 from attncheck.paper.statement import PanelText, PaperStatement
 from attncheck.paper.units import Arrays, Task
 from attncheck.theory.limit import limit
 
+#: Version of the files, increased when their readers must change.
+SCHEMA = 3
 # Interquartile range of a standard normal.
 _QUARTILES = 1.349
 
@@ -85,7 +84,7 @@ class LimitDensity(msgspec.Struct, frozen=True):
     excess_kurtosis: float
 
 
-class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
+class Figure(msgspec.Struct, frozen=True):
     """A published figure as numbers, and how they were made."""
 
     schema: int
@@ -134,34 +133,9 @@ class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
         return np.array(self.sampled_as(label).kl)
 
 
-#: A figure of the paper, or a figure beyond the paper.
-Shown = Figure | ChartedFigure
-
-
-def gather(name: str, data: Path, manifest: PaperRun) -> Shown:
+def gather(name: str, data: Path, manifest: PaperRun) -> Figure:
     """Return a figure from its task files, without panels or published statements."""
     found = {unit: units.recall(unit, data, manifest.seed, manifest.scale) for unit in units.units_of(name)}
-    return _charted(name, found, manifest) if name in FURTHER else _repeated(name, found, manifest)
-
-
-def _charted(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> ChartedFigure:
-    further = FURTHER[name]
-    series = {unit.subject: arrays for unit, arrays in found.items() if isinstance(unit.subject, Measure)}
-    charts = [charted(plan, series) for plan in further.plans]
-    return ChartedFigure(
-        schema=SCHEMA,
-        name=name,
-        title=further.title,
-        seed=manifest.seed,
-        scale=manifest.scale,
-        versions=manifest.versions,
-        charts=charts,
-        statements=further.read(charts),
-        setting=further.setting,
-    )
-
-
-def _repeated(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
     experiment = EXPERIMENTS[name]
     return Figure(
         schema=SCHEMA,
@@ -253,41 +227,16 @@ def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
 # Files --------------------------------------------------------------------------------------------
 
 
-def arrays_of(figure: Shown) -> dict[str, NDArray[Any]]:
-    """Return the curves as named NumPy arrays; unknown errors are infinite."""
-    if isinstance(figure, ChartedFigure):
-        return {
-            f"{chart.title}: {each.label}": np.array([each.x, each.value, each.error])
-            for chart in figure.charts
-            for each in chart.series
-        }
-    arrays: dict[str, NDArray[Any]] = {"t": np.array(figure.grid), "edges": np.array(figure.edges)}
-    arrays |= {f"limit density: {each.label}": np.array(each.density) for each in figure.limits}
-    for law in figure.sampled:
-        arrays |= {
-            f"kernel density: {law.label}": np.array(law.density),
-            f"counts: {law.label}": np.array(law.counts),
-            f"estimated KL: {law.label}": np.array(law.kl),
-        }
-    for curve in figure.curves:
-        errors = [math.inf if error is None else error for error in curve.error]
-        arrays[f"density difference: {curve.label}"] = np.array([curve.value, errors])
-    for label in dict.fromkeys(point.label for point in figure.points):
-        rows = [(each.width or 0, each.value, each.error) for each in figure.points_of(label)]
-        arrays[f"KL: {label}"] = np.array(rows)
-    return arrays
-
-
-def encode(figure: Shown) -> bytes:
+def encode(figure: Figure) -> bytes:
     """Return a figure as reproducible JSON bytes."""
     return msgspec.json.encode(figure, order="deterministic") + b"\n"
 
 
-def read_figure(path: Path) -> Shown:
+def read_figure(path: Path) -> Figure:
     """Read a figure that `encode` made."""
     remedy = "pass a folder that attncheck paper wrote"
     try:
-        figure: Shown = msgspec.json.decode(path.read_bytes(), type=Shown)
+        figure: Figure = msgspec.json.decode(path.read_bytes(), type=Figure)
     except OSError as error:
         raise InputError(f"paper={path}: cannot be read ({error.strerror or error}); {remedy}") from None
     except msgspec.DecodeError as error:
@@ -297,7 +246,7 @@ def read_figure(path: Path) -> Shown:
     return figure
 
 
-def published(folder: Path) -> list[Shown]:
+def published(folder: Path) -> list[Figure]:
     """Return the figures in a folder, in the paper's order."""
     paths = [folder / f"{name}.json" for name in NAMES]
     return [read_figure(path) for path in paths if path.exists()]

@@ -13,15 +13,14 @@ from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here
 from attncheck._lib.files import write_whole
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
-from attncheck.paper.further import FURTHER
 from attncheck.paper.units import Task
 from attncheck.records.manifest import installed_versions
 
 #: Packages whose versions affect the numbers and the bytes of files.
 _VERSIONED = ("attncheck", "numpy", "scipy")
 _MANIFEST = "run.json"
-#: All figures, published and further.
-NAMES = (*EXPERIMENTS, *FURTHER)
+#: All figures, in the paper's order.
+NAMES = tuple(EXPERIMENTS)
 #: Scale at which every experiment has its minimum number of draws.
 LEAST_SCALE = 1e-3
 
@@ -36,12 +35,12 @@ class PaperRun(msgspec.Struct, frozen=True):
 
 
 def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the wanted figures: the paper's in its order, then further ones.
+    """Return the names of the wanted figures, in the paper's order.
 
     Examples
     --------
     >>> names_of("all"), names_of(["fig3", "fig1"])
-    (('fig1', 'fig2', 'fig3', 'fig5', 'tangent', 'norms', 'weights', 'long', 'boundaries'), ('fig1', 'fig3'))
+    (('fig1', 'fig2', 'fig3', 'fig5'), ('fig1', 'fig3'))
     """
     chosen = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in chosen:

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import math
 import time
 import zipfile
 import zlib
@@ -23,7 +22,6 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest, given_fields, seed_sequence
 from attncheck.paper import draw, exact, kde
-from attncheck.paper.charts import Measure
 from attncheck.paper.experiments import (
     BIN_END,
     BINS,
@@ -33,7 +31,6 @@ from attncheck.paper.experiments import (
     ExactDistance,
     ExperimentCase,
 )
-from attncheck.paper.further import FURTHER
 
 Arrays = dict[str, NDArray[Any]]
 #: Version of the numbers, increased when those of any task change.
@@ -51,7 +48,7 @@ def edges() -> FloatArray:
 
 
 #: The subject of a task, sampled or computed.
-Subject = ExperimentCase | ExactDistance | Measure
+Subject = ExperimentCase | ExactDistance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +77,6 @@ class Task:
     @property
     def cost(self) -> float:
         """Approximate cost, as a number of normals to draw; the most expensive tasks start first."""
-        if isinstance(self.subject, Measure):
-            return math.inf
         layer = self.subject.layer
         if isinstance(self.subject, ExactDistance):
             return 1e12 * layer.width * layer.num_heads
@@ -90,15 +85,11 @@ class Task:
 
 
 def _key_of(subject: Subject) -> dict[str, Any]:
-    if isinstance(subject, Measure):
-        return subject.key
     return {**given_fields(subject), "layer": subject.layer.key}
 
 
 def units_of(name: str) -> list[Task]:
     """Return the tasks of a figure."""
-    if name in FURTHER:
-        return [Task(name, each) for each in FURTHER[name].measures]
     experiment = EXPERIMENTS[name]
     sampled = [
         Task(experiment.name, configuration, trial)
@@ -112,9 +103,7 @@ def units_of(name: str) -> list[Task]:
 def perform(unit: Task, seed: int, scale: float) -> Arrays:
     """Return a task's numbers and processor seconds at a share `scale` of the draws, with one BLAS thread."""
     started = time.process_time()
-    if isinstance(unit.subject, Measure):
-        arrays = unit.subject(seed, scale)
-    elif isinstance(unit.subject, ExactDistance):
+    if isinstance(unit.subject, ExactDistance):
         arrays = exact.compute(unit.subject, grid(), seed, scale)
     else:
         arrays = _sampled(unit, unit.subject, seed, EXPERIMENTS[unit.experiment].draws_at(scale))

@@ -1,20 +1,15 @@
 """The tangent kernel of a layer: Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ over the entries of all its matrices.
 
-Matrices are W = σ ω/√fan-in with N(0, 1) entries ω, and θ is all of ω. With c the derivative of an output neuron
-with respect to the scores (``layers.attention_map.weight_slopes``), the four parts are, exactly at every width,
-
-    query   h² f² σ_Q² G_rr' Σ_a c_arᵀ K_a K_aᵀ c'_ar'
-    key     h² f² σ_K² Σ_ab (Q_a Q_bᵀ)_rr' c_arᵀ G c'_br'
-    value   h² σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ
-    output  h² σ_O² δ_ii' Σ_a A_ar (V_a V_aᵀ/ν) A_ar'ᵀ
-
-where G = X Xᵀ/n, f is the score factor, h = H^{-1/2}, and b runs over the heads of a's group. The four parts depend on
-Gram matrices only, which, given G, are drawn without n × ν matrices.
+Matrices are W = σ ω/√fan-in with N(0, 1) entries ω, and θ is all of ω. Each gradient of an output by the ω of a head is
+an outer product of two vectors, or a sum of two if W^Q = W^K: inner products of gradients are products of inner
+products, so that no gradient is stored entry by entry.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,11 +19,7 @@ from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.draws import Batch
 from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.blocks import DrawPlan
-from attncheck.simulators.collapsed import draw_heads, draw_inputs, group_grams, input_entries
-from attncheck.simulators.linalg import bartlett, gram_of, input_root
-
-#: Parts of the kernel, in axis order.
-PARTS = ("query", "key", "value", "output")
+from attncheck.simulators.collapsed import draw_inputs, input_entries
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -52,122 +43,7 @@ class TangentDraws(Batch):
         return np.asarray(self.parts.sum(axis=1))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Grams:
-    """Gram matrices that determine the tangent kernel, for s positions, k output neurons and groups of g heads.
-
-    Attributes
-    ----------
-    inputs : (size, s, s)
-        X Xᵀ/n.
-    scores : (size, H, s, s)
-    keys, values : (size, kv_heads, s, s)
-        K Kᵀ/ν, V Vᵀ/ν.
-    queries : (size, kv_heads, g, g, s, s)
-        Q_a Q_bᵀ/ν.
-    outputs : (size, kv_heads, g, g, k, k)
-        O_a,i · O_b,i'.
-    projected : (size, H, k, s)
-        u = V_a O_a,i.
-    """
-
-    inputs: FloatArray
-    scores: FloatArray
-    keys: FloatArray
-    values: FloatArray
-    queries: FloatArray
-    outputs: FloatArray
-    projected: FloatArray
-
-
-def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraws:
-    """Return outputs, scores and parts of the tangent kernel from Gram matrices; `square` is f²ν."""
-    size, _, k, s = grams.projected.shape
-    groups, shared = layer.kv_heads, layer.group_size
-    G = grams.inputs
-    weights = attention_weights(layer, grams.scores)
-    slopes = weight_slopes(layer, grams.scores[:, :, None], grams.projected)
-    outputs = layer.head_factor * np.einsum("narj,nakj->nrk", weights, grams.projected, optimize=True)
-    c = slopes.reshape(size, groups, shared, k, s, s)
-    A = weights.reshape(size, groups, shared, s, s)
-    parts = np.zeros((size, len(PARTS), k, k, s, s))
-    if layer.tied_query_key:
-        parts[:, 0] = layer.query_std**2 * square * _tied(G, grams.keys, c)
-    else:
-        by_keys = np.einsum("nbairl,nblm,nbajqm->nijrq", c, grams.keys, c, optimize=True)
-        parts[:, 0] = layer.query_std**2 * square * G[:, None, None] * by_keys
-        by_inputs = np.einsum("nbairl,nlm,nbejqm,nbaerq->nijrq", c, G, c, grams.queries, optimize=True)
-        parts[:, 1] = layer.key_std**2 * square * by_inputs
-    parts[:, 2] = value_part(layer, weights, G, grams.outputs)
-    own = np.einsum("nbarj,nbjl,nbaql->nrq", A, grams.values, A, optimize=True)
-    parts[:, 3] = layer.output_std**2 * np.eye(k)[:, :, None, None] * own[:, None, None]
-    return TangentDraws(outputs, grams.scores, layer.head_factor**2 * parts)
-
-
-def value_part(layer: AttentionLayer, weights: FloatArray, gram: FloatArray, outputs: FloatArray) -> FloatArray:
-    """Return σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ, (size, k, k, s, s); `outputs` as in `Grams`."""
-    A = weights.reshape(len(weights), layer.kv_heads, layer.group_size, *weights.shape[2:])
-    mixed = np.einsum("nbarj,njl,nbeql,nbaeik->nikrq", A, gram, A, outputs, optimize=True)
-    return np.asarray(layer.value_std**2 * mixed)
-
-
-def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
-    """Return the part of the kernel that a tied W^Q = W^K contributes, without constant factors."""
-    both = np.einsum("nbairl,nblm,nbajqm,nrq->nijrq", c, keys, c, G, optimize=True)
-    both += np.einsum("nbairl,nbrq,nlm,nbajqm->nijrq", c, keys, G, c, optimize=True)
-    crossed = np.einsum("nbairl,nblq,nrm,nbajqm->nijrq", c, keys, G, c, optimize=True)
-    return np.asarray(both + crossed + crossed.swapaxes(1, 2).swapaxes(3, 4))
-
-
-def draw_tangent_collapsed(
-    layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator
-) -> TangentDraws:
-    """Draw the tangent kernel exactly in law, without weight matrices.
-
-    Keys span r = rank G of a head's ν directions. Query components orthogonal to the keys enter through a Wishart
-    matrix, as do components of rows of W^O orthogonal to the values.
-    """
-    inputs = draw_inputs(layer, size, rng)
-    G = gram_of(inputs)
-    root = input_root(inputs, G)
-    heads = draw_heads(layer, size, root.shape[-1], rng)
-    scores, keys, values = heads.of(layer, root)
-    along = rng.standard_normal((size, layer.num_heads, values.shape[-1], coordinates))
-    F, nu = root[:, None, None, None], layer.head_width
-    apart = np.zeros((size, layer.kv_heads, *(1, 1) * 3))
-    if not layer.tied_query_key:
-        apart = F @ _gram_of_groups(layer, heads.scores, rng) @ F.swapaxes(-1, -2)
-    return kernel_of(
-        layer,
-        Grams(
-            inputs=G,
-            scores=scores,
-            keys=group_grams(layer, keys),
-            values=group_grams(layer, values),
-            queries=layer.query_std**2 / nu * apart,
-            outputs=layer.output_std**2 / nu * _gram_of_groups(layer, along.swapaxes(-1, -2), rng),
-            projected=layer.output_std * (values @ along).swapaxes(-1, -2),
-        ),
-        layer.score_factor**2,
-    )
-
-
-def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return each group's Gram matrix of vectors with ν normal entries, given the first m entries.
-
-    `along` is (size, num_heads, r, m), the result (size, kv_heads, g, g, r, r).
-    """
-    size, _, r, m = along.shape
-    rows = layer.group_size * r
-    vectors = along.reshape(size, layer.kv_heads, rows, m)
-    gram = vectors @ vectors.swapaxes(-1, -2)
-    if layer.head_width > m:
-        across = bartlett(rng, (size, layer.kv_heads), rows, layer.head_width - m)
-        gram += across @ across.swapaxes(-1, -2)
-    return np.asarray(gram.reshape(size, layer.kv_heads, layer.group_size, r, layer.group_size, r).swapaxes(3, 4))
-
-
-def draw_tangent_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
+def draw_tangent(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
     """Draw the tangent kernel from literal matrices."""
     n, nu, heads, groups = layer.width, layer.head_width, layer.num_heads, layer.kv_heads
     shapes = {
@@ -191,7 +67,7 @@ def literal_kernel(
     value: FloatArray,
     output: FloatArray,
 ) -> TangentDraws:
-    """Return the tangent kernel of layers with given matrices, from their gradients entry by entry.
+    """Return the tangent kernel of layers with given matrices.
 
     Matrices are ω: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width, ν), `output`
     (size, num_heads, ν, k).
@@ -208,37 +84,48 @@ def literal_kernel(
     projected = (V @ O).swapaxes(-1, -2)
     c = layer.head_factor * f * weight_slopes(layer, scores[:, :, None], projected)
     A = layer.head_factor * attention_weights(layer, scores)
-    # ∂y_r^i/∂ω, (size, heads, i, r, entries).
-    by_query = layer.query_std * to_head * np.einsum("nairl,nalm,nre->nairem", c, K, X, optimize=True)
-    by_key = layer.key_std * to_head * np.einsum("nairl,narm,nle->nairem", c, Q, X, optimize=True)
-    by_value = layer.value_std * to_head * np.einsum("narj,nje,nami->nairem", A, X, O, optimize=True)
-    mixed = layer.output_std * from_head * np.einsum("narj,najm->narm", A, V, optimize=True)
-    by_output = np.einsum("narm,ik->nairkm", mixed, np.eye(k))
+    every = np.broadcast_to(X[:, None, None], (len(X), layer.num_heads, 1, s, n))
+    # ∂y_r^i/∂ω of each head as two vectors, (size, heads, i or 1, r or 1, neurons or inputs of the head).
+    by_query = layer.query_std * to_head * c @ K[:, :, None], every
+    by_key = Q[:, :, None], layer.key_std * to_head * c @ every
+    by_value = O.swapaxes(-1, -2)[:, :, :, None], layer.value_std * to_head * (A @ X[:, None])[:, :, None]
+    by_output = layer.output_std * from_head * (A @ V)[:, :, None], np.eye(k)[None, None, :, None]
     if layer.tied_query_key:
-        by_query, by_key = by_query + by_key, np.zeros_like(by_key)
-    of_groups = (len(X), layer.kv_heads, shared, k, s, n, nu)
-    gradients = [
-        by_query,
-        by_key.reshape(of_groups).sum(axis=2),
-        by_value.reshape(of_groups).sum(axis=2),
-        by_output,
-    ]
-    parts = np.stack([np.einsum("nairem,najqem->nijrq", each, each, optimize=True) for each in gradients], axis=1)
+        of_queries = _inner_products([by_query, by_key], layer.num_heads)
+        of_keys = np.zeros_like(of_queries)
+    else:
+        of_queries = _inner_products([by_query], layer.num_heads)
+        of_keys = _inner_products([by_key], layer.kv_heads)
+    of_values, of_outputs = _inner_products([by_value], layer.kv_heads), _inner_products([by_output], layer.num_heads)
+    parts = np.stack([of_queries, of_keys, of_values, of_outputs], axis=1)
     return TangentDraws(np.einsum("narj,naij->nri", A, projected, optimize=True), scores, parts)
 
 
-def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPlan[TangentDraws]:
+def _inner_products(gradient: Sequence[tuple[FloatArray, FloatArray]], groups: int) -> FloatArray:
+    """Return inner products of gradients by matrices that the heads of each group share, (size, k, k, s, s).
+
+    A gradient is a sum of outer products of two vectors.
+    """
+
+    def grouped(vectors: FloatArray) -> FloatArray:
+        return vectors.reshape(len(vectors), min(groups, vectors.shape[1]), -1, *vectors.shape[2:])
+
+    total: FloatArray | float = 0.0
+    for one, other in itertools.product(gradient, repeat=2):
+        left, right = (
+            np.einsum("nbgire,nbhjqe->nbghijrq", grouped(first), grouped(second), optimize=True)
+            for first, second in zip(one, other, strict=True)
+        )
+        total = total + (left * right).sum(axis=(1, 2, 3))
+    return np.asarray(total)
+
+
+def tangent_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[TangentDraws]:
     """Return the plan to draw the kernel, or raise `InputError` for a layer part without a tangent kernel."""
     refuse_parts(layer, "tangent kernel")
-    draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[method]
-    s, heads, k = layer.seq_len, layer.num_heads, coordinates
-    entries = kernel_entries(layer, k) + input_entries(layer)
-    if method == "direct":
-        entries += heads * layer.width * layer.head_width * (8 * k * s + 8) + 4 * heads * s * layer.head_width
-    return DrawPlan(draw, layer, coordinates, entries)
-
-
-def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Return a bound on the entries of a draw's kernel and of the kernel's arguments."""
     s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
-    return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)
+    n, nu = layer.width, layer.head_width
+    products = 12 * k * k * s * s * heads * shared + 8 * heads * k * s * s
+    vectors = heads * (n + nu) * (4 * k * s + 2 * k + 2 * s)
+    entries = products + vectors + 4 * heads * n * nu + input_entries(layer)
+    return DrawPlan(draw_tangent, layer, coordinates, entries)

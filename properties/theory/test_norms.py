@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from attncheck._lib.streams import digest, seed_sequence
+from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.marginals import conditional_covariance
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.inputs import Norm
 from attncheck.layers.kernel import input_kernel
+from attncheck.layers.norm import normalised_gram
 from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate
-from attncheck.paper.stacks.distance import PARTS
-from attncheck.paper.stacks.positions import correlation_gap, positions_by_depth
 from attncheck.pytest_plugin import theory
 from attncheck.runs.statements import Statement
 from attncheck.strategies import layers
@@ -30,6 +29,7 @@ from attncheck.theory.limit import limit
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.gap import ERRORS
+from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
 
@@ -119,19 +119,14 @@ def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: S
         note.equals(name, variances.mean(), error, own, neighbours=[neighbour], allowance=allowance)
 
 
-@theory(
-    "norms.blocks",
-    stack=[_BLOCK.replace(layer=_BLOCK.layer.replace(norm="layer")), _BLOCK.replace(post_norm="layer")],
-)
-def test_six_blocks_approach_the_conjectured_limit_as_one_over_n(
-    stack: AttentionStack, run_seed: int, note: Statement
-) -> None:
-    """Measured by the mean correlation of positions, which, unlike the variance, a norm after the sum does not fix."""
-    seed = int(digest([run_seed, "norms", stack.key]), 16)
-    # With a norm after the sum the error is half as large, so fewer draws suffice.
-    narrow, wide = (correlation_gap(stack.at_width(n), 500 if stack.post_norm else 1_500, seed) for n in _WIDTHS)
-    values, errors = (narrow.values[-1], wide.values[-1]), (narrow.errors[-1], wide.errors[-1])
-    note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE, df=PARTS - 1)
+def _positions_by_depth(stack: AttentionStack, run_seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return variance and correlation of positions by depth in the conjectured limit, and the error of the latter."""
+    rng = stream(run_seed, "norms", stack.key)
+    streams = recur(stack, draw_normals(stack, 500, rng)).streams
+    white = normalised_gram("rms", streams, np.zeros(streams.shape[:-1]))
+    correlations = white[..., ~np.eye(stack.seq_len, dtype=bool)].mean(axis=-1)
+    variances = np.diagonal(streams, axis1=-2, axis2=-1).mean(axis=(0, -1))
+    return variances, correlations.mean(axis=0), correlations.std(axis=0) / math.sqrt(len(correlations))
 
 
 @theory("norms.before_and_after")
@@ -139,16 +134,15 @@ def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Stateme
     """A norm after the sum keeps the variance and makes positions equal; with one before, the variance grows slowly."""
     before = _BLOCK.replace(layer=_BLOCK.layer.replace(norm="rms"))
     after, without = _BLOCK.replace(post_norm="rms"), _BLOCK
-    one, other, none = (
-        positions_by_depth(stack.replace(depth=12), 500, run_seed) for stack in (before, after, without)
+    (one, near, near_error), (other, far, far_error), (none, *_) = (
+        _positions_by_depth(stack.replace(depth=12), run_seed) for stack in (before, after, without)
     )
-    note(before=one.variance[-1], after=other.variance[-1], without=none.variance[-1])
-    assert np.allclose(other.variance[1:], 1.0)
+    note(before=one[-1], after=other[-1], without=none[-1])
+    assert np.allclose(other[1:], 1.0)
     # Normalised inputs have variance 1: attention adds at most 1 per block, and the perceptron less than 1.
-    growth = np.diff(one.variance)
+    growth = np.diff(one)
     assert (growth > 0.4).all()
     assert (growth < 2.0).all()
     # Without a norm a block doubles the stream, by at least fifty standard errors.
-    assert (none.variance[1:] / none.variance[:-1] > 2.0).all()
-    error = math.hypot(one.correlation_error[-1], other.correlation_error[-1])
-    note.exceeds("correlation", other.correlation[-1] - one.correlation[-1], error, 0.0)
+    assert (none[1:] / none[:-1] > 2.0).all()
+    note.exceeds("correlation", far[-1] - near[-1], math.hypot(near_error[-1], far_error[-1]), 0.0)

@@ -1,42 +1,25 @@
-"""Rates: output laws approach the limit as 1/n (Corollary 2), and so does the dependence of scores and inputs.
-
-Both are computed from exact conditional moments.
-"""
+"""Rates: output laws approach the limit as 1/n (Corollary 2), computed from exact conditional moments."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from attncheck._lib.streams import stream
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.nonlinearity import tanh
-from attncheck.layers.program import Program
 from attncheck.pytest_plugin import theory
 from attncheck.runs.statements import Statement
-from attncheck.strategies import STDS, layers
-from attncheck.theory.limits.dependence import Dependence, score_input_dependences
+from attncheck.strategies import layers
 from attncheck.theory.rates.deviation import REPLICATES
-from attncheck.theory.rates.distance import distance, score_sum
+from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.gap import ERRORS
 from attncheck.theory.rates.law import Distance
 
-# Widths and draws of the dependence, and a bound on the effect of terms of order 1/n² on its order.
-_NARROW, _WIDE, _DRAWS = 64, 1024, 3_000
+# Bound on the effect of terms of order 1/n² on an order.
 _CURVATURE = 0.05
 # Widths and draws for the comparison of laws, with errors from few repetitions.
 _LAW_WIDTHS, _LAW_DRAWS, _DF = (512, 8192), 128, REPLICATES - 1
-# Widths and draws of literal matrices. Per law its fourth cumulant, and the remaining next order relative to the
-# constant: 1/n³, except for Student's law, whose sixth moment is infinite.
-_LITERAL_WIDTHS, _LITERAL_DRAWS = (12, 36), 1024
-_FOURTH = {"uniform": -1.2, "rademacher": -2.0, "truncated normal": -0.63, "student5": 6.0}
-_REST = {"uniform": 0.05, "rademacher": 0.05, "truncated normal": 0.05, "student5": 0.15}
-_SUM_WIDTHS = (1024, 8192)
 
 
 def _told(note: Statement, name: str, narrow: Distance, wide: Distance, order: float = -1.0) -> None:
@@ -155,144 +138,3 @@ def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
         for n in _LAW_WIDTHS
     )
     _told(note, "order on its scale", near, far)
-
-
-@theory("rates.other_weights", weights=("uniform", "rademacher", "truncated normal", "student5"))
-def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_own(
-    weights: str, run_seed: int, note: Statement
-) -> None:
-    """The distance times n is c + d/n, with c from the expansion: two widths eliminate d, leaving c (1 - n/n').
-
-    Neighbours: a distance that falls as n^{-1/2} from the same value, and a constant one.
-    """
-    narrow, wide = (
-        distance(AttentionLayer(width=n), weights=weights, size=_LITERAL_DRAWS, seed=run_seed + n)
-        for n in _LITERAL_WIDTHS
-    )
-    ratio, constant = wide.width / narrow.width, wide.width * wide.leading
-    note(constant=wide.width * wide.value)
-    note.equals(
-        "constant without 1/n",
-        wide.width * wide.value - narrow.width * narrow.value / ratio,
-        math.hypot(wide.width * wide.error, narrow.width * narrow.error / ratio) / ERRORS,
-        constant * (1.0 - 1.0 / ratio),
-        neighbours=[constant * (ratio**power - 1.0 / ratio) for power in (0.5, 1.0)],
-        allowance=_REST[weights] * constant + wide.width * wide.leading_error,
-        df=_DF,
-    )
-    # The constant depends on the fourth cumulants of W^O, and on nothing else of the law.
-    own, gaussian = _FOURTH[weights], distance(AttentionLayer(width=_LITERAL_WIDTHS[1]), size=64, seed=run_seed)
-    share = wide.width * (wide.leading - gaussian.leading) / own
-    error = wide.width * math.hypot(wide.leading_error, gaussian.leading_error) / ERRORS / abs(own)
-    note.exceeds("share of the fourth cumulant", share, error, 0.0, df=_DF)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Sums:
-    """Parameters of random sums of scores.
-
-    Attributes
-    ----------
-    correlation : float
-        Correlation of the two initial vectors.
-    saturated : bool
-        Whether inputs are their tanh. With a kink the order 1/n matters up to widths of tens of thousands.
-    inputs : tuple of int
-        Index of the vector on each side of each score.
-    stds, weights : tuple of float
-        Standard deviation of each matrix, and weight of each score in the sum.
-    """
-
-    correlation: float
-    saturated: bool
-    inputs: tuple[int, ...]
-    stds: tuple[float, ...]
-    weights: tuple[float, ...]
-
-    @property
-    def key(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    def describe(self) -> str:
-        return f"correlation={self.correlation:g} saturated={self.saturated} inputs={''.join(map(str, self.inputs))}"
-
-    def program(self, sides: tuple[str, ...]) -> tuple[Program, tuple[float, ...]]:
-        """Return a program with scores of these matrices, and the factors of its scores.
-
-        Scores have similar sizes, as the third cumulant comes from a cycle through all of them.
-        """
-        program, names = Program(), dict.fromkeys("".join(sides))
-        tokens = program.initials(["h1", "h2"], [0.0, 0.0], [[1.0, self.correlation], [self.correlation, 1.0]])
-        inputs = [program.nonlin(tanh(), token) for token in tokens] if self.saturated else tokens
-        weights = {name: program.weight(name, std) for name, std in zip(names, self.stds, strict=False)}
-        places = iter(self.inputs)
-        for pair in sides:
-            left, right = (program.matmul(weights[name], inputs[next(places)]) for name in pair)
-            program.score(left, right)
-        sizes = (math.prod(weights[name].std for name in pair) for pair in sides)
-        return program, tuple(weight / size for weight, size in zip(self.weights, sizes, strict=False))
-
-
-def _several(values: Sequence[Any], count: int) -> Any:
-    return st.tuples(*[st.sampled_from(values)] * count)
-
-
-_ORDERS = {
-    ("AB", "BC", "CA"): -0.5,
-    ("AB", "CD", "EF"): -1.0,
-    ("AB", "BC", "CD", "DA"): -1.0,  # no three scores form a cycle
-}
-
-
-@theory(
-    "rates.sums_of_scores",
-    st.builds(
-        _Sums,
-        st.sampled_from((1.0, 0.9)),
-        st.booleans(),
-        inputs=_several((0, 1), 8),
-        stds=_several(STDS, 6),
-        weights=_several((1.0, -1.0, 0.7), 4),
-    ),
-)
-def test_sums_of_scores_have_the_order_of_their_third_cumulant(case: _Sums, run_seed: int, note: Statement) -> None:
-    for sides, order in _ORDERS.items():
-        (program, projection), name = case.program(sides), "·".join(sides)
-        assert score_sum(program, "scores", projection).order == order
-        seed = int(stream(run_seed, "rates", "scores", program.key).integers(2**32))
-        narrow, wide = (
-            distance(program, of="scores", projection=projection, size=_LAW_DRAWS, seed=seed + n, width=n)
-            for n in _SUM_WIDTHS
-        )
-        _told(note, f"order of {name}", narrow, wide, order)
-        scale = wide.width**-order
-        note.equals(
-            f"constant of {name}",
-            scale * wide.value,
-            scale * wide.error / ERRORS,
-            scale * wide.leading,
-            allowance=0.01 * scale * wide.leading,
-            df=_DF,
-        )
-
-
-@theory("rates.scores_and_inputs", layers(max_entries=5_000).map(lambda layer: layer.replace(tied_query_key=False)))
-def test_scores_become_independent_of_inputs_as_one_over_n(
-    layer: AttentionLayer, run_seed: int, note: Statement
-) -> None:
-    # A third token shares only ‖h‖ with the score, which may be small next to the positions' part.
-    between = set() if layer.position_std else {layer.seq_len // 2}
-    tokens = sorted({0, layer.seq_len - 1} | between)
-    found = (_at_width(layer, width, tokens, run_seed) for width in (_NARROW, _WIDE))
-    for token, narrow, wide in zip(tokens, *found, strict=True):
-        # At finite width the dependence is visible. Cyclically shared weights have order -1/2.
-        note.exceeds(f"dependence on token {token}", narrow.value, narrow.error, 0.0)
-        values, errors = (narrow.value, wide.value), (narrow.error, wide.error)
-        note.order(f"order for token {token}", values, errors, (_NARROW, _WIDE), allowance=_CURVATURE)
-
-
-def _at_width(layer: AttentionLayer, width: int, tokens: list[int], run_seed: int) -> list[Dependence]:
-    """Return the dependence for each token, from the same draws: each test keeps its level."""
-    wider = layer.replace(width=width)
-    rng = stream(run_seed, "rates", wider.key)
-    return score_input_dependences(wider, _DRAWS, rng, tokens)

@@ -1,8 +1,4 @@
-"""Regimes: each law at finite width approaches its own prediction at its order, and not its neighbour's.
-
-Laws are computed, or tested on attncheck's own draws. ``attncheck.theory.rates.regimes`` gives the predictions, and
-the draws that distinguish them.
-"""
+"""Regimes: each law at finite width approaches its own limit at its order, and limits have their closed forms."""
 
 from __future__ import annotations
 
@@ -16,26 +12,20 @@ from scipy import special, stats
 import attncheck as ac
 from attncheck._lib.streams import digest
 from attncheck.evidence.comparisons import order_between
-from attncheck.evidence.families import Uniform
+from attncheck.layers.kernel import input_kernel
 from attncheck.layers.regimes import REGIMES
 from attncheck.pytest_plugin import theory
-from attncheck.runs.statements import LEVEL, Statement
-from attncheck.simulators.weights import draw_with_weights
+from attncheck.runs.statements import Statement
+from attncheck.theory.limit import kept_limit
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.gap import ERRORS
-from attncheck.theory.rates.regimes import gaussian, kolmogorov, prediction
 
 FloatArray = NDArray[np.float64]
 
-# Chance that these draws miss a neighbour, at the level of a look.
-_MISSED = 1e-5
 # Widths of an order, a bound on the effect of the next order on it, and degrees of freedom of errors from repetitions.
 _WIDTHS, _CURVATURE, _DF = (512, 8192), 0.05, REPLICATES - 1
-# Widths of drawn regimes, the largest number of draws, and the width for stating regimes that need more.
-_DRAWN_WIDTH, _LITERAL_WIDTH, _MOST, _STATED_WIDTH = 128, 16, 120_000, 512
-_STATED = ("standard", "positions")
 # Draws of the conditional variances with tied queries and keys.
 _TIED_DRAWS, _TIED_WIDTHS = 40_000, (64, 512)
 _MEASURED = tuple(
@@ -47,31 +37,14 @@ def _seed(run_seed: int, *parts: str) -> int:
     return int(digest([run_seed, "regimes", *parts]), 16) % 2**32
 
 
-def _own_distance(name: str, width: int, seed: int, size: int = 128) -> tuple[float, float]:
-    """Return the Kolmogorov distance of the law at a width from its own prediction, and its standard error."""
-    regime, position = REGIMES[name], prediction(name).position
-    if regime.layer.tied_query_key:
-        return _tied_distance(width, seed)
-    reference = "infinite width" if regime.layer.head_dim is not None else "limit"
-    literal = {"weights": regime.weights, "size": 4096} if regime.weights != "gaussian" else {"size": size}
-    found = distance(
-        regime.layer,
-        position=position,
-        width=width,
-        seed=seed,
-        reference=reference,
-        **literal,
-    )
-    return found.value, found.error / ERRORS
-
-
 def _tied_distance(width: int, seed: int) -> tuple[float, float]:
-    """Return the distance from the prediction of the mixture of normals with drawn variances, and its error."""
-    found = prediction("tied queries and keys")
-    variances = _tied_variances(found.layer.replace(width=width), seed)
-    points = math.sqrt(found.own.mean()) * np.linspace(0.05, 4.0, 80)
+    """Return the distance from the limit of the mixture of normals with drawn variances, and its error."""
+    layer = REGIMES["tied queries and keys"].layer
+    own = kept_limit(layer).mixture(0)
+    variances = _tied_variances(layer.replace(width=width), seed)
+    points = math.sqrt(own.mean()) * np.linspace(0.05, 4.0, 80)
     values = special.ndtr(-points / np.sqrt(variances)[:, None])
-    difference = values.mean(axis=0) - found.own.upper_tail(points)
+    difference = values.mean(axis=0) - own.upper_tail(points)
     worst = int(np.argmax(np.abs(difference)))
     return float(abs(difference[worst])), float(values[:, worst].std()) / math.sqrt(len(values))
 
@@ -86,12 +59,21 @@ def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
 
 @theory("regimes.order", name=_MEASURED)
 def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, note: Statement) -> None:
-    found = prediction(name)
-    values, errors = zip(*(_own_distance(name, n, _seed(run_seed, name, str(n))) for n in _WIDTHS), strict=True)
-    assert found.order == -1.0
+    layer = REGIMES[name].layer
+    reference = "infinite width" if layer.head_dim is not None else "limit"
+    found = [
+        distance(
+            layer,
+            position=layer.seq_len - 1,
+            width=n,
+            seed=_seed(run_seed, name, str(n)),
+            reference=reference,
+            size=128,
+        )
+        for n in _WIDTHS
+    ]
+    values, errors = [each.value for each in found], [each.error / ERRORS for each in found]
     note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE, df=_DF)
-    # The distance from the neighbour stays at the distance of the predictions.
-    note.exceeds("half the separation, beyond", 0.5 * found.separation - values[1], errors[1], 0.0, df=_DF)
 
 
 @theory("regimes.tied")
@@ -101,38 +83,14 @@ def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed
     note.order("order", values, errors, _TIED_WIDTHS, allowance=2.0 * _CURVATURE)
 
 
-@theory("regimes.neighbours", name=tuple(name for name in REGIMES if name != "many heads"))
-def test_neighbours_are_rejected_by_as_many_draws_as_computed_and_predictions_are_not(
-    name: str, run_seed: int, note: Statement
-) -> None:
-    found, regime = prediction(name), REGIMES[name]
-    literal = regime.weights != "gaussian"
-    width = _LITERAL_WIDTH if literal else _STATED_WIDTH if name in _STATED else _DRAWN_WIDTH
-    value, error = _own_distance(name, width, _seed(run_seed, name, "own"))
-    note(own_distance=value)
-    if name in _STATED:
-        # Not drawn: it would take minutes.
-        note.exceeds("half the separation, beyond", 0.5 * found.separation - value, error, 0.0, df=_DF)
-        return
-    size = found.draws(LEVEL, 1.0 - _MISSED, value + ERRORS * error)
-    note(draws=size)
-    assert size < _MOST
-    seed = _seed(run_seed, name, "draws")
-    drawn = _draws(regime.layer.replace(width=width), size, seed, regime.weights)[:, found.position]
-    note.p_value("own prediction", _p_value(drawn, found.own, value + ERRORS * error))
-    note.rejects("neighbour", _p_value(drawn, found.neighbour, 0.0))
+def _kolmogorov(one: ScaleMixture, other: ScaleMixture) -> float:
+    """Return ``sup |F - F'|`` of two scale mixtures."""
+    points = math.sqrt(max(one.mean(), other.mean())) * np.sinh(np.linspace(1e-4, math.asinh(12.0), 4_000))
+    return float(np.abs(one.upper_tail(points) - other.upper_tail(points)).max())
 
 
-def _draws(layer: ac.AttentionLayer, size: int, seed: int, weights: str) -> FloatArray:
-    if weights == "gaussian":
-        return ac.simulate(layer, size, seed=seed, method="collapsed", coordinates=1).outputs[:, :, 0]
-    return draw_with_weights(layer, size, 1, np.random.default_rng(seed), weights).outputs[:, :, 0]
-
-
-def _p_value(drawn: FloatArray, law: ScaleMixture, allowed: float) -> float:
-    """Return the p-value of the hypothesis that the law of the draws is within the allowed distance of `law`."""
-    tail = law.upper_tail(np.abs(drawn))
-    return Uniform(allowance=allowed).test(np.where(drawn < 0, tail, 1.0 - tail)).p_value
+def _gaussian(variance: float) -> ScaleMixture:
+    return ScaleMixture(np.array([variance]), np.ones(1), 0.0)
 
 
 @theory("regimes.linear_attention", shape=((2, 1), (1, 1), (3, 2), (4, 4)))
@@ -140,14 +98,14 @@ def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int], note: 
     seq_len, heads = shape
     layer = ac.AttentionLayer(width=16, seq_len=seq_len, num_heads=heads, attention_map="linear", clip=1e9)
     law, degrees = ac.limit(layer), seq_len * heads
-    apart = kolmogorov(law.mixture(0), _chi_square(degrees, heads))
+    apart = _kolmogorov(law.mixture(0), _chi_square(degrees, heads))
     note(distance=apart, excess_kurtosis=law.excess_kurtosis())
     assert apart < 1e-4
     assert law.excess_kurtosis() == pytest.approx(6.0 / degrees, rel=1e-12)
     # The degrees of freedom of one more score would be rejected.
-    assert kolmogorov(law.mixture(0), _chi_square(degrees + 1, heads)) > 3e-4
+    assert _kolmogorov(law.mixture(0), _chi_square(degrees + 1, heads)) > 3e-4
     # Softmax has another law.
-    assert kolmogorov(law.mixture(0), ac.limit(layer.replace(attention_map="softmax")).mixture(0)) > 0.01
+    assert _kolmogorov(law.mixture(0), ac.limit(layer.replace(attention_map="softmax")).mixture(0)) > 0.01
 
 
 def _chi_square(degrees: int, heads: int) -> ScaleMixture:
@@ -170,13 +128,15 @@ def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Stateme
 
 @theory("regimes.many_heads")
 def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Statement) -> None:
-    found = prediction("many heads")
-    # Millions of draws distinguish it from one head: their number is stated, not drawn.
-    assert kolmogorov(ac.limit(found.layer).mixture(0), found.own) < 0.2 * found.separation
+    wide = REGIMES["many heads"].layer
+    own, one_head = _gaussian(float(ac.infinite_heads_kernel(wide).matrix[0, 0])), wide.replace(num_heads=1)
+    # Millions of draws distinguish it from one head.
+    near = _kolmogorov(ac.limit(wide).mixture(0), own)
+    assert near < 0.2 * _kolmogorov(ac.limit(one_head).mixture(0), own)
     layer = ac.AttentionLayer(width=16, seq_len=4, num_heads=1, query_std=2.0)
-    target = gaussian(float(ac.infinite_heads_kernel(layer).matrix[0, 0]))
+    target = _gaussian(float(ac.infinite_heads_kernel(layer).matrix[0, 0]))
     laws = {heads: ac.limit(layer.replace(num_heads=heads)) for heads in (4, 8, 32, 64)}
-    far = {heads: kolmogorov(law.mixture(0), target) for heads, law in laws.items()}
+    far = {heads: _kolmogorov(law.mixture(0), target) for heads, law in laws.items()}
     note(**{f"distance at H={heads}": value for heads, value in far.items()})
     for few, many in ((4, 32), (8, 64)):
         order = order_between((far[few], far[many]), (few, many))
@@ -206,14 +166,18 @@ def test_what_the_width_adds_does_not_average_over_heads(note: Statement) -> Non
 @theory("regimes.closed_forms")
 def test_predictions_in_closed_form_are_the_limits(note: Statement) -> None:
     for name in ("1/n scaling", "one position"):
-        law = prediction(name).own
+        law = ac.limit(REGIMES[name].layer).mixture(0)
         assert law.variance() < 1e-9 * law.mean() ** 2
     layer = ac.AttentionLayer(width=16, seq_len=3, score_scaling="1/n", input_correlation=0.5, value_std=1.5, clip=1e9)
     mean = 1.5**2 * (3 + 6 * 0.5) / 9
     for position in range(3):
         assert ac.limit(layer).variance(position) == pytest.approx(mean, rel=1e-9)
-    tied = prediction("tied queries and keys")
-    assert kolmogorov(tied.own, ac.limit(tied.layer).mixture(tied.position)) < 1e-9
+    tied = REGIMES["tied queries and keys"].layer
+    kernel = input_kernel(tied.inputs).matrix
+    weights = np.exp(tied.query_std * tied.key_std * kernel[0])
+    weights /= weights.sum()
+    own = _gaussian(float(weights @ kernel @ weights))
+    assert _kolmogorov(own, ac.limit(tied).mixture(0)) < 1e-9
     relu = ac.limit(REGIMES["relu inputs"].layer).kernel.matrix
     note(relu=relu[0, 0], relu_off_diagonal=relu[0, 1])
     assert relu[0, 0] == pytest.approx(0.5, rel=1e-12)

@@ -335,7 +335,7 @@ def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: s
     assert f"--attncheck-subject attncheck.faults.programs:{name}" in said
 
 
-@pytest.mark.parametrize("group", ["tangent", "norms", "stacks", "weights", "rates", "long", "theorem1"])
+@pytest.mark.parametrize("group", ["tangent", "norms", "rates", "theorem1"])
 def test_explain_statements_of_the_theory(capsys: pytest.CaptureFixture[str], group: str) -> None:
     """By group, and each alone: statement, exclusions, and its test."""
     folder, said = properties_folder() / "theory", explained(capsys, group)

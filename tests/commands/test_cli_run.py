@@ -80,7 +80,7 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a few properties of layers and programs, and one of the theory."""
     place = tmp_path_factory.mktemp("some")
     (place / "theory").mkdir()
-    for name in ("conftest", "test_draws", "test_independence", "test_netsor", "theory/test_stacks"):
+    for name in ("conftest", "test_draws", "test_independence", "test_netsor", "theory/test_norms"):
         shutil.copy(ROOT / "properties" / f"{name}.py", place / f"{name}.py")
     return place
 

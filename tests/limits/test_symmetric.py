@@ -33,7 +33,6 @@ LAWS: dict[str, Callable[[], SymmetricLaw]] = {
     "width": lambda: finite_width_law(LAYER, size=128),
     "width, linear": lambda: finite_width_law(LAYER.replace(attention_map="linear"), size=128),
     "width, limit 0": lambda: finite_width_law(LAYER.replace(attention_map="linear", score_scaling="1/n"), size=128),
-    "width, uniform": lambda: finite_width_law(LAYER, size=512, weights="uniform"),
 }
 POINTS = np.array([0.0, 1e-3, 0.3, 1.0, 2.5, 6.0, np.inf])
 

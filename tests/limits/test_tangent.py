@@ -1,4 +1,4 @@
-"""The tangent kernel at infinite width: its mean by integration and by draws, and closed forms."""
+"""The tangent kernel with infinitely many heads: by integration and by draws, and closed forms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attncheck import AttentionLayer, InputError, TangentLimit, infinite_heads_kernel, infinite_heads_tangent
+from attncheck import AttentionLayer, InputError, infinite_heads_kernel, infinite_heads_tangent
+from attncheck.layers.attention_map import attention_weights, weight_slopes
+from attncheck.layers.kernel import input_kernel, psd_root
 from attncheck.methods import tangent_kernel
+from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
 from attncheck.theory.limits.one_row import _hermite
 
@@ -37,45 +40,46 @@ pytestmark = pytest.mark.usefixtures("fewer_points")
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_mean_is_that_of_draws(kind: str) -> None:
-    layer = AttentionLayer(**{**BASE, **KINDS[kind]})
-    law, size = TangentLimit(layer), 60_000
-    draws = tangent_kernel(layer, size, seed=11, method="limit", coordinates=2)
-    quantile = stats.norm.isf(_LEVEL / 2.0)
-    for sample, mean, error in (
-        (draws.kernel[:, 0, 0], law.mean(), law.mean_error()),
-        (draws.kernel[:, 0, 1], np.zeros((3, 3)), np.zeros((3, 3))),
-        (draws.parts[:, 0, 0, 0] + draws.parts[:, 1, 0, 0], law.of_scores(), law.mean_error()),
-    ):
-        allowed = quantile * sample.std(axis=0) / size**0.5 + error
-        # Rounding error of a mean of many equal numbers.
-        assert (np.abs(sample.mean(axis=0) - mean) <= allowed + 1e-10).all()
-        # Five percent off would show.
-        assert (allowed < 0.05 * np.abs(law.mean()).max()).all() or kind in ("relu", "linear")
+def test_it_is_the_mean_over_scores_and_values(kind: str) -> None:
+    """By draws of the scores of one head, and of a neuron's values."""
+    layer, size = AttentionLayer(**{**BASE, **KINDS[kind]}).replace(num_heads=1, num_kv_heads=None), 60_000
+    kernel, rng = input_kernel(layer.inputs).matrix, np.random.default_rng(11)
+    scores = draw_limit(layer, size, 0, rng).scores[:, 0]
+    values = layer.value_std * layer.output_std * rng.standard_normal((size, 3)) @ psd_root(kernel).T
+    weights, slopes = attention_weights(layer, scores), weight_slopes(layer, scores, values)
+    of_values = 2.0 * (layer.value_std * layer.output_std) ** 2 * weights @ kernel @ weights.swapaxes(-1, -2)
+    of_scores = 2.0 * (layer.query_std * layer.key_std) ** 2 * kernel * (slopes @ kernel @ slopes.swapaxes(-1, -2))
+    found, sample = infinite_heads_tangent(layer), of_values + of_scores
+    allowed = stats.norm.isf(_LEVEL / 2.0) * sample.std(axis=0) / size**0.5 + found.error
+    # Rounding error of a mean of many equal numbers.
+    assert (np.abs(sample.mean(axis=0) - found.matrix) <= allowed + 1e-10).all()
+    # Five percent off would show.
+    assert (allowed < 0.05 * np.abs(found.matrix).max()).all() or kind in ("relu", "linear")
 
 
-@pytest.mark.parametrize("score_scaling", ["1/sqrt(n)", "1/n"])
-def test_scores_divided_by_n_leave_a_constant(score_scaling: Any) -> None:
-    layer = AttentionLayer(**{**BASE, "score_scaling": score_scaling})
-    draws = tangent_kernel(layer, 2_000, seed=0, method="limit", coordinates=2)
-    constant = np.ptp(draws.kernel[:, 0, 0], axis=0).max() < 1e-12
-    assert constant == (score_scaling == "1/n")
-    assert bool(draws.kernel[:, 0, 1].any()) == (score_scaling == "1/sqrt(n)")
-    if constant:
-        np.testing.assert_allclose(draws.kernel[0, 0, 0], TangentLimit(layer).mean(), rtol=1e-12)
+def test_scores_divided_by_n_leave_twice_the_kernel() -> None:
+    layer = AttentionLayer(**BASE)
+    divided = layer.replace(score_scaling="1/n")
+    twice = 2.0 * infinite_heads_kernel(divided).matrix
+    np.testing.assert_allclose(infinite_heads_tangent(divided).matrix, twice, rtol=1e-12)
+    assert not np.allclose(infinite_heads_tangent(layer).matrix, 2.0 * infinite_heads_kernel(layer).matrix, rtol=0.05)
 
 
-def test_the_mean_is_the_kernel_of_many_heads() -> None:
+@pytest.mark.sampled
+def test_draws_of_many_heads_approach_it() -> None:
     """Random parts fall as 1/H, also between neurons."""
-    layer = AttentionLayer(**{**BASE, "num_heads": 2})
+    layer, draws = AttentionLayer(**{**BASE, "width": 32}), 1_000
     expected = infinite_heads_tangent(layer)
-    np.testing.assert_allclose(TangentLimit(layer).mean(), expected.matrix)
     spreads = []
     for heads in (2, 16):
-        theta = tangent_kernel(layer.replace(num_heads=heads), 4_000, seed=4, method="limit", coordinates=2).kernel
-        spreads.append(theta[:, 0, :, 0, 0].var(axis=0))
-    # Eight standard errors of a ratio of variances with kurtosis below 6.
-    np.testing.assert_allclose(spreads[0] / spreads[1], 8.0, rtol=8.0 * (2.0 * 5.0 / 4_000) ** 0.5)
+        theta = tangent_kernel(layer.replace(num_heads=heads), draws, seed=4, coordinates=2).kernel
+        error = theta.std(axis=0) / draws**0.5
+        # At width n the mean is off by a few parts in n.
+        allowed = 6.0 * error[0, 0] + 8.0 / layer.width * expected.matrix.max()
+        assert (np.abs(theta.mean(axis=0)[0, 0] - expected.matrix) <= allowed).all()
+        spreads.append(theta[:, 0, 1, 0, 0].var())
+    # Eight standard errors of a ratio of variances with kurtosis below 6; inputs of finite width leave a part.
+    assert spreads[0] / spreads[1] > 8.0 * (1.0 - 8.0 * (2.0 * 5.0 / draws) ** 0.5)
 
 
 def test_linear_attention_has_closed_forms() -> None:
@@ -125,9 +129,9 @@ def test_errors_hold_between_scramblings() -> None:
 
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="rotary_base"):
-        TangentLimit(AttentionLayer(width=8, head_dim=4, rotary_base=1e4))
+        infinite_heads_tangent(AttentionLayer(width=8, head_dim=4, rotary_base=1e4))
     with pytest.raises(InputError, match="is not an AttentionLayer"):
-        TangentLimit("layer")  # type: ignore[arg-type]
+        infinite_heads_tangent("layer")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="head_scaling"):
         infinite_heads_tangent(AttentionLayer(width=8, head_scaling=False))
     with pytest.raises(InputError, match="is missing"):

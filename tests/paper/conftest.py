@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from attncheck.paper import exact, units
-from attncheck.paper.charts import Measure
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance
 from attncheck.paper.run import PaperRun, manifest_of, settle_all
 from attncheck.paper.units import Task
@@ -45,8 +44,7 @@ def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def few(name: str) -> list[Task]:
         sampled = [unit for unit in whole(name) if 0 < unit.trial <= 3]
-        layers = {unit: unit.subject.layer for unit in sampled if not isinstance(unit.subject, Measure)}
-        return [unit for unit, layer in layers.items() if layer.width * layer.num_heads < 1000]
+        return [unit for unit in sampled if unit.subject.layer.width * unit.subject.layer.num_heads < 1000]
 
     monkeypatch.setattr(units, "units_of", few)
 

@@ -9,20 +9,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import msgspec
 import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck.paper import plates
 from attncheck.paper.experiments import EXPERIMENTS, Experiment
 from attncheck.paper.numbers import markdown, named
-from attncheck.paper.page import read_paper, view_of
-from attncheck.paper.publish import finished, publish
-from attncheck.paper.results import Figure, arrays_of, encode, gather, published
+from attncheck.paper.page import finished, read_paper, view_of, write_pages
+from attncheck.paper.results import Figure, encode, gather, published
 from attncheck.paper.run import PaperRun
-from attncheck.paper.units import save
 from attncheck.records.schema import SCHEMA, Closing
 from attncheck.records.schema import Manifest as RunManifest
 from attncheck.records.writer import Writer
@@ -31,24 +27,19 @@ from attncheck.report import render_report
 from .conftest import PUBLISHED
 
 Tiny = tuple[Path, Path, PaperRun]
-#: One of each kind.
-WHOLE = ("fig1", "fig2", "fig3")
 
 
 @pytest.fixture(scope="module")
 def written(tiny: Tiny) -> Path:
-    """Return the folder of the figures, one of each kind in every format."""
+    """Return the folder of the figures."""
     out, data, manifest = tiny
-    publish(WHOLE, out, data, manifest)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plates, "PLATES", {"svg": plates.PLATES["svg"]})
-        publish([name for name in PUBLISHED if name not in WHOLE], out, data, manifest)
+    write_pages(PUBLISHED, out, data, manifest)
     return out
 
 
 @pytest.fixture(scope="module")
 def figures(written: Path) -> list[Figure]:
-    return [figure for figure in published(written) if isinstance(figure, Figure)]
+    return published(written)
 
 
 class Pictures(HTMLParser):
@@ -69,8 +60,7 @@ class Pictures(HTMLParser):
 
 
 def test_every_file_is_written(written: Path) -> None:
-    expected = {f"{name}.{kind}" for name in PUBLISHED for kind in ("npz", "json", "svg")}
-    expected |= {f"{name}.{kind}" for name in WHOLE for kind in ("pdf", "png")}
+    expected = {f"{name}.json" for name in PUBLISHED}
     assert {path.name for path in written.iterdir() if path.is_file()} == {*expected, "numbers.md", "paper.html"}
 
 
@@ -107,48 +97,12 @@ def test_numbers_are_those_of_the_units(figures: list[Figure]) -> None:
     assert "quick look" in page
 
 
-def test_arrays_are_for_numpy_too(written: Path, figures: list[Figure]) -> None:
-    with np.load(written / "fig1.npz", allow_pickle=False) as file:
-        np.testing.assert_array_equal(file["estimated KL: n = 16"], figures[0].sampled_as("n = 16").kl)
-        assert file["KL: y"].shape == (9, 3)
-
-
-def test_errors_that_no_draws_tell_are_infinite(figures: list[Figure], tmp_path: Path) -> None:
-    curve = figures[0].curves[0]
-    blind = msgspec.structs.replace(curve, error=[None, *curve.error[1:]])
-    arrays = arrays_of(msgspec.structs.replace(figures[0], curves=[blind, *figures[0].curves[1:]]))
-    with np.load(save(tmp_path / "arrays.npz", arrays), allow_pickle=False) as file:
-        value, error = file[f"density difference: {curve.label}"]
-    assert np.isinf(error[0])
-    np.testing.assert_array_equal(value, curve.value)
-    np.testing.assert_array_equal(error[1:], np.array(curve.error[1:], dtype=float))
-
-
-def test_drawings_hold_no_date_and_no_path(written: Path) -> None:
-    for name in WHOLE:
-        svg, pdf = ((written / f"{name}.{kind}").read_bytes() for kind in ("svg", "pdf"))
-        assert b"<dc:date>" not in svg
-        assert b"CreationDate" not in pdf
-        assert str(written).encode() not in svg + pdf
-        assert b">width n<" in svg or b">y<" in svg
-
-
-def test_pictures_of_dots_show_what_the_drawings_do(written: Path) -> None:
-    for name in WHOLE:
-        dots = matplotlib.image.imread(written / f"{name}.png")
-        assert dots.shape[:2] == (1350, 1950)
-        inked = (dots[..., :3] < 0.9).any(axis=-1)
-        assert 0.01 < inked.mean() < 0.3
-        assert all(part.any() for half in np.array_split(inked, 2) for part in np.array_split(half, 2, axis=1))
-
-
 @pytest.mark.parametrize(("draws", "width"), [(500, 0.25), (5_000, 0.1), (50_000, 0.05), (100_000, 0.05)])
 def test_fewer_draws_make_wider_bars(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, draws: int, width: float) -> None:
     """At most as wide as Freedman and Diaconis' 2.7 over the cube root of the draws."""
     monkeypatch.setattr(Experiment, "draws_at", lambda experiment, scale: draws)
     _, data, manifest = tiny
     figure = gather("fig2", data, manifest)
-    assert isinstance(figure, Figure)
     assert np.diff(figure.edges) == pytest.approx(width)
     units = [np.sum(law.counts) for law in figure.sampled]
     assert all(count > 0 for count in units)
@@ -186,14 +140,12 @@ def test_a_report_of_a_run_shows_the_figures(written: Path, tmp_path: Path) -> N
 
 def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, written: Path, tmp_path: Path) -> None:
     _, data, manifest = tiny
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plates, "PLATES", {"svg": plates.PLATES["svg"]})
-        publish(["fig3"], tmp_path, data, manifest)
+    write_pages(["fig3"], tmp_path, data, manifest)
     assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == 1
     for path in written.glob("fig*.*"):
         if path.stem != "fig1" and not (tmp_path / path.name).exists():
             shutil.copy(path, tmp_path)
-    publish(["fig1"], tmp_path, data, manifest)
+    write_pages(["fig1"], tmp_path, data, manifest)
     assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == len(PUBLISHED)
     paths = [path for path in written.iterdir() if path.is_file()]
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in paths}
@@ -201,12 +153,11 @@ def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, writ
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
-def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plates, "PLATES", {})
+def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path) -> None:
     _, data, manifest = tiny
     other = msgspec.structs.replace(finished("fig1", data, manifest), seed=99)
     (tmp_path / "fig1.json").write_bytes(encode(other))
-    publish(["fig2"], tmp_path, data, manifest)
+    write_pages(["fig2"], tmp_path, data, manifest)
     assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == 1
     with pytest.raises(InputError, match="figures of several runs"):
         read_paper(tmp_path)

@@ -13,7 +13,6 @@ from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation
 from attncheck.theory.rates.gap import Gap
 from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry
-from attncheck.theory.rates.quadratic import CharacteristicGap, frequencies
 
 RELU = ac.AttentionLayer(width=64, attention_map="relu")
 # Four standard errors of eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
@@ -91,9 +90,3 @@ def test_the_first_term_is_told_where_it_is_known(layer: ac.AttentionLayer, know
         assert math.isfinite(found.value)
         assert math.isfinite(found.leading) == math.isfinite(found.leading_error) == known
         assert not known or found.leading > 1e-4
-
-
-def test_a_first_term_that_is_not_known_is_at_no_distance() -> None:
-    for metric in ("ks", "w1", "tv"):
-        unknown = CharacteristicGap(1.0, np.full((REPLICATES, len(frequencies(1.0))), math.nan, dtype=np.complex128))
-        assert np.isnan(unknown.distance(metric)).all()

@@ -16,9 +16,9 @@ from attncheck._lib.streams import seed_sequence
 from attncheck.checks.marginals import conditional_covariance
 from attncheck.methods import simulate_chunks
 from attncheck.theory.rates.deviation import Cells, deviation
-from attncheck.theory.rates.distance import check_drawn
 from attncheck.theory.rates.drivers import Fluctuations, gamma_rule
 from attncheck.theory.rates.gap import standard_error
+from attncheck.theory.rates.law import check_inputs
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 _DRAWS = 60_000
@@ -230,34 +230,23 @@ def test_bad_arguments_are_named(arguments: dict[str, object], field: str) -> No
 
 
 def test_widths_that_take_too_much_memory_are_refused_before_anything_is_drawn() -> None:
-    layer, program = ac.AttentionLayer(width=16, seq_len=2), ac.Program()
-    x = program.initial("x")
-    program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
+    layer = ac.AttentionLayer(width=16, seq_len=2)
     calls: list[tuple[str, int, Callable[[int], object]]] = [
         ("width", 10**9, lambda n: ac.distance(layer, width=n, size=16)),
-        ("width", 10**9, lambda n: ac.distance(program, of="scores", width=n, size=16)),
-        ("width", 10**5, lambda n: ac.distance(layer, weights="uniform", width=n)),
         ("widths", 10**9, lambda n: ac.rate(layer, (64, 128, 256, n), size=16)),
-        ("widths", 10**9, lambda n: ac.rate(program, (64, 128, 256, n), of="scores", size=16)),
         ("width", 10**9, lambda n: ac.finite_width_law(layer.replace(width=n)).cdf(1.0)),
     ]
     for field, widest, call in calls:
         with pytest.raises(ac.InputError, match=rf"^{field}={widest}: makes .* take \d+ bytes, .*; pass a smaller"):
             call(widest)
     # Widths of a million are allowed.
-    check_drawn("width", layer, 10**6)
-    check_drawn("width", program, 10**6)
+    check_inputs("width", layer.replace(width=10**6))
 
 
 def test_sizes_that_nobody_waits_for_are_refused() -> None:
     layer = ac.AttentionLayer(width=16, seq_len=2)
-    program = ac.Program()
-    x = program.initial("x")
-    program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
     calls: tuple[Callable[[int], object], ...] = (
         lambda size: ac.distance(layer, size=size),
-        lambda size: ac.distance(program, of="scores", width=16, size=size),
-        lambda size: ac.distance(layer, weights="uniform", size=size),
         lambda size: ac.rate(layer, (64, 128, 256, 512), size=size),
         lambda size: ac.finite_width_law(layer, size=size),
     )
@@ -265,7 +254,7 @@ def test_sizes_that_nobody_waits_for_are_refused() -> None:
         for size in (10**13, 10**400):
             with pytest.raises(ac.InputError, match=r"^size=1000.*: must be at most 1000000000000; pass"):
                 call(size)
-    for kept in (calls[0], calls[1], lambda size: ac.finite_width_law(layer, size=size).variance()):
+    for kept in (calls[0], lambda size: ac.finite_width_law(layer, size=size).variance()):
         with pytest.raises(ac.InputError, match=r"^size=10000000000: makes .* of the draws take .*; pass fewer"):
             kept(10**10)
 
@@ -284,9 +273,13 @@ def test_what_is_no_layer_is_refused() -> None:
                 method(t)
 
 
-def test_stacks_are_sent_to_distances_of_their_own() -> None:
+def test_stacks_and_programs_are_refused() -> None:
+    program = ac.Program()
     stack = ac.AttentionStack(layer=ac.AttentionLayer(width=8), depth=2)
     for function in (ac.distance, ac.finite_width_law, ac.rate):
-        with pytest.raises(ac.InputError, match=r"attncheck\.paper\.stacks\.distances"):
+        with pytest.raises(ac.InputError, match=r"is a stack.*compare attncheck\.simulate with attncheck\.limit"):
             # Wrong type on purpose.
             function(stack)  # type: ignore[arg-type]  # its refusal is tested
+        with pytest.raises(ac.InputError, match=r"^layer=.*is not an AttentionLayer"):
+            # Wrong type on purpose.
+            function(program)  # type: ignore[arg-type]  # its refusal is tested

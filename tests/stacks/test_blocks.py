@@ -1,4 +1,4 @@
-"""Encoder blocks: methods of one law, their limit, distances, and positions by depth."""
+"""Encoder blocks: methods of one law, and their limit."""
 
 from __future__ import annotations
 
@@ -8,21 +8,10 @@ import numpy as np
 import pytest
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, limit, simulate
-from attncheck._lib.arrays import FloatArray
-from attncheck.layers.norm import normalised_gram
-from attncheck.paper.stacks.distance import PARTS, controlled
-from attncheck.paper.stacks.positions import correlation_gap, correlation_rates, positions_by_depth
-from attncheck.paper.stacks.rate import fit
 from attncheck.simulators.stacks import draw_perceptron
-from attncheck.theory.stacks.recursion import draw_normals, recur
+from attncheck.theory.stacks.recursion import recur
 
-from .laws import BARE, BLOCKS, MOST, NORMED, PLAIN, PLAIN_BLOCK, POST_BLOCK, PRE_BLOCK, SIZE, apart, drawn, numbers
-
-# Without a perceptron the norm after the sum divides once per layer.
-ATTENTION = (
-    AttentionStack(layer=PLAIN.replace(norm="rms"), depth=3, residual=True, post_norm="rms"),
-    AttentionStack(layer=PLAIN, depth=3, residual=True, post_norm="layer"),
-)
+from .laws import BARE, BLOCKS, MOST, NORMED, PLAIN, PLAIN_BLOCK, PRE_BLOCK, SIZE, apart, drawn, numbers
 
 
 @pytest.mark.sampled
@@ -100,62 +89,6 @@ def test_the_recursion_of_a_block() -> None:
     assert recur(after, normals).scales[0, :, :, 0] == pytest.approx(np.tile([2**0.5, 1.5**0.5], (3, 1)))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("stack", [PRE_BLOCK, POST_BLOCK, *ATTENTION], ids=AttentionStack.describe)
-def test_gaps_of_correlations_are_those_of_draws(stack: AttentionStack) -> None:
-    """Without common random numbers or controls, from all neurons of the last stream."""
-    stack = stack.at_width(8)
-    gap, limit = correlation_gap(stack, 4_000), positions_by_depth(stack, 20_000)
-    y = simulate(stack, 40_000, 3, coordinates=8).outputs
-    gram = normalised_gram("rms", y @ y.swapaxes(-1, -2) / 8, np.zeros(y.shape[:-1]))
-    seen = gram[:, ~np.eye(3, dtype=bool)].mean(axis=1)
-    error = np.sqrt(seen.var() / len(seen) + limit.correlation_error[-1] ** 2 + gap.errors[-1] ** 2)
-    assert abs(seen.mean() - limit.correlation[-1] - gap.values[-1]) < 6.1 * error
-    assert abs(gap.values[-1]) > 6.1 * gap.errors[-1]
-
-
-def test_controls_of_gaps_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[tuple[FloatArray, FloatArray]] = []
-
-    def kept(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
-        taken.append((f, c))
-        return controlled(f, c, fc, cc)
-
-    monkeypatch.setattr("attncheck.paper.stacks.distance.controlled", kept)
-    for stack in (PRE_BLOCK, ATTENTION[1]):
-        found = correlation_gap(stack.at_width(256), 1_000)
-        without, control = taken.pop()
-        without_errors, control_errors = (each.std(axis=0, ddof=1) / PARTS**0.5 for each in (without, control))
-        assert (np.abs(control.mean(axis=0)) < 6.1 * control_errors).all()
-        assert (without_errors > 2.0 * found.errors).all()
-
-
-def test_positions_are_those_of_the_recursion() -> None:
-    found = positions_by_depth(PRE_BLOCK, 4_000)
-    streams = recur(PRE_BLOCK, draw_normals(PRE_BLOCK, 4_000, np.random.default_rng(5))).streams
-    own = np.diagonal(streams, axis1=-2, axis2=-1).mean(axis=(0, 2))
-    assert (np.abs(found.variance - own) < 6.1 * 2**0.5 * found.variance_error + 1e-12).all()
-    scale = np.sqrt(np.diagonal(streams, axis1=-2, axis2=-1))
-    white = streams / (scale[..., :, None] * scale[..., None, :])
-    pairs = white[..., ~np.eye(3, dtype=bool)].mean(axis=(0, 2))
-    assert (np.abs(found.correlation - pairs) < 6.1 * 2**0.5 * found.correlation_error + 1e-12).all()
-
-
-def test_correlations_of_positions_approach_the_limit_as_one_over_n() -> None:
-    layer = AttentionLayer(width=16, seq_len=3, num_heads=2, activation="identity")
-    stack = AttentionStack(layer=layer, depth=2, residual=True, post_norm="rms", mlp="relu", mlp_ratio=1)
-    found = correlation_rates(stack, (16, 32, 64, 128), 4_000)
-    assert [rate.depth for rate in found] == [1, 2]
-    # After the first layer the distance is too small for an order.
-    assert all(abs(rate.order + 1.0) < 5.0 * rate.order_error < 0.5 for rate in found[1:])
-
-
-def test_what_is_all_noise_has_no_order() -> None:
-    widths, errors = np.array([8.0, 16.0, 32.0, 64.0]), np.full(4, 0.1)
-    assert np.isnan(fit(1, widths.tolist(), np.array([0.1, -0.1, 0.05, 0.0]), errors).order)
-    assert fit(1, widths.tolist(), -0.5 / widths, errors).order == pytest.approx(-1.0)
-
-
 def test_descriptions_say_what_a_block_is() -> None:
     assert "residual mlp=gelu mlp_ratio=2 mlp_std=1.3 (conjecture)" in PRE_BLOCK.describe()
     matrices = {node.weight: None for node in PRE_BLOCK.expand().program.lines() if hasattr(node, "weight")}
@@ -175,21 +108,6 @@ def test_descriptions_say_what_a_block_is() -> None:
 def test_what_is_no_block_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"^mlp"):
         AttentionStack(layer=PLAIN, depth=2, **fields)
-
-
-def test_what_has_no_positions_to_compare_is_refused() -> None:
-    alone = AttentionStack(layer=PLAIN.replace(seq_len=1), depth=2)
-    for call in (
-        lambda: positions_by_depth(alone),
-        lambda: correlation_gap(alone, 100),
-        lambda: correlation_rates(alone, (8, 16, 32, 64), 100),
-    ):
-        with pytest.raises(InputError, match=r"layer\.seq_len=1: must be at least 2"):
-            call()
-    with pytest.raises(InputError, match="widths"):
-        correlation_rates(PRE_BLOCK, (8, 16), 100)
-    with pytest.raises(InputError, match="size"):
-        positions_by_depth(PRE_BLOCK, 1)
 
 
 def test_one_block_is_a_conjecture_where_scores_feed_its_perceptron() -> None:

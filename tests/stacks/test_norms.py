@@ -1,15 +1,11 @@
-"""Norms in stacks, before attention and after the sum: methods, limits, distances, and neighbours."""
+"""Norms in stacks, before attention and after the sum: limits and refusals."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 
-from attncheck import AttentionLayer, AttentionStack, InputError, distance, simulate
-from attncheck.paper.stacks.distance import difference_parts, distances
-from attncheck.paper.stacks.rate import rates
+from attncheck import AttentionLayer, AttentionStack, InputError, simulate
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 from .laws import POST_RMS, PRE_RMS, RELU
@@ -42,19 +38,6 @@ def test_the_recursion_with_norms() -> None:
     assert made.roots[0, 0, 0, 0] == 1.0
 
 
-def test_stacks_with_a_norm_before_attention_approach_their_limit_as_one_over_n() -> None:
-    layer = AttentionLayer(width=16, seq_len=3, num_heads=2, query_std=1.5)
-    found = rates(AttentionStack(layer=layer.replace(norm="layer"), depth=2), (16, 32, 64, 128), 12_000)
-    for rate in found:
-        assert abs(rate.order + 1.0) < 5.0 * rate.order_error
-    assert found[-1].order_error < 0.07
-    norms: tuple[Any, ...] = ("rms", "layer")
-    for wide in (layer.replace(width=64, norm=norm) for norm in norms):
-        (exact,) = distances(AttentionStack(layer=wide, depth=1), 4_000)
-        # A layer that reads only the clipped h: the same number, computed differently.
-        assert abs(exact.ks - distance(wide, size=1024).value) < 5.0 * exact.ks_error + 2e-4
-
-
 def test_descriptions_say_where_the_norm_is() -> None:
     assert "norm=rms depth=2" in PRE_RMS.describe()
     assert "residual post_norm=rms" in POST_RMS.describe()
@@ -68,11 +51,6 @@ def test_what_has_no_meaning_is_refused() -> None:
         AttentionStack(layer=RELU, depth=2, post_norm="batch")  # type: ignore[arg-type]  # what is tested
     with pytest.raises(InputError, match="post_norm='layer': makes a single neuron 0"):
         AttentionStack(layer=RELU.replace(width=1), depth=2, post_norm="layer")
-    for function in (distances, difference_parts):
-        with pytest.raises(InputError, match="post_norm='rms': makes a single position standard normal"):
-            function(POST_RMS, 1000)
-    with pytest.raises(InputError, match="post_norm='rms'"):
-        rates(POST_RMS, (8, 16, 32, 64), 1000)
 
 
 def test_scores_of_normalised_streams_have_the_covariance_of_their_kernel() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from attncheck._lib.arrays import BoolArray, IntArray
+from attncheck._lib.arrays import BoolArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.parts import named_function
 from attncheck.layers.parts.part import LayerPart
@@ -39,25 +39,6 @@ def visible(layer: AttentionLayer) -> BoolArray:
 def plain_mask(layer: AttentionLayer) -> bool:
     """Return whether a layer has attncheck's causal mask or none, and no window."""
     return layer.mask in MASKS and layer.window is None
-
-
-def visible_counts(layer: AttentionLayer) -> IntArray:
-    """Return how many positions each position attends to, (seq_len,).
-
-    With attncheck's masks no (seq_len, seq_len) matrix is built.
-
-    Examples
-    --------
-    >>> from attncheck.layers.attention import AttentionLayer
-    >>> visible_counts(AttentionLayer(width=8, seq_len=4, mask="causal", window=2))
-    array([1, 2, 2, 2])
-    """
-    if layer.mask not in MASKS:
-        return np.asarray(visible(layer).sum(axis=1))
-    places = np.arange(layer.seq_len)
-    reach = layer.seq_len if layer.window is None else layer.window
-    last = places if layer.mask == "causal" else np.minimum(places + reach - 1, layer.seq_len - 1)
-    return np.asarray(last - np.maximum(places - reach + 1, 0) + 1)
 
 
 @functools.lru_cache(maxsize=256)

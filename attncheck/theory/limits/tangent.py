@@ -1,123 +1,31 @@
-"""Tangent kernel at infinite width: random with finitely many heads, deterministic with infinitely many.
+"""Tangent kernel with infinitely many heads, which is deterministic at infinite width (Hron et al. 2020).
 
-With scores divided by √n and H heads
+With scores divided by √n it is the mean of the kernel with H heads,
 
-    Θ^{ii'}_{rr'} = (1/H) Σ_a [2 σ_Q²σ_K² K_rr' c_arᵀ K c'_ar' + 2 σ_V²σ_O² δ_ii' A_ar K A_ar'ᵀ],
+    Θ^{ii}_{rr'} = E[2 σ_Q²σ_K² K_rr' c_rᵀ K c_r' + 2 σ_V²σ_O² A_r K A_r'ᵀ],
 
-with limiting weights A_a. c_a and c'_a are the derivatives of neurons i and i' with respect to the scores, for normal
-values with covariance σ_V²σ_O² K, independent for i ≠ i'. The first part, of W^Q and W^K, couples neurons; with scores
-divided by n it vanishes. As H → ∞, only the mean remains, diagonal in i (Hron et al. 2020).
+with the limiting weights A of a head, and the derivatives c of a neuron with respect to its scores, for normal values
+with covariance σ_V²σ_O² K. It is 0 between neurons. With scores divided by n the first part, of W^Q and W^K, vanishes.
 """
 
 from __future__ import annotations
-
-import dataclasses
-import functools
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole, refuse
-from attncheck.layers.attention import AttentionLayer, check_layer
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.kernel import Kernel, input_kernel, psd_root
+from attncheck.layers.kernel import Kernel, psd_root
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Sigmoid
-from attncheck.simulators.blocks import DrawPlan
-from attncheck.simulators.tangent import Grams, TangentDraws, kernel_entries, kernel_of
 from attncheck.theory.limits import covariance
-from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
 from attncheck.theory.limits.rows import error_of_mean, score_std
 
 # Relative rounding error of sums of products.
 _ROUNDING = 1e-14
-
-
-def draw_tangent_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
-    """Draw scores, outputs and the tangent kernel from their joint limit."""
-    kernel, s = input_kernel(layer.inputs).matrix, layer.seq_len
-    scores = draw_limit(layer, size, 0, rng).scores
-    root = psd_root(kernel)
-    normals = rng.standard_normal((size, layer.num_heads, coordinates, root.shape[1]))
-    # Heads of a group share W^K and W^V, but products across heads vanish.
-    apart = np.eye(layer.group_size)[:, :, None, None]
-    of_groups = np.broadcast_to(kernel, (size, layer.kv_heads, s, s))
-    grams = Grams(
-        inputs=np.broadcast_to(kernel, (size, s, s)),
-        scores=scores,
-        keys=layer.key_std**2 * of_groups,
-        values=layer.value_std**2 * of_groups,
-        queries=_spread(layer, size, layer.query_std**2 * apart * kernel),
-        outputs=_spread(layer, size, layer.output_std**2 * apart * np.eye(coordinates)),
-        projected=layer.value_std * layer.output_std * (normals @ root.T),
-    )
-    return kernel_of(layer, grams, float(layer.score_scaling == "1/sqrt(n)"))
-
-
-def _spread(layer: AttentionLayer, size: int, of_group: FloatArray) -> FloatArray:
-    return np.broadcast_to(of_group, (size, layer.kv_heads, *of_group.shape))
-
-
-def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[TangentDraws]:
-    """Return the plan for drawing the kernel from its limit."""
-    refuse_parts(layer, "tangent kernel")
-    return DrawPlan(draw_tangent_limit, layer, coordinates, kernel_entries(layer, coordinates))
-
-
-@dataclasses.dataclass(frozen=True)
-class TangentLimit:
-    """Mean tangent kernel at infinite width, which equals the kernel with infinitely many heads.
-
-    Use `attncheck.tangent_kernel` with ``method="limit"`` to draw the kernel, which is random with finitely many heads
-    and scores divided by √n.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    scramble : int
-        Scrambling seed; the same seed gives the same digits.
-
-    Raises
-    ------
-    InputError
-        With rotary positions.
-
-    Examples
-    --------
-    >>> law = TangentLimit(AttentionLayer(width=64, seq_len=2))
-    >>> law.mean().round(3)
-    array([[1.57, 1.  ],
-           [1.  , 1.57]])
-    >>> law.of_scores().round(3)
-    array([[0.296, 0.   ],
-           [0.   , 0.296]])
-    """
-
-    layer: AttentionLayer
-    scramble: int = 0
-
-    def __post_init__(self) -> None:
-        check_layer(self.layer)
-        refuse_parts(self.layer, "tangent kernel")
-        object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
-
-    def mean(self) -> FloatArray:
-        """Return E Θ^{ii}, shape (seq_len, seq_len); the mean is 0 between different neurons."""
-        return np.asarray(self._parts[0][0] + self._parts[1][0])
-
-    def mean_error(self) -> FloatArray:
-        """Return error estimates of `mean`, shape (seq_len, seq_len)."""
-        return np.asarray(self._parts[0][1] + self._parts[1][1])
-
-    def of_scores(self) -> FloatArray:
-        """Return the contribution of W^Q and W^K to the mean, shape (seq_len, seq_len)."""
-        return self._parts[1][0].copy()
-
-    @functools.cached_property
-    def _parts(self) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
-        return _mean_parts(self.layer, input_kernel(self.layer.inputs).matrix, self.scramble)
 
 
 def infinite_heads_tangent(
@@ -193,7 +101,7 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
         return np.zeros((s, s)), np.zeros((s, s))
     if not isinstance(layer.map, Sigmoid | Linear | Relu):
         problem = "has an attention map or a mask for which the mean is not known"
-        refuse("layer", layer.describe(), problem, "leave it out, or average draws of tangent_kernel(method='limit')")
+        refuse("layer", layer.describe(), problem, "leave it out, or average draws of tangent_kernel at a large width")
     if isinstance(layer.map, Sigmoid):
         root = psd_root(squares)
         replicates = covariance.by_points(layer, kernel, seed, lambda A, _: covariance.mean_grams(A * (1.0 - A), root))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Self
 
 import numpy as np
-from scipy import sparse, special
+from scipy import special
 
 from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck.theory.limits.rows import scrambled_normals
@@ -71,15 +71,6 @@ class Cells:
         result.reshape(rows, -1)[:, -1] = zeros
         return np.asarray(result.reshape(rows, -1) / points)
 
-    def places(self, variances: FloatArray) -> sparse.csr_array:
-        """Return measures with unit mass at one variance each, (variances, cells + 1)."""
-        left, weights = self._around(variances)
-        last, positive = len(self.variances) - 1, (variances > 0)[:, None]
-        columns = np.where(positive, left[:, None] + np.arange(4), last)
-        masses = np.where(positive, np.stack(weights, axis=1), [1.0, 0.0, 0.0, 0.0])
-        ends = 4 * np.arange(len(variances) + 1)
-        return sparse.csr_array((masses.ravel(), columns.ravel(), ends), shape=(len(variances), last + 1))
-
     def _around(self, variances: FloatArray) -> tuple[IndexArray, tuple[FloatArray, ...]]:
         """Return the first of four cells around each v > 0, and their weights."""
         count = len(self.variances) - 1
@@ -126,11 +117,6 @@ class Deviation:
     def atom(self) -> FloatArray:
         """Return the probability P(v = 0) at this width minus that in the limit, (REPLICATES,)."""
         return self.measures[:, -1]
-
-    @property
-    def cut(self) -> float:
-        """Probability of atoms that the measure does not resolve."""
-        return 0.0
 
     def scaled(self, factor: float) -> Self:
         """Return the measure with variances multiplied by `factor`."""
@@ -182,13 +168,6 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
     measures = [part.combined(linear, quadratic) for part in repetitions]
     expansion = [part.expansion for part in repetitions]
     return Deviation(cells, np.stack(measures), np.stack(expansion), each * REPLICATES)
-
-
-def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.random.SeedSequence) -> FloatArray:
-    """Return the first-order change of the law, (REPLICATES, cells + 1), when the Gram matrices move by `moved`."""
-    fluctuations = marginal.fluctuations(infinite=False)
-    normals = (_score_normals(marginal.normals, np.random.default_rng(each)) for each in seed.spawn(REPLICATES))
-    return np.concatenate([_Lines(marginal, fluctuations, cells, each).derivatives(moved)[0] for each in normals])
 
 
 def expands(marginal: Marginal) -> bool:

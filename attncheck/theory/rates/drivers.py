@@ -32,9 +32,6 @@ _RADII_OF_MEAN = 24
 _POINTS = 2**12
 # Array entries per block.
 _BLOCK = 2**21
-# Five-point second difference: relative steps and coefficients.
-_STEPS = 0.05 * np.arange(-2.0, 3.0)
-_SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +131,7 @@ class Fluctuations:
         kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])
         if self.layer.norm != "layer":
             return kernels
-        return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(each) for each in covariances])), 1.0)
+        return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(each) for each in covariances])))
 
     def _covariance(self, radius: float) -> FloatArray:
         """Return Cov(h^i + e^i) given ‖h‖²/n = `radius`, (m, m)."""
@@ -159,43 +156,6 @@ class Fluctuations:
         radii, weights = gamma_rule(0.5 * self.layer.width, _RADII_OF_MEAN)
         gram = np.einsum("r,rij->ij", weights, self._kernel(radii) - self.limits.gram)[None]
         return dataclasses.replace(self.still, gram=gram)
-
-    def mean_of_law(self, fourth: float) -> Drivers:
-        """Return the first-order change of the mean Gram matrices if entries of W^i have this fourth cumulant.
-
-        Given h, a coordinate of W^i h has excess kurtosis of about 3 · fourth/n, as if its variance had a relative
-        variance of fourth/n. The change is fourth/(2n) times `_bends`.
-        """
-        if self.infinite:
-            return self.still
-        return dataclasses.replace(self.still, gram=(0.5 * fourth / self.layer.width) * self._bends()[None])
-
-    def _bends(self) -> FloatArray:
-        """Return the sum of two second derivatives of K.
-
-        The derivatives are with respect to the relative variances of two parts of h^i: the part that all positions
-        share, and the part that each position has alone.
-        """
-        phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
-        rho = self.layer.input_correlation
-        shared, own = (self.layer.input_std**2 * part for part in (rho, 1.0 - rho))
-        variances, itself = np.diagonal(covariance), np.eye(m)
-
-        def bend(of_row: float, of_column: FloatArray | float, of_both: FloatArray | float) -> FloatArray:
-            duals = [
-                phi.dual(
-                    (variances + step * of_row)[:, None], variances + step * of_column, covariance + step * of_both
-                )[0]
-                for step in _STEPS
-            ]
-            return np.tensordot(_SECOND, np.stack(duals), 1)
-
-        by_row = bend(own, own * itself, own * itself)
-        gram = bend(shared, shared, shared) + by_row + (by_row * (1.0 - itself)).T
-        if self.layer.norm != "layer":
-            return gram
-        means = sum(_SECOND @ image_mean(phi, variances + _STEPS[:, None] * part) for part in (shared, own))
-        return _bordered(gram, np.asarray(means), 0.0)
 
     def gram_directions(self, rng: np.random.Generator) -> FloatArray:
         """Return D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], (directions, m, m), by Sobol points."""
@@ -255,9 +215,9 @@ class Fluctuations:
         return np.asarray(linalg.pinvh(symmetric_root(self.limits.gram)[0], rtol=1e-9))
 
 
-def _bordered(matrices: FloatArray, means: FloatArray, corner: float) -> FloatArray:
-    """Return matrices (..., m, m) with a last row and column of `means` (..., m), and `corner` at the end."""
-    whole = np.full((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1), corner)
+def _bordered(matrices: FloatArray, means: FloatArray) -> FloatArray:
+    """Return matrices (..., m, m) with a last row and column of `means` (..., m), and 1 at the end."""
+    whole = np.ones((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1))
     whole[..., :-1, :-1], whole[..., -1, :-1], whole[..., :-1, -1] = matrices, means, means
     return whole
 

@@ -65,11 +65,11 @@ class Gap:
         """Return a distance and its linearised error.
 
         The error of "ks" is that of the largest difference. The errors of "w1" and "tv" use the signs of the mean
-        difference. Unresolved atoms add their probability to the error of "tv", and half of it to that of "ks".
+        difference.
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
-        return value, standard_error(replicates) + {"ks": 0.5, "tv": 1.0}.get(metric, 0.0) * self.deviation.cut
+        return value, standard_error(replicates)
 
     def scaled(self, factor: float) -> Gap:
         """Return the laws with variances multiplied by `factor` > 0."""

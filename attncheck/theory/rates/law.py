@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.blocks import check_coordinates
 from attncheck.simulators.collapsed import input_entries
 from attncheck.simulators.finite import collapsed_layer
-from attncheck.simulators.weights import GAUSSIAN, GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limit import kept_limit, limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
@@ -29,7 +27,6 @@ from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.gap import Gap, standard_error, stated_errors, widening
 from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
-from attncheck.theory.rates.weights import SumEntry, kept_mde
 
 Drawn = OutputEntry | ScoreEntry | FixedHeads
 
@@ -37,8 +34,6 @@ Drawn = OutputEntry | ScoreEntry | FixedHeads
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
 # Widths below which errors of moments are unknown, for bounded and for unbounded attention weights.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
-# Matrix entries per block.
-_BLOCK = 2**23
 
 
 def default_size(layer: AttentionLayer) -> int:
@@ -47,13 +42,7 @@ def default_size(layer: AttentionLayer) -> int:
     return max(_FEWEST_DRAWS, min(_MOST_DRAWS, affordable))
 
 
-def finite_width_law(
-    layer: AttentionLayer,
-    size: int | None = None,
-    seed: int = 0,
-    *,
-    weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
-) -> FiniteWidthLaw:
+def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int = 0) -> FiniteWidthLaw:
     """Return the law of a layer's outputs at its own width.
 
     Parameters
@@ -63,9 +52,6 @@ def finite_width_law(
         Number of draws, at least 16; by default a few seconds' worth. Below 512 errors are widened.
     seed : int
         The same seed gives the same digits.
-    weights : str, mapping or WeightLaws
-        Law of all weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or by matrix, as ``{"query":
-        "uniform"}`` with the others normal. Laws other than "gaussian" need literal matrices and thus small widths.
 
     Returns
     -------
@@ -83,11 +69,8 @@ def finite_width_law(
     >>> law = finite_width_law(layer, size=256)
     >>> print(f"{law.sf(1.0):.3f}, in the limit {limit(layer).sf(1.0):.3f}")
     0.056, in the limit 0.055
-    >>> uniform = finite_width_law(layer.replace(width=8), size=4096, weights="uniform")
-    >>> print(f"{uniform.excess_kurtosis():.0f} ± {uniform.excess_kurtosis_error():.1f}")
-    3 ± 0.2
     """
-    return FiniteWidthLaw(check_separate(layer), size, seed, WeightLaws.of(weights))
+    return FiniteWidthLaw(check_separate(layer), size, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,22 +87,19 @@ class FiniteWidthLaw(SymmetricLaw):
 
     Parameters
     ----------
-    layer, size, seed, weights
+    layer, size, seed
         As for `finite_width_law`.
     """
 
     layer: AttentionLayer
     size: int | None = None
     seed: int = 0
-    weights: WeightLaws = GAUSSIAN_LAWS
 
     def __post_init__(self) -> None:
         if self.size is not None:
             remedy = "pass a number of draws, e.g. size=1024"
             object.__setattr__(self, "size", check_draws("size", self.size, 16, remedy))
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
-        if not self.weights.gaussian:
-            SumEntry(OutputEntry(self.layer, 0), self.weights)
 
     @property
     def limit(self) -> LimitLaw:
@@ -186,7 +166,7 @@ class FiniteWidthLaw(SymmetricLaw):
         gap = self.gap(position)
         limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
         of_limit = self._limit_at_scale.cdf_error(t / self._scale, position)
-        return np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
+        return np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit)
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `pdf`; infinite where `cdf_error` is."""
@@ -226,7 +206,7 @@ class FiniteWidthLaw(SymmetricLaw):
     def excess_kurtosis_error(self, position: int = 0) -> float:
         """Return the error of `excess_kurtosis`; infinite if the conditional variance is too heavy-tailed.
 
-        This is so if width or head_dim is below 8 (16 for linear and ReLU attention), and with "student5" weights.
+        This is so if width or head_dim is below 8 (16 for linear and ReLU attention).
         """
         if self._narrow:
             return math.inf
@@ -240,23 +220,14 @@ class FiniteWidthLaw(SymmetricLaw):
     @property
     def _narrow(self) -> bool:
         bounded = self.layer.map.traits.bounded
-        heavy = "student5" in self.weights.by_matrix.values()
-        return heavy or min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
+        return min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs, (size, seq_len, coordinates), by the collapsed method or with literal matrices."""
+        """Draw outputs, (size, seq_len, coordinates), by the collapsed method."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
         check_coordinates(coordinates, self.layer.width)
-        if self.weights.gaussian:
-            return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
-        rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
-        step = max(1, _BLOCK // self.layer.weight_entries)
-        parts = [
-            draw_with_weights(self.layer, min(step, size - start), coordinates, rng, self.weights).outputs
-            for start in range(0, size, step)
-        ]
-        return np.concatenate(parts)
+        return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
 
     def gap(self, position: int = 0) -> Gap:
         """Return the laws at a position, at finite width and in the limit."""
@@ -264,10 +235,7 @@ class FiniteWidthLaw(SymmetricLaw):
 
     @kept
     def _gap(self, position: int) -> Gap:
-        marginal = OutputEntry(self.layer, position)
-        if self.weights.gaussian:
-            return gap_of(marginal, self.layer, self.size, self.seed, False)
-        return kept_mde(SumEntry(marginal, self.weights), self.size, self.seed)
+        return gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
 
     def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
         """Return E v and E v² of each repetition."""
@@ -291,8 +259,7 @@ class FiniteWidthLaw(SymmetricLaw):
 
     @property
     def _what(self) -> str:
-        weights = "" if self.weights.gaussian else f" with weights {self.weights}"
-        return f"law of {self.layer.describe()}{weights} at its width"
+        return f"law of {self.layer.describe()} at its width"
 
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
         beyond = self.gap(position).limit.upper_tail(sizes)
@@ -321,8 +288,7 @@ class Distance:
         Four standard errors.
     leading, leading_error : float
         First term of the distance's expansion in 1/n, computed without draws. NaN if unknown: for outputs of ReLU
-        attention over several positions, for more than 27 visible positions, and for programs of order -1 whose
-        inputs are products of matrices.
+        attention over several positions, and for more than 27 visible positions.
     width : float
         Infinite if this is the distance that remains at a fixed head_dim.
     draws : int
@@ -364,7 +330,7 @@ def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, 
 def check_separate(layer: Any) -> AttentionLayer:
     """Return the layer if its scores are normal given the keys, as the expansion assumes, or raise `InputError`."""
     if isinstance(layer, AttentionStack):
-        remedy = "use attncheck.paper.stacks.distances, or attncheck.paper.stacks.rates"
+        remedy = "compare attncheck.simulate with attncheck.limit"
         refuse("layer", layer, "is a stack, for which the limit is only conjectured", remedy)
     checked = check_layer(layer)
     if checked.tied_query_key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,25 +14,18 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_whole, check_wholes, refuse
 from attncheck._lib.least_squares import least_squares
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.program import Program
-from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 from attncheck.theory.rates.deviation import REPLICATES, expands
-from attncheck.theory.rates.distance import check_drawn, check_scaled, distance, marginal_of, score_sum
+from attncheck.theory.rates.distance import check_scaled, distance, marginal_of
 from attncheck.theory.rates.gap import ERRORS, METRICS
-from attncheck.theory.rates.law import Distance, check_separate
+from attncheck.theory.rates.law import Distance, check_inputs, check_separate
 from attncheck.theory.rates.marginal import vanishes
 
 #: Default widths.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
-#: Default widths for predicted order -1/2, where powers of n^{-1/2} matter up to larger widths.
-HALF_ORDER_WIDTHS = (512, 1024, 2048, 4096, 8192, 16_384)
-#: Default widths for weights that are not normal, drawn as literal matrices.
-LITERAL_WIDTHS = (12, 16, 24, 32, 48)
-# Draws per width that give the order to ±0.02.
-_DRAWS = 512
-# Minimum error of a log distance, for the terms that the fit omits; at order -1/2 it is n^{-3/2}.
+# Minimum number of widths, and draws per width that give the order to ±0.02.
+_FEWEST_WIDTHS, _DRAWS = 4, 512
+# Minimum error of a log distance, for the terms that the fit omits.
 _LEAST_ERROR = 1e-6
-_NUMBERS = {4: "four", 6: "six"}
 # Two-sided 99% quantile of Student's law with the degrees of freedom of three widths. In simulations the coverage is
 # 99.1% with four widths, and 99.2% with six.
 _QUANTILE = float(special.stdtrit(3 * (REPLICATES - 1), 0.995))
@@ -60,12 +53,11 @@ class Rate:
     distances : tuple of Distance
         In the order of the widths.
     order : Estimate
-        p of the fit log D = a + p log n + e/n, or for sums of scores of predicted order -1/2, log D = a + p log n +
-        e/√n + f/n.
+        p of the fit log D = a + p log n + e/n.
     predicted : float
-        -1, or -2 for "kl"; -1/2 for sums of scores with a third cumulant of order n^{-1/2}, and for a limit of 0.
+        -1, or -2 for "kl"; -1/2 for a limit of 0.
     constant, curvature : Estimate
-        c and d of D = (c + d/n) n^predicted, or for sums of scores of order -1/2 (c + d/√n + f/n) n^{-1/2}.
+        c and d of D = (c + d/n) n^predicted.
     leading, leading_error : float
         c by the expansion at the largest width; NaN if unknown, see `Distance`.
     gap : Distance or None
@@ -93,7 +85,7 @@ class Rate:
 
 
 def rate(
-    layer: AttentionLayer | Program,
+    layer: AttentionLayer,
     widths: Sequence[int] | None = None,
     metric: str = "ks",
     *,
@@ -102,8 +94,6 @@ def rate(
     key: int | None = None,
     size: int | None = None,
     seed: int = 0,
-    projection: Sequence[float] | None = None,
-    weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
     reference: str = "limit",
 ) -> Rate:
     """Return the rate at which the distance to the limit decreases with the width.
@@ -112,18 +102,16 @@ def rate(
 
     Parameters
     ----------
-    layer : AttentionLayer or Program
+    layer : AttentionLayer
         Of any width. With a `head_dim` the distance is from the law at infinite width with that head_dim; the
         attribute ``gap`` is that law's distance from the limit.
     widths : sequence of int, optional
-        At least four widths, or six for predicted order -1/2. By default `WIDTHS`, `HALF_ORDER_WIDTHS` or
-        `LITERAL_WIDTHS`.
-    metric, of, position, key, projection, weights
+        At least four widths, by default `WIDTHS`.
+    metric, of, position, key
         As for `distance`. From a limit of 0 only "w1" decreases.
     size : int, optional
-        Draws at each width. By default 512 with normal weights where ``leading`` is known, so that the order is
-        within about ±0.02 (±0.05 for "kl") and the constant within 1% (3%); otherwise as for `distance`. Intervals hold
-        from 512 draws on.
+        Draws at each width. By default 512 where ``leading`` is known, so that the order is within about ±0.02 (±0.05
+        for "kl") and the constant within 1% (3%); otherwise as for `distance`. Intervals hold from 512 draws on.
     seed : int
         Each width has independent draws.
     reference : {"limit", "scaled limit"}
@@ -143,49 +131,21 @@ def rate(
     >>> found = rate(AttentionLayer(width=64), widths=(64, 128, 256, 512), of="scores", size=256)
     >>> abs(found.order.value + 1) < 0.1, abs(found.leading - 0.74) < 0.01
     (True, True)
-
-    Three scores that share their matrices cyclically:
-
-    >>> program = Program()
-    >>> x = program.initial("x")
-    >>> a, b, c = (program.matmul(program.weight(name), x) for name in "ABC")
-    >>> scores = program.score(a, b), program.score(b, c), program.score(c, a)
-    >>> print(rate(program, of="scores", size=64).order.value.__format__(".2f"))
-    -0.50
     """
     metric = check_choice("metric", metric, METRICS)
     scaled = check_choice("reference", reference, ("limit", "scaled limit")) == "scaled limit"
-    predicted, to_zero = None, False
-    literal = not WeightLaws.of(weights).gaussian
-    if isinstance(layer, Program):
-        predicted = score_sum(layer, of, projection).order
-        if scaled:
-            refuse("reference", reference, "is for layers, not for programs", "leave it out")
-    else:
-        layer = check_separate(layer)
-        layer = check_scaled(layer, of) if scaled else layer
-        to_zero = _to_zero(layer, metric, of)
-        if size is None and not literal and expands(marginal_of(layer, of, position, key, None)[0]):
-            size = _DRAWS
-    needed = 6 if predicted == -0.5 else 4
-    usual: Sequence[int] = HALF_ORDER_WIDTHS if predicted == -0.5 else WIDTHS
-    if literal:
-        usual = LITERAL_WIDTHS
-    widths = usual if widths is None else widths
+    layer = check_separate(layer)
+    layer = check_scaled(layer, of) if scaled else layer
+    predicted = -0.5 if _to_zero(layer, metric, of) else None
+    if size is None and expands(marginal_of(layer, of, position, key, None)[0]):
+        size = _DRAWS
+    widths = WIDTHS if widths is None else widths
     chosen = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512)")
-    if len(chosen) < needed:
-        refuse("widths", chosen, f"are fewer than {_NUMBERS[needed]} different widths", f"pass e.g. {tuple(usual)}")
-    check_drawn("widths", layer, chosen[-1], literal)
-    predicted = -0.5 if to_zero else predicted
-    arguments: dict[str, Any] = {
-        "of": of,
-        "position": position,
-        "key": key,
-        "size": size,
-        "projection": projection,
-        "weights": weights,
-    }
-    low_rank = isinstance(layer, AttentionLayer) and layer.head_dim is not None
+    if len(chosen) < _FEWEST_WIDTHS:
+        refuse("widths", chosen, "are fewer than four different widths", f"pass e.g. {WIDTHS}")
+    check_inputs("widths", layer.replace(width=chosen[-1]))
+    arguments: dict[str, Any] = {"of": of, "position": position, "key": key, "size": size}
+    low_rank = layer.head_dim is not None
     arguments["reference"] = "infinite width" if low_rank else "limit"
     seeds = np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number")).generate_state(len(chosen))
     from attncheck._lib.progress import counted_off
@@ -196,8 +156,7 @@ def rate(
     )
     arguments["reference"] = "limit"
     gap = distance(layer, metric, **arguments, seed=seed, width=math.inf) if low_rank else None
-    half_powers = predicted == -0.5 and not to_zero
-    return dataclasses.replace(fit(metric, distances, predicted, half_powers=half_powers), gap=gap)
+    return dataclasses.replace(fit(metric, distances, predicted), gap=gap)
 
 
 def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
@@ -210,10 +169,8 @@ def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
     return True
 
 
-def fit(
-    metric: str, distances: Sequence[Distance], predicted: float | None = None, *, half_powers: bool = False
-) -> Rate:
-    """Return the rate fitted to distances by weighted least squares, in powers of 1/n or of n^{-1/2}."""
+def fit(metric: str, distances: Sequence[Distance], predicted: float | None = None) -> Rate:
+    """Return the rate fitted to distances by weighted least squares, in powers of 1/n."""
     widths = np.array([each.width for each in distances])
     values = np.array([each.value for each in distances])
     errors = np.array([each.error for each in distances]) / ERRORS
@@ -223,16 +180,14 @@ def fit(
     if predicted is None:
         predicted = -2.0 if metric == "kl" else -1.0
     ones = np.ones(len(widths))
-    bends = [widths**-0.5, 1 / widths] if half_powers else [1 / widths]
-    columns = np.stack([ones, np.log(widths), *bends], axis=1)
-    relative = np.maximum(errors / values, widths**-1.5 if half_powers else _LEAST_ERROR)
-    if not half_powers:
-        # The terms that the fit omits are about the square of the curvature term.
-        bend = _estimates(columns, np.log(values), relative)[2].value
-        relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
+    columns = np.stack([ones, np.log(widths), 1 / widths], axis=1)
+    relative = np.maximum(errors / values, _LEAST_ERROR)
+    # The terms that the fit omits are about the square of the curvature term.
+    bend = _estimates(columns, np.log(values), relative)[2].value
+    relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
     order = _estimates(columns, np.log(values), relative)[1]
     scaled = values * widths**-predicted
-    constant, curvature, *_ = _estimates(np.stack([ones, *bends], axis=1), scaled, relative * scaled)
+    constant, curvature = _estimates(np.stack([ones, 1 / widths], axis=1), scaled, relative * scaled)
     widest = distances[int(np.argmax(widths))]
     scale = widest.width**-predicted
     return Rate(

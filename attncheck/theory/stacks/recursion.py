@@ -22,28 +22,13 @@ import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import StackDraws
-from attncheck.layers.kernel import hidden_covariance, image_mean, input_covariance
+from attncheck.layers.kernel import image_mean, input_covariance
 from attncheck.layers.norm import centred, normalised_gram
 from attncheck.layers.stack import AttentionStack
 from attncheck.layers.stack_program import Perceptron
 from attncheck.simulators.collapsed import HeadDraws, output_covariance
 from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.kernels import image_kernels
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Deviations:
-    """First-order deviations of a layer's random factors at finite width, with mean 0 given the score normals.
-
-    The root F of the Gram matrix becomes F (I + root). The Bartlett factors T/√ν become I + keys and I + values. The
-    fields `read` and `image` correspond to `root`, for the inputs and images of a perceptron.
-    """
-
-    root: FloatArray
-    keys: FloatArray
-    values: FloatArray
-    read: FloatArray | None = None
-    image: FloatArray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,8 +48,8 @@ class Recursion:
     scores : ndarray, shape (size, depth, num_heads, s, s)
     error : float
         Bound on a kernel's error, relative to its diagonal.
-    perceptrons, reads, images
-        Covariance of a perceptron's outputs, roots of its input covariance and of E[φ(u)φ(u)ᵀ]; 0 without a perceptron.
+    perceptrons
+        Covariance of a perceptron's outputs; 0 without a perceptron.
     """
 
     streams: FloatArray
@@ -76,8 +61,6 @@ class Recursion:
     scores: FloatArray
     error: float
     perceptrons: FloatArray
-    reads: FloatArray
-    images: FloatArray
 
 
 def draw_normals(stack: AttentionStack, size: int, rng: np.random.Generator) -> FloatArray:
@@ -85,19 +68,8 @@ def draw_normals(stack: AttentionStack, size: int, rng: np.random.Generator) -> 
     return rng.standard_normal((size, stack.depth, stack.num_heads, stack.seq_len, stack.seq_len))
 
 
-def recur(
-    stack: AttentionStack,
-    normals: FloatArray,
-    lengths: FloatArray | None = None,
-    deviations: tuple[Deviations, ...] = (),
-    share: float = 0.0,
-    averaged: bool = False,
-) -> Recursion:
+def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
     """Return the limit's covariances of the streams, given the `normals` of the scores.
-
-    Two kinds of changes, multiplied by `share`, are added: `lengths`, (size,), relative changes of the covariance of
-    the h^i, and each layer's `deviations`. With `averaged`, means over draws replace covariances: a wrong recursion, to
-    test against.
 
     Examples
     --------
@@ -107,30 +79,23 @@ def recur(
     [1.0, 0.5, 0.5, 0.5]
     """
     stream = np.broadcast_to(input_covariance(stack.layer.inputs), (len(normals), stack.seq_len, stack.seq_len))
-    if lengths is not None:
-        stream = stream + (share * lengths)[:, None, None] * hidden_covariance(stack.layer.inputs)
-    names = ("streams", "outputs", "kernels", "means", "roots", "scales", "scores", "perceptrons", "reads", "images")
+    names = ("streams", "outputs", "kernels", "means", "roots", "scales", "scores", "perceptrons")
     found: dict[str, list[FloatArray]] = {name: [] for name in names}
     found["streams"].append(stream)
     largest = 0.0
     for k, layer in enumerate(stack.layers):
-        if averaged:
-            stream = np.broadcast_to(stream.mean(axis=0), stream.shape)
         kernel, means, error = _read(layer, stream)
         root = lower_root(normalised_gram(layer.norm, kernel, means))
-        draws = _limit_heads(layer, normals[:, k], deviations[k] if deviations else None, share)
-        made = _moved(root, deviations[k].root if deviations else None, share)
-        scores, _, values = draws.of(layer, made)
+        scores, _, values = _limit_heads(layer, normals[:, k]).of(layer, root)
         output = output_covariance(layer, scores, values)
         stream, scale = _normalised(stack, output + stream if stack.residual else output)
-        scales, (perceptron, read, image) = [scale], np.zeros((3, *stream.shape))
+        scales, perceptron = [scale], np.zeros_like(stream)
         if stack.perceptron:
-            given = deviations[k] if deviations else None
-            perceptron, read, image, worse = _perceive(stack.perceptron, layer, stream, given, share)
+            perceptron, worse = _perceive(stack.perceptron, layer, stream)
             stream, scale = _normalised(stack, perceptron + stream if stack.residual else perceptron)
             scales, error = [*scales, scale], max(error, worse)
         largest = max(largest, error)
-        made_of = (stream, output, kernel, means, root, np.stack(scales, axis=1), scores, perceptron, read, image)
+        made_of = (stream, output, kernel, means, root, np.stack(scales, axis=1), scores, perceptron)
         for name, value in zip(names, made_of, strict=True):
             found[name].append(value)
     return Recursion(**{name: np.stack(each, axis=1) for name, each in found.items()}, error=largest)
@@ -145,21 +110,11 @@ def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, 
     return normalised_gram(stack.post_norm, stream, np.zeros_like(scale)), scale
 
 
-def _perceive(
-    perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray, deviations: Deviations | None, share: float
-) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Return the covariance of a perceptron's outputs, roots of its input and image kernels, and an error bound."""
-    read = lower_root(normalised_gram(layer.norm, stream, np.zeros(stream.shape[:-1])))
-    moved = _moved(read, None if deviations is None else deviations.read, share)
-    kernel, error = image_kernels(perceptron.phi, perceptron.std**2 * (moved @ moved.swapaxes(-1, -2)))
-    image = lower_root(kernel)
-    moved = _moved(image, None if deviations is None else deviations.image, share)
-    return perceptron.std**2 * (moved @ moved.swapaxes(-1, -2)), read, image, error
-
-
-def _moved(root: FloatArray, deviation: FloatArray | None, share: float) -> FloatArray:
-    """Return the root F (I + share · deviation), or F itself without a deviation."""
-    return root if deviation is None else root + share * (root @ deviation)
+def _perceive(perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, float]:
+    """Return the covariance of a perceptron's outputs, and an error bound."""
+    normed = normalised_gram(layer.norm, stream, np.zeros(stream.shape[:-1]))
+    kernel, error = image_kernels(perceptron.phi, perceptron.std**2 * normed)
+    return perceptron.std**2 * kernel, error
 
 
 def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
@@ -177,21 +132,12 @@ def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatA
     return kernel, means, 2.0 * float(worse) * error
 
 
-def _limit_heads(layer: AttentionLayer, normals: FloatArray, deviations: Deviations | None, share: float) -> HeadDraws:
-    """Return the random factors of a layer's heads in the limit, plus deviations."""
+def _limit_heads(layer: AttentionLayer, normals: FloatArray) -> HeadDraws:
+    """Return the random factors of a layer's heads in the limit."""
     size, _, s, _ = normals.shape
-    wide = layer.head_width**0.5
-    factor = np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
-    keys, values = (
-        (factor, factor)
-        if deviations is None
-        else (
-            factor + share * deviations.keys,
-            factor + share * deviations.values,
-        )
-    )
-    # With "1/n" scaling, scores are themselves deviations; if queries and keys are tied, scores depend only on keys.
-    return HeadDraws(wide * keys, wide * values, normals if layer.score_scaling == "1/sqrt(n)" else share * normals)
+    factor = layer.head_width**0.5 * np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
+    # With "1/n" scaling scores vanish; if queries and keys are tied, scores depend only on keys.
+    return HeadDraws(factor, factor, normals if layer.score_scaling == "1/sqrt(n)" else np.zeros_like(normals))
 
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
