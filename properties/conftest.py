@@ -1,4 +1,4 @@
-"""Report the examined simulator in the header, and leave out attncheck's own theory unless requested."""
+"""Report the examined simulator in the header, and leave out attncheck's own theory unless it is named."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     engage(session.config)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave the statements out of runs of the parent folder; pytest never asks about paths given to it."""
-    return True if collection_path == _THEORY and not config.option.attncheck_theory else None
+    return True if collection_path == _THEORY else None

@@ -19,8 +19,6 @@ class ExitCode(IntEnum):
     UNUSABLE = 2
     INCONCLUSIVE = 3
     INCOMPLETE = 4
-    #: A statement of the theory failed; 5 is pytest's code for no tests.
-    REFUTED = 6
     INTERRUPTED = 130
 
     @classmethod

@@ -25,8 +25,7 @@ _HELP = "\n\n".join(
     [
         "Catch attention-initialisation bugs before training: wrong weight scales, wrong masks, broken μP scaling.",
         "Start with: attncheck init",
-        "Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete, "
-        "6 a failed statement of attncheck's own theory.",
+        "Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete.",
     ]
 )
 
@@ -50,7 +49,7 @@ COMMANDS = {
     "gate": "Decide whether a run passes: complete, not violated, and no worse than a baseline.",
     "report": "Render a record as a self-contained HTML page.",
     "replay": "Reproduce one result of a record, digit for digit.",
-    "explain": "Explain a claim, check, known-wrong simulator or statement of the theory.",
+    "explain": "Explain a claim, check or known-wrong simulator.",
     "power": "Measure with which probability known-wrong simulators are detected.",
     "calibrate": "Measure both error rates of a check: false alarms, and power against its paired fault.",
     "paper": "Reproduce the paper's experiments at full size, next to exact results.",

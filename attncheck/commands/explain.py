@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 def explain(name: str | None = None, /, *, checks: list[str] | None = None) -> int:
-    """Explain a claim, check, known-wrong simulator or statement of the theory.
+    """Explain a claim, check or known-wrong simulator.
 
     Parameters
     ----------
     name
-        Claim, property, check, known-wrong simulator, statement of the theory or group of statements; "faults" lists
-        all known-wrong simulators. Default: list all claims.
+        Claim, property, check or known-wrong simulator; "faults" lists all known-wrong simulators. Default: list all
+        claims.
     checks
         Module that registers further checks; can be repeated.
     """

@@ -1,11 +1,10 @@
-"""`attncheck explain`: claims, properties, checks, faults and statements of the theory."""
+"""`attncheck explain`: claims, properties, checks and faults."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
@@ -16,7 +15,6 @@ from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.registered import claim_named, registrations
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, all_checks, all_properties, checks_of
 from attncheck.checks.statements import STATEMENTS
-from attncheck.commands.planned_run import properties_folder
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS, Fault, all_faults
 from attncheck.faults.named import NAMED_BY
@@ -70,17 +68,14 @@ def explanation(name: str) -> list[str]:
         lines += _program_fault(PROGRAM_FAULTS[name])
     if name == _FAULTS:
         lines += _faults()
-    theory = _theory()
-    stated = {key: place for key, place in theory.items() if name in (key, key.partition(".")[0])}
-    lines += ["", *_statements(stated)] if lines and stated else _statements(stated)
     if not lines:
         checks = (check.name for check in all_checks())
-        known = dict.fromkeys([*CLAIMS, *all_properties(), *checks, *all_faults(), *PROGRAM_FAULTS, _FAULTS, *theory])
+        known = dict.fromkeys([*CLAIMS, *all_properties(), *checks, *all_faults(), *PROGRAM_FAULTS, _FAULTS])
         close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
         refuse(
             "name",
             name,
-            "is not a claim, property, check, fault or statement of the theory",
+            "is not a claim, property, check or fault",
             f"try {', '.join(close)}" if close else _KINDS_OF_NAMES,
         )
     return lines
@@ -135,38 +130,6 @@ def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
     for check in checks:
         yield ""
         yield from _check(check, "  ")
-
-
-def _theory() -> dict[str, tuple[str, str]]:
-    """Return file and test of each theory statement, by key."""
-    return {
-        mark.args[0].value: (path.name, test.name)
-        for path in sorted((properties_folder() / "theory").glob("test_*.py"))
-        for test in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(test, ast.FunctionDef)
-        for mark in test.decorator_list
-        if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "theory"
-        if isinstance(mark.args[0], ast.Constant) and isinstance(mark.args[0].value, str)
-    }
-
-
-def _place(file: str) -> str:
-    """Return the path of a properties file in a clone."""
-    return f"properties/theory/{file}" if (properties_folder() / "theory" / file).exists() else f"properties/{file}"
-
-
-def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield theory statements, their test commands, and rows about their files."""
-    for key, (file, test) in stated.items():
-        yield f"Statement of the theory {key}"
-        yield from _field("says", test.removeprefix("test_").replace("_", " "))
-        yield f"  try:       pytest properties/theory/{file} -k {test}"
-    for row in STATEMENTS:
-        if any(file in row.modules for file, _ in stated.values()):
-            yield f"{row.name}, in {', '.join(map(_place, row.modules))}"
-            yield from _field("says", row.statement)
-            yield from _field("examined", row.examined)
-            yield from _field("unseen", row.not_examined)
 
 
 def _property(name: str) -> Iterator[str]:

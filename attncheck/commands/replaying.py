@@ -21,18 +21,14 @@ from attncheck.looks.plan import Cost
 from attncheck.looks.pools import repeat_pool
 from attncheck.records.manifest import installed_versions, this_machine
 from attncheck.records.run_record import read_record
-from attncheck.records.schema import Manifest, Result, StatementResult, line_digest, of_pool
+from attncheck.records.schema import Manifest, Result, line_digest, of_pool
 from attncheck.records.text import OWN_SUBJECTS
-from attncheck.runs.options import RunOptions
-from attncheck.runs.run import Run
 from attncheck.subject import Subject
 
 
 def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
     """Repeat a result, and print the recorded and the new result, for `attncheck replay`."""
     manifest, recorded = find_result(record, id)
-    if isinstance(recorded, StatementResult):
-        return _replay_theory(manifest, recorded)
     load_checks(name for name in manifest.checks if _within(name, trust))
     if recorded.property not in all_properties():
         remedy = "replay with the version of the record"
@@ -83,24 +79,10 @@ def repeat(
     refuse("check", recorded.check, "does not exist in this version", "replay with the version of the record")
 
 
-def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
-    """Repeat a theory statement by its test, and print the recorded and the new result."""
-    from attncheck.commands.planned_run import properties_folder, settle, statements  # pytest is slow to import
-
-    run = Run.of(RunOptions(seed=manifest.seed, profile=manifest.profile))
-    stated = [each for each in statements(run, properties_folder()) if each.id == recorded.id]
-    found = [settled.theory for settled in map(settle, stated) if settled.theory]
-    if not found:
-        refuse("id", recorded.id, "does not exist in this version", "replay with the version of the record")
-    for line in _comparison(manifest, recorded, found[0], manifest.subject):
-        print(line)
-    return ExitCode.of(found[0].verdict)
-
-
-def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResult]:
+def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
     """Return a record's manifest and the result with this id; raise `InputError` with close matches if missing."""
     run = read_record(record)
-    found = next((line for line in run.lines if line.id == id), None)
+    found = run.by_id.get(id)
     if found is not None:
         return run.manifest, found
     planned = [*run.planned, *(pool.id for pool in run.pools)]
@@ -111,11 +93,8 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResu
     raise InputError(f"id={id}: is not in {record}; pass an id of the record, such as {', '.join(close)}")
 
 
-def _comparison(
-    manifest: Manifest, recorded: Result | StatementResult, repeated: Result | StatementResult, subject: str
-) -> Iterator[str]:
-    case = recorded.case if isinstance(recorded, StatementResult) else layer_name(recorded.case)
-    yield f"{recorded.id}{' on ' if case else ''}{case}, seed {manifest.seed}"
+def _comparison(manifest: Manifest, recorded: Result, repeated: Result, subject: str) -> Iterator[str]:
+    yield f"{recorded.id} on {layer_name(recorded.case)}, seed {manifest.seed}"
     yield f"  recorded: {_line(recorded)}"
     yield f"  repeated: {_line(repeated)}"
     if line_digest(recorded) == line_digest(repeated):
@@ -125,14 +104,11 @@ def _comparison(
     yield "The digits differ" + (
         f": {'; '.join(changed)}." if changed else ", with the same versions, arithmetic and subject name."
     )
-    if not changed and isinstance(recorded, Result):
+    if not changed:
         yield "The subject has changed since, or does not draw all random numbers from its generator."
 
 
-def _line(result: Result | StatementResult) -> str:
-    if isinstance(result, StatementResult):
-        numbers = ", ".join(f"{name} {value:.17g}" for name, value in result.numbers.items())
-        return "; ".join(filter(None, (result.verdict, numbers, result.reason)))
+def _line(result: Result) -> str:
     if not result.p_values:
         return f"{result.verdict} ({result.reason})"
     looks = ", ".join(f"{p:.17g}" if p else chance(p) for p in result.p_values)

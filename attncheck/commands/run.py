@@ -23,7 +23,6 @@ def run(
     executor: str | None = None,
     only: list[str] | None = None,
     checks: list[str] | None = None,
-    theory: bool = False,
     timeout: Seconds = TIMEOUT,
     verbose: Annotated[bool, Verbose] = False,
 ) -> int:
@@ -56,8 +55,6 @@ def run(
         Test only this property, such as scores; can be repeated.
     checks
         Also test with the checks that this module registers; can be repeated. See docs/extend.md.
-    theory
-        Also test the statements of attncheck's own theory.
     timeout
         Seconds that one call of the subject may take.
     verbose
@@ -73,7 +70,6 @@ def run(
         only=tuple(only or ()),
         checks=tuple(checks or ()),
         timeout=timeout,
-        theory=theory,
         record=record,
     )
     from attncheck.commands.session import run_properties

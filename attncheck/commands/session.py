@@ -16,14 +16,7 @@ from attncheck._lib.executors import LostTask, TaskExecutor
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.progress import progress_bar
 from attncheck.commands.live import LiveDisplay
-from attncheck.commands.planned_run import (
-    PlannedRun,
-    StatementOutcome,
-    StatementTask,
-    collect,
-    properties_folder,
-    settle,
-)
+from attncheck.commands.planned_run import PlannedRun, collect, properties_folder
 from attncheck.layers.case import Case
 from attncheck.looks.item import Item
 from attncheck.report import rendered
@@ -76,36 +69,24 @@ def _subject(run: Run, executor: TaskExecutor) -> Subject | SubjectName:
 
 
 class ResultCollector:
-    """Collects results into a report, with the subject's first traceback and failed statements."""
+    """Collects results into a report, with the subject's first traceback."""
 
     def __init__(self, report: RunReport, executor: TaskExecutor, live: LiveDisplay) -> None:
         self.report = report
         self.traceback = ""
-        self.failed: list[str] = []
         self._executor = executor
         self._live = live
 
     def all_of(self, collected: PlannedRun) -> None:
-        """Examine statements and items, then the pools."""
+        """Examine items, then the pools."""
         run = collected.run
-        self._live.begin(len(collected.items) + len(collected.stated))
-        for place, settled in self._executor.gather(settle, collected.stated):
-            self._state(collected.stated[place], settled)
+        self._live.begin(len(collected.items))
         self._items(run, collected.items)
         self._live.together()
         cases: dict[str, Case] = {item.case.key: item.case for item in collected.items}
         pools, failed = self.report.pool(self._executor, cases)
         self.report.take(pools, *failed)
         self._live.took_pools(pools)
-
-    def _state(self, stated: StatementTask, settled: StatementOutcome | LostTask) -> None:
-        if isinstance(settled, LostTask):
-            self.failed.append(f"{stated.module}::{stated.test}[{stated.id}]: {settled.reason}")
-        elif settled.theory is None:
-            self.failed.append(settled.failure)
-        else:
-            self.report.take([settled.theory])
-        self._live.took(stated.module.removeprefix("test_"))
 
     def _items(self, run: Run, items: Sequence[Item]) -> None:
         costs = run.costs(items)
@@ -158,8 +139,6 @@ def _conclude(taken: ResultCollector, page: Path | None, verbose: bool = False) 
     print(_summary(report, verbose))
     if page is not None and report.run.record is not None:
         print(rendered(report.run.record, page))
-    for text in sorted(set(taken.failed)):
-        print(f"FAILED {text}")
     if taken.traceback:
         print(taken.traceback)
     assert report.conclusion is not None

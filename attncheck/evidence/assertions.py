@@ -218,6 +218,64 @@ class Evidence:
         __tracebackhide__ = True
         self._assert(draw, {reads: Statistic(family, measure, alternative, float)})
 
+    def assert_p_values(self, measure: Callable[[int], tuple[Mapping[str, float], Mapping[str, float]]]) -> None:
+        """Assert true nulls and reject wrong ones by p-values that are computed from random numbers.
+
+        A suspicious look is repeated with another seed. All true nulls together are violated with a chance of at most
+        the budget of the assertion; wrong nulls must be rejected at the same level in the last look.
+
+        Parameters
+        ----------
+        measure : callable (seed) -> two mappings
+            Maps a seed to the p-values of nulls that hold, by name, and to those of nulls that do not.
+
+        Examples
+        --------
+        >>> import scipy
+        >>> def means(seed):
+        ...     draws = np.random.default_rng(seed).standard_normal(1000)
+        ...     return {"mean 0": scipy.stats.ttest_1samp(draws, 0.0).pvalue}, {
+        ...         "mean 1/2": scipy.stats.ttest_1samp(draws, 0.5).pvalue
+        ...     }
+        >>> evidence = Evidence()
+        >>> evidence.assert_p_values(means)
+        >>> evidence.assertions[0].message
+        'consistent: mean 0'
+        """
+        __tracebackhide__ = True
+        index = len(self.assertions) + 1
+        alpha = self.alpha / (index * (index + 1))
+
+        wrong: Mapping[str, float] = {}
+
+        def measured(look: int) -> dict[str, Outcome]:
+            nonlocal wrong
+            seed = int(stream(self.seed, self.name, index, look=look).integers(2**63))
+            right, wrong = measure(seed)
+            for name, p_value in {**right, **wrong}.items():
+                check_number("p_value", p_value, f"return a chance for {name}", minimum=0.0, maximum=1.0)
+            return {name: Outcome(p, p, 0.0, 1.0, 1.0, 1) for name, p in right.items()}
+
+        def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+            outcomes = first if look == 1 else measured(look)
+            return {name: outcomes[name] for name in names}
+
+        first = measured(1)
+        level = (0.5 * alpha / max(1, len(first))) ** (1.0 / 3.0)
+        trails = examine(evaluate, first, level)
+        problems = [
+            f"{name}: p = {', '.join(map(chance, trail.p_values))}"
+            for name, trail in trails.items()
+            if not trail.verdict.passed
+        ]
+        problems += [f"not rejected: {name} (p = {chance(p)})" for name, p in wrong.items() if p >= level]
+        message = f"{'violated' if problems else 'consistent'}: {'; '.join(problems or first)}"
+        self.assertions.append(Assertion(message, bool(problems), alpha, 0))
+        if problems:
+            raise AssertionError(
+                f"{message}\nassertion {index}, level {level:.2g} per look\nrepeat with {self._replay}"
+            )
+
     def summary(self) -> str:
         """Return the number of assertions, the violated ones, and the budget as text."""
         violated = [str(index) for index, each in enumerate(self.assertions, 1) if each.violated]

@@ -20,7 +20,7 @@ _NAMED = 5
 # Case key at the end of an id. Messages omit it, but keep names of pools.
 _CASE = re.compile("@[0-9a-f]{12}$")
 #: Verdicts that are not passes, the most serious first.
-BY_WEIGHT = ("violated", "refuted", "incomplete", "inconclusive")
+BY_WEIGHT = ("violated", "incomplete", "inconclusive")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,6 @@ class Entry:
     combined: float = 1.0
     continuous: bool = True
     key: str = ""
-    looks: bool = True
 
     def __post_init__(self) -> None:
         for field in ("id", "case"):
@@ -69,7 +68,7 @@ class Entry:
         for p_value in (*self.p_values, self.combined):
             check_number("p_values", p_value, _REMEDY, minimum=0.0, maximum=1.0)
         object.__setattr__(self, "key", self.key or self.id)
-        if self.looks and not self.p_values and self.verdict != Verdict.NOT_EXAMINED:
+        if not self.p_values and self.verdict != Verdict.NOT_EXAMINED:
             refuse("p_values", self.p_values, f"is empty although {self.id} is {self.verdict}", _REMEDY)
 
 
@@ -95,7 +94,7 @@ class Completeness:
 
 @dataclass(frozen=True)
 class Finding:
-    """One reason why a run is not a pass; "refuted" is about attncheck's own theory, not the subject."""
+    """One reason why a run is not a pass."""
 
     part: str
     verdict: str
@@ -139,11 +138,6 @@ class Conclusion:
     def complete(self) -> bool:
         """Whether the run has all results that it planned."""
         return all(finding.verdict != "incomplete" for finding in self.findings)
-
-    @property
-    def of_subject(self) -> Conclusion:
-        """Conclusion without findings on attncheck's own theory."""
-        return replace(self, findings=tuple(each for each in self.findings if each.part != "theory"))
 
     def unless(self, doubt: str) -> Conclusion:
         """Return a copy that is inconclusive instead of consistent if `doubt` is not empty.
@@ -203,16 +197,15 @@ class Ledger:
         self._seed = run_seed
         self._reported: Counter[str] = Counter()
         self._best: dict[str, tuple[str, float]] = {}
-        # Results by (verdict, looks): those without looks are statements of attncheck's own theory.
-        self._told: defaultdict[tuple[str, bool], list[tuple[float, str]]] = defaultdict(list)
+        self._by_verdict: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         self._examined = False
 
     def take(self, entry: Entry) -> None:
         """Add one result."""
         self._reported[entry.id] += 1
         self._examined |= bool(entry.p_values)
-        self._told[entry.verdict, entry.looks].append((entry.combined, entry.id))
-        if entry.looks and entry.continuous and entry.p_values:
+        self._by_verdict[entry.verdict].append((entry.combined, entry.id))
+        if entry.continuous and entry.p_values:
             candidate = digest([self._seed, entry.key], 64), float(entry.p_values[0])
             self._best[entry.case] = min(self._best.get(entry.case, candidate), candidate)
 
@@ -233,28 +226,18 @@ class Ledger:
             return Conclusion(tuple(found), completeness)
         p_values = tuple(self.keyed_p_values.values())
         uniformity = Uniform().test(p_values) if p_values else None
-        # Statements of attncheck's own theory need no looks.
-        owes_looks = not self._reported or any(looks and told for (_, looks), told in self._told.items())
         findings = [
             *self._having(Verdict.VIOLATED),
             *_uneven(uniformity, budget.ledger_level),
-            *self._theory(Verdict.VIOLATED, "refuted", "failed"),
-            *self._theory(Verdict.INCONCLUSIVE, "inconclusive", "remained inconclusive"),
             *_gaps(completeness, ended),
-            *(self._having(Verdict.INCONCLUSIVE) if self._examined or not owes_looks else _NOTHING),
+            *(self._having(Verdict.INCONCLUSIVE) if self._examined else _NOTHING),
         ]
         return Conclusion(tuple(findings), completeness, uniformity, p_values)
 
     def _having(self, verdict: Verdict) -> list[Finding]:
         """Return a finding on the results with a verdict, the most suspicious first."""
-        ids = [name for _, name in sorted(self._told[verdict, True])]
+        ids = [name for _, name in sorted(self._by_verdict[verdict])]
         return _listed("verdicts", verdict, len(ids), ids if len(ids) == 1 else _names(ids), verdict)
-
-    def _theory(self, verdict: Verdict, found: str, what: str) -> list[Finding]:
-        """Return a finding on statements of attncheck's own theory with a verdict, or none."""
-        ids = [name for _, name in self._told[verdict, False]]
-        text = f"attncheck's own {'statement' if len(ids) == 1 else 'statements'} {what}: {_first(_names(sorted(ids)))}"
-        return [Finding("theory", found, text)] if ids else []
 
 
 def compare(planned: Iterable[str], reported: Iterable[str]) -> Completeness:

@@ -85,7 +85,7 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
 
 
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    parts = ("completeness", "verdicts", "uniformity", "theory", "drift", "power")
+    parts = ("completeness", "verdicts", "uniformity", "drift", "power")
     return tuple(sorted(findings, key=lambda finding: parts.index(finding.part)))
 
 

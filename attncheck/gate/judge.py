@@ -24,7 +24,7 @@ def judge_run(run: RunRecord) -> Iterator[Finding]:
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
-    found = len(run.every) + len(run.theory)
+    found = len(run.every)
     if run.closing is not None and run.closing.reported != found:
         text = f"the closing line counts {run.closing.reported} results, but there are {found}"
         yield Finding("completeness", "incomplete", text)

@@ -15,7 +15,7 @@ from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.records.run_record import RunRecord
-from attncheck.records.schema import Result, StatementResult
+from attncheck.records.schema import Result
 
 #: Results listed per verdict; all are counted.
 MOST_LISTED = 1000
@@ -74,11 +74,6 @@ def notable(run: RunRecord) -> list[Result]:
     return found
 
 
-def refuted(run: RunRecord) -> list[StatementResult]:
-    """Return the failed statements of attncheck's own theory."""
-    return [each for each in run.theory if each.verdict == Verdict.VIOLATED]
-
-
 def _document(judgement: Judgement) -> Iterator[str]:
     run, baseline = judgement.run, judgement.baseline
     results = [{name: getattr(each, name) for name in _SHOWN} | {"expected": each.null_effect} for each in notable(run)]
@@ -93,7 +88,6 @@ def _document(judgement: Judgement) -> Iterator[str]:
         "baseline": None if baseline is None else _origin(baseline, _examined(baseline)),
         "claims": _claims(run),
         "results": results,
-        "theory": [msgspec.to_builtins(line) for line in refuted(run)],
     }
     yield msgspec.json.format(msgspec.json.encode(document).decode(), indent=2)
     yield "\n"

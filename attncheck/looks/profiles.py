@@ -38,8 +38,6 @@ class Profile:
     program_entries, entries : int
         Maximum weight entries of a look at one program or layer: the number of draws times the case's
         `weight_entries`.
-    drawn : int
-        Number of random layers or stacks in a user's test.
     most_draws : int
         Maximum draws of a look.
     power : float
@@ -59,7 +57,6 @@ class Profile:
     fixed_programs: int = 9
     program_examples: int = 6
     program_entries: int = 150_000_000
-    drawn: int = 4
 
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
@@ -86,7 +83,6 @@ PROFILES = {
             fixed_programs=2,
             program_examples=2,
             program_entries=20_000_000,
-            drawn=4,
         ),
         Profile("default", fixed_cases=6, regimes=8, examples=13, entries=300_000_000, most_draws=20_000),
         Profile(
@@ -99,7 +95,6 @@ PROFILES = {
             draws=2_000_000,
             program_examples=20,
             program_entries=300_000_000,
-            drawn=20,
         ),
     )
 }

@@ -1,6 +1,6 @@
 """pytest plugin: options, cases as test items, results from any number of workers, the summary.
 
-Tests marked with `examines` or `theory` become one item per case. Items send results with their reports, so that a
+Tests marked with `examines` become one item per case. Items send results with their reports, so that a
 crashed worker loses one item only. The rest of attncheck is imported lazily, since pytest always imports this module.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attncheck.pytest_plugin import cases, statements
-from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
+from attncheck.pytest_plugin import cases
+from attncheck.pytest_plugin.marks import EXAMINES, examines
 from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship, shipped
 from attncheck.pytest_plugin.reporter import Reporter
 from attncheck.runs.options import RECORD, TIMEOUT, RunOptions, drawn_seed
@@ -27,20 +26,16 @@ if TYPE_CHECKING:
     from attncheck.layers.case import Case
     from attncheck.runs.reporting import RunReport
     from attncheck.runs.run import Run
-    from attncheck.runs.statements import Statement
 
 pytest_plugins = ["attncheck.pytest_plugin.assertions"]
 
-__all__ = ["Hold", "Reporter", "examines", "shipped", "theory"]
+__all__ = ["Hold", "Reporter", "examines", "shipped"]
 
 _DEFAULTS = dataclasses.asdict(RunOptions(seed="0", false_alarm="1e-6", only="", record=RECORD, checks=""))
 _RUN: pytest.StashKey[Run] = pytest.StashKey()
 _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
 _SHIPPED: pytest.StashKey[ReportPayload] = pytest.StashKey()
-_NOTE: pytest.StashKey[Statement] = pytest.StashKey()
 _CASES: pytest.StashKey[cases.CaseResults] = pytest.StashKey()
-# The statement in an item's id, as in ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
-_THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
 
@@ -73,15 +68,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
     add("timeout", "SECONDS", f"time limit of one call of the simulator, in seconds (default: {TIMEOUT:g})")
     add("record", "PATH", f"path of the record (default: {RECORD})")
-    own = "also examine the statements of attncheck's own theory, which do not concern the simulator"
-    group.addoption("--attncheck-theory", action="store_true", default=_DEFAULTS["theory"], help=own)
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks, and draw a random seed if one is requested."""
     config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examine a property on many layers")
-    config.addinivalue_line("markers", f"{THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
         # Set by pytest-xdist on workers only.
         config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
@@ -111,19 +103,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per case of a marked test."""
     config, definition = metafunc.config, metafunc.definition
     if mark := definition.get_closest_marker(EXAMINES):
-        from attncheck.runs.statements import argument_of
-
         name, strategy = mark.args
         items = _collectable(lambda: _run_of(config).items(name, strategy))
         rows = [pytest.param(item.case, id=f"{item.id} {item.case.describe()}".strip()) for item in items]
-        metafunc.parametrize(argument_of(metafunc.fixturenames), rows)
-    elif mark := definition.get_closest_marker(THEORY):
-        from attncheck.runs.statements import cases_of
-
-        key, strategy = mark.args
-        names = metafunc.fixturenames
-        stated = _collectable(lambda: cases_of(_run_of(config), key, strategy, mark.kwargs, names))
-        statements.parametrize(metafunc, key, stated)
+        metafunc.parametrize("case" if "case" in metafunc.fixturenames else "layer", rows)
 
 
 @pytest.fixture
@@ -138,15 +121,6 @@ def attncheck_layer() -> Callable[..., Any]:
     from attncheck.models.inspection import inspect
 
     return inspect
-
-
-@pytest.fixture
-def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
-    """Yield the statement that a theory test examines, to record numbers and p-values; uses one BLAS thread."""
-    from attncheck._lib.arithmetic import own_arithmetic
-
-    with own_arithmetic():
-        yield request.node.stash.setdefault(_NOTE, request.param)
 
 
 @pytest.fixture
@@ -176,16 +150,6 @@ def hold(request: pytest.FixtureRequest) -> Hold:
     return examine
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Examine a theory statement."""
-    note = pyfuncitem.stash.get(_NOTE, None)
-    if note is None:
-        return None
-    statements.take(pyfuncitem, note, _run_of(pyfuncitem.config).seed)
-    return True
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -194,8 +158,6 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "call" and _SHIPPED in item.stash:
         ship(report, item.stash[_SHIPPED])
-    elif call.when == "call" and _NOTE in item.stash:
-        ship(report, parcel(theory=statements.told(item.stash[_NOTE], call)))
     return report
 
 
@@ -291,21 +253,16 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 
 def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
     """Fix the plan from the collected ids."""
-    names = list(node_ids)
-    items, stated = _named(cases.CASE_IN_ID, names), _named(_THEORY_IN_ID, names)
-    if items or stated:
-        config.stash[_RUN] = _run_of(config).settled(items, stated)
-
-
-def _named(pattern: re.Pattern[str], names: Iterable[str]) -> list[str]:
-    return [found[1] for found in map(pattern.search, names) if found]
+    items = [found[1] for found in map(cases.CASE_IN_ID.search, node_ids) if found]
+    if items:
+        config.stash[_RUN] = _run_of(config).settled(items)
 
 
 def _open(config: pytest.Config) -> None:
     """Open the record once, in the reporting process."""
     if _RUN not in config.stash or _REPORT in config.stash:
         return
-    if not (config.stash[_RUN].item_ids or config.stash[_RUN].theory_ids):
+    if not config.stash[_RUN].item_ids:
         return
     from attncheck._lib.errors import InputError
     from attncheck._lib.executors import TaskExecutor, pool

@@ -1,16 +1,13 @@
-"""Marks for tests of the subject's properties and of theory statements."""
+"""The mark for tests of the subject's properties."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-# Names of the marks.
-EXAMINES, THEORY = "attncheck_examines", "attncheck_theory"
-_Test = TypeVar("_Test", bound=Callable[..., None])
+# Name of the mark.
+EXAMINES = "attncheck_examines"
 
 
 def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
@@ -27,25 +24,3 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
     """
     # mypy sees marks looked up by name as Any.
     return getattr(pytest.mark, EXAMINES)(name, strategy)  # type: ignore[no-any-return]
-
-
-def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Callable[[_Test], _Test]:
-    """Mark a test of a theory statement, which does not involve the subject.
-
-    The test becomes one item per case, recorded with the numbers passed to the fixture ``note``, as in
-    ``note(order=-1.0)``. Derive random numbers from the fixture ``run_seed``, and pass estimates with errors, or
-    p-values, to ``note``, so that looks at fresh draws decide.
-
-    Parameters
-    ----------
-    key : str
-        ``group.statement``: permanent identifier and key of the random stream.
-    strategy : hypothesis strategy, optional
-        Strategy for the argument ``layer`` or ``stack``.
-    **parameters : sequence
-        Values of further arguments: all combinations are cases.
-    """
-    if not re.fullmatch(r"\w+\.\w+", key):
-        raise ValueError(f"key={key!r}: is not of the form group.statement; use letters, digits and _, e.g. 'rates.kl'")
-    mark = getattr(pytest.mark, THEORY)(key, strategy, **parameters)
-    return lambda test: pytest.mark.usefixtures("note")(mark(test))

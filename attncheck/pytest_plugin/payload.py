@@ -8,22 +8,16 @@ import pytest
 
 
 class ReportPayload(TypedDict):
-    """Results of an item or the reason for their absence, and its theory statement, as built-in types."""
+    """Results of an item or the reason for their absence, as built-in types."""
 
     results: list[dict[str, Any]]
     unusable: str
     traceback: str
-    theory: dict[str, Any] | None
 
 
-def parcel(
-    results: list[dict[str, Any]] | None = None,
-    unusable: str = "",
-    traceback: str = "",
-    theory: dict[str, Any] | None = None,
-) -> ReportPayload:
+def parcel(results: list[dict[str, Any]] | None = None, unusable: str = "", traceback: str = "") -> ReportPayload:
     """Return a payload; empty by default."""
-    return {"results": results or [], "unusable": unusable, "traceback": traceback, "theory": theory}
+    return {"results": results or [], "unusable": unusable, "traceback": traceback}
 
 
 def shipped(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:

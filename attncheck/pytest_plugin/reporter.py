@@ -26,23 +26,16 @@ class Reporter:
         """Collect the results of a finished item."""
         import msgspec
 
-        from attncheck.records.schema import Result, StatementResult
+        from attncheck.records.schema import Result
 
         came = shipped(report)
         self.report.take(msgspec.convert(came["results"], list[Result]), came["unusable"])
-        if came["theory"] is not None:
-            self.report.take([msgspec.convert(came["theory"], StatementResult)])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Conclude the run and set the exit code."""
-        from attncheck._lib.exit_codes import ExitCode
-
         consistent = self.report.finish()
-        assert self.report.conclusion is not None
-        if self.report.conclusion.verdict == "refuted" and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
-            session.exitstatus = ExitCode.REFUTED
-        elif not consistent and session.exitstatus == pytest.ExitCode.OK:
+        if not consistent and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.page and self.report.run.record:
             from attncheck.report import rendered

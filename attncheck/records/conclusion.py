@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attncheck.evidence.ledger import Entry, Ledger
-from attncheck.records.schema import Result, StatementResult, case_key
+from attncheck.records.schema import Result, case_key
 
 
-def entry_of(line: Result | StatementResult) -> Entry:
+def entry_of(line: Result) -> Entry:
     """Return the ledger entry of a line; entries on one case share draws."""
-    if isinstance(line, StatementResult):
-        return Entry(line.id, line.id, line.verdict, (), looks=False)
     return Entry(line.id, case_key(line), line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
 
 
-def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Result | StatementResult]) -> Ledger:
+def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Result]) -> Ledger:
     """Return the ledger of the given results."""
     ledger = Ledger(planned, seed)
     for line in lines:

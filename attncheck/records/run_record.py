@@ -16,7 +16,6 @@ from attncheck.records.schema import (
     Closing,
     Manifest,
     Result,
-    StatementResult,
     case_key,
     of_pool,
     read,
@@ -38,18 +37,12 @@ class RunRecord:
     manifest: Manifest
     results: tuple[Result, ...]
     pools: tuple[Result, ...]
-    theory: tuple[StatementResult, ...]
     closing: Closing | None
 
     @property
     def every(self) -> tuple[Result, ...]:
         """All results: on single cases, then of pools."""
         return (*self.results, *self.pools)
-
-    @property
-    def lines(self) -> tuple[Result | StatementResult, ...]:
-        """All results, and the statements of the theory."""
-        return (*self.every, *self.theory)
 
     @property
     def digest(self) -> str:
@@ -75,8 +68,8 @@ class RunRecord:
     @cached_property
     def conclusion(self) -> Conclusion:
         """The conclusion from the results: never better than the recorded verdict."""
-        planned = [*self.planned, *self.manifest.statements, *(pool.id for pool in self.pools)]
-        ledger = ledger_of(planned, self.manifest.seed, self.lines)
+        planned = [*self.planned, *(pool.id for pool in self.pools)]
+        ledger = ledger_of(planned, self.manifest.seed, self.every)
         own = ledger.conclude(Budget(self.manifest.false_alarm), ended=self.closing is not None)
         own = own.unless(self.scope.doubt())
         if self.closing is not None:
@@ -126,7 +119,7 @@ class RunRecord:
 
     def check_digest(self) -> None:
         """Raise `InputError` unless the recorded digest matches the results."""
-        if self.closing is not None and self.closing.digest != run_digest(self.lines):
+        if self.closing is not None and self.closing.digest != run_digest(self.every):
             raise InputError(f"record={self.path}: its digest is not that of its results; make the record again")
 
 
@@ -136,7 +129,6 @@ def read_record(path: Path, what: str = "record") -> RunRecord:
     manifest: Manifest = next(lines)
     results: list[Result] = []
     pools: list[Result] = []
-    theory: list[StatementResult] = []
     closing = None
     for number, line in enumerate(lines, 2):
         if isinstance(line, Closing):
@@ -144,8 +136,8 @@ def read_record(path: Path, what: str = "record") -> RunRecord:
             continue
         with sensible(path, number):
             entry_of(line)
-            pooled = isinstance(line, Result) and of_pool(line)
-        (theory if isinstance(line, StatementResult) else pools if pooled else results).append(line)
-    for each in (results, pools, theory):
+            pooled = of_pool(line)
+        (pools if pooled else results).append(line)
+    for each in (results, pools):
         each.sort(key=lambda one: one.id)
-    return RunRecord(path, manifest, tuple(results), tuple(pools), tuple(theory), closing)
+    return RunRecord(path, manifest, tuple(results), tuple(pools), closing)

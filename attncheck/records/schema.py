@@ -1,6 +1,6 @@
 """Run records: JSON Lines with a versioned schema, readable even after an interrupted run.
 
-A record consists of a manifest, a line per result or theory statement, and a closing line with the digest and a
+A record consists of a manifest, a line per result, and a closing line with the digest and a
 hash of all preceding bytes, which reveals edits. Without a closing line the run did not finish.
 """
 
@@ -50,9 +50,9 @@ class PlannedResult(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
-    ``planned`` lists results on the subject, ``statements`` ids of theory statements, ``fixed`` keys of cases visited
-    with any seed. ``draws`` is the budget of first looks with the profile thorough. ``source``, a digest of the
-    subject's file, may be empty. ``checks`` are the modules of planned checks that are not attncheck's own.
+    ``planned`` lists results on the subject, ``fixed`` keys of cases visited with any seed. ``draws`` is the budget of
+    first looks with the profile thorough. ``source``, a digest of the subject's file, may be empty. ``checks`` are the
+    modules of planned checks that are not attncheck's own.
     """
 
     schema: int
@@ -63,7 +63,6 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     level: float
     subject: str
     planned: list[PlannedResult]
-    statements: list[str] = []
     machine: dict[str, str] = {}
     started: str = ""
     fixed: list[str] = []
@@ -121,27 +120,6 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     repeatable: bool = True
 
 
-class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
-    """One statement of the theory on one case, without looks and without the subject.
-
-    ``verdict`` is "consistent" or "violated"; ``numbers`` are values by name; ``arithmetic`` is as for `Result`.
-    """
-
-    id: str
-    key: str
-    verdict: str
-    numbers: dict[str, float]
-    case: str
-    reason: str
-    seconds: float
-    arithmetic: str = ""
-
-    @property
-    def name(self) -> str:
-        """The statement without its case."""
-        return self.id.partition("@")[0]
-
-
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """The end of a run.
 
@@ -163,7 +141,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     printed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
-Line = Manifest | Result | StatementResult | Closing
+Line = Manifest | Result | Closing
 
 
 def case_key(result: Result) -> str:
@@ -192,18 +170,15 @@ class _SchemaHead(msgspec.Struct):
     schema: Any = None
 
 
-def line_digest(line: Result | StatementResult) -> bytes:
+def line_digest(line: Result) -> bytes:
     """Return the digest of a line's key, verdict and numbers, without texts."""
     digits: list[Any] = [line.key, line.verdict]
-    if isinstance(line, StatementResult):
-        digits += [line.numbers]
-    else:
-        digits += [line.size, line.level, line.power, line.p_values, line.effects, line.combined]
-        digits += [line.effect, line.low, line.high, line.null_effect, line.mde]
+    digits += [line.size, line.level, line.power, line.p_values, line.effects, line.combined]
+    digits += [line.effect, line.low, line.high, line.null_effect, line.mde]
     return hashlib.sha256(msgspec.json.encode(digits, order="sorted")).digest()
 
 
-def run_digest(results: Iterable[Result | StatementResult]) -> str:
+def run_digest(results: Iterable[Result]) -> str:
     """Return the digest of a run's results, independent of order, times and number of workers.
 
     It depends on seed, subject and plan, not on names or texts. It may change with processor and BLAS

@@ -68,8 +68,7 @@ class Scope:
         >>> Scope(10, 10, 10, 10, "outputs only").beside("consistent")
         'CONSISTENT, OUTPUTS ONLY'
         """
-        first = "ATTNCHECK'S OWN STATEMENT FAILED" if verdict == "refuted" else verdict.upper()
-        return ", ".join(filter(None, (first, self.words.upper() if verdict == "consistent" else "")))
+        return ", ".join(filter(None, (verdict.upper(), self.words.upper() if verdict == "consistent" else "")))
 
 
 def _words(laws: Mapping[str, int], planned: int, examined: int) -> str:

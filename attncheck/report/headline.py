@@ -34,11 +34,6 @@ def headline(found: RunRecord) -> Headline:
 
 def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> str:
     subject = found.manifest.subject
-    if verdict == "refuted":
-        own = counted(sum(each.verdict == Verdict.VIOLATED for each in found.theory), "statement")
-        return f"{own} of attncheck's own theory failed, which says nothing of {subject}."
-    if not found.tallies and found.theory and verdict == "consistent":
-        return f"{counted(len(found.theory), 'statement')} of attncheck's own theory examined; no simulator was."
     if verdict == "consistent":
         words = found.scope.words
         reach = f"{words.capitalize()}: " if words else ""

@@ -19,7 +19,6 @@ _TITLES = {
     "statements": "Statements of the paper",
     "rates": "Rates in the width",
     "uniformity": "First-look p-values",
-    "theory": "Theory",
     "power": "Power",
     "space": "Visited",
     "comparison": "Compared with the baseline",

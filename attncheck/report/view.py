@@ -51,7 +51,6 @@ _NEEDED = {
     "power": "power",
     "rates": "rates",
     "space": "run.space.layers",
-    "theory": "run.theory",
     "together": "together",
     "uniformity": "uniformity",
 }

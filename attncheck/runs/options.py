@@ -32,8 +32,6 @@ class RunOptions:
         Fewest examined results for a pass.
     only : sequence of str
         Properties to test; all if empty.
-    theory : bool
-        Whether to test the statements of attncheck's own theory too.
     record : Path, optional
         Where to write the record.
     checks : sequence of str
@@ -49,7 +47,6 @@ class RunOptions:
     draws: Any = None
     min_examined: Any = None
     only: Sequence[str] = ()
-    theory: bool = False
     record: Path | None = None
     checks: Sequence[str] = ()
     timeout: Any = TIMEOUT

@@ -17,7 +17,7 @@ from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion, Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
-from attncheck.records.schema import Closing, Manifest, Result, StatementResult, run_digest
+from attncheck.records.schema import Closing, Manifest, Result, run_digest
 from attncheck.records.writer import Writer
 from attncheck.runs.causes import Diagnosis, DiagnosisTask, diagnosis_without_draws
 from attncheck.runs.run import Run
@@ -43,7 +43,6 @@ class RunReport:
         self.printed: list[str] = []
         self._failed: set[str] = set()
         self.results: list[Result] = []
-        self.theory: list[StatementResult] = []
         self.conclusion: Conclusion | None = None
         self._started = time.perf_counter()
         if run.record is None:
@@ -54,15 +53,12 @@ class RunReport:
         self._writer.write(first)
         self.take((), refused.unusable if refused else "")
 
-    def take(self, lines: Iterable[Result | StatementResult], *failures: str) -> None:
-        """Take results or statements of the theory; `failures` are errors of test items without results."""
-        for given in lines:
+    def take(self, results: Iterable[Result], *failures: str) -> None:
+        """Take results; `failures` are errors of test items without results."""
+        for given in results:
             same = given.arithmetic == self._arithmetic  # omitted if as in the manifest
             line = msgspec.structs.replace(given, arithmetic="") if same else given
-            if isinstance(line, StatementResult):
-                self.theory.append(line)
-            else:
-                self.results.append(line)
+            self.results.append(line)
             self._write(line)
         self._failed |= {printable(each, _LONGEST) for each in failures if each}
 
@@ -108,13 +104,13 @@ class RunReport:
 
     def finish(self, *more: Finding) -> bool:
         """Conclude from results and the findings `more`, write the closing line, and return whether the run passed."""
-        found = self.run.conclude(self.results, self.theory)
+        found = self.run.conclude(self.results)
         self.conclusion = dataclasses.replace(found, findings=(*found.findings, *more))
         closing = Closing(
-            digest=run_digest([*self.results, *self.theory]),
+            digest=run_digest(self.results),
             verdict=self.conclusion.verdict,
             reasons=list(self.conclusion.reasons),
-            reported=len(self.results) + len(self.theory),
+            reported=len(self.results),
             seconds=time.perf_counter() - self._started,
             causes=list(self.diagnosis.causes),
             plot=self.diagnosis.plot,
@@ -132,12 +128,12 @@ class RunReport:
         if self.refused is not None:
             error = f"ERROR: {self.refused.unusable}. Nothing was examined."
             return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
-        given = (self.run, self.results, self.conclusion, color, self.theory, verbose)
+        given = (self.run, self.results, self.conclusion, color, verbose)
         text = summarize(*given, causes=self.diagnosis.causes, failed=self.failed)
         said = f"The subject printed, last: {self.printed[-1]}" if self.printed else ""
         return "\n".join(filter(None, (text, said, self.failure)))
 
-    def _write(self, line: Result | StatementResult | Closing) -> None:
+    def _write(self, line: Result | Closing) -> None:
         if self.failure:
             return
         try:

@@ -27,7 +27,7 @@ from attncheck.looks.result import violated
 from attncheck.looks.substitutes import substitute
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import made_here
-from attncheck.records.schema import Manifest, PlannedResult, Result, StatementResult, case_key, of_pool
+from attncheck.records.schema import Manifest, PlannedResult, Result, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.runs.options import RunOptions, count, typed
 from attncheck.runs.tasks import CaseTask
@@ -47,10 +47,8 @@ class Run:
     record : Path or None
     draws : int or None
         With the thorough profile: approximate draws of all first looks.
-    item_ids, theory_ids : tuple of str
-        The planned test items and statements of attncheck's own theory; empty until `settled`.
-    theory : bool
-        Whether to examine the statements of attncheck's own theory too.
+    item_ids : tuple of str
+        The planned test items; empty until `settled`.
     explains : bool
         Whether to diagnose and illustrate violated results (slow).
     min_examined : int or None
@@ -68,8 +66,6 @@ class Run:
     record: Path | None = None
     draws: int | None = None
     item_ids: tuple[str, ...] = ()
-    theory: bool = False
-    theory_ids: tuple[str, ...] = ()
     explains: bool = True
     min_examined: int | None = None
     only: tuple[str, ...] = ()
@@ -106,13 +102,11 @@ class Run:
             min_examined=least,
             only=tuple(options.only),
             checks=tuple(options.checks),
-            theory=options.theory,
         )
 
-    def settled(self, item_ids: Sequence[str], theory_ids: Sequence[str] = ()) -> Run:
-        """Return the run with its planned items and statements."""
-        items, theory = tuple(dict.fromkeys(item_ids)), tuple(dict.fromkeys(theory_ids))
-        return dataclasses.replace(self, item_ids=items, theory_ids=theory)
+    def settled(self, item_ids: Sequence[str]) -> Run:
+        """Return the run with its planned items."""
+        return dataclasses.replace(self, item_ids=tuple(dict.fromkeys(item_ids)))
 
     @property
     def level(self) -> float:
@@ -178,10 +172,6 @@ class Run:
                 if self.subject.reason_unsupported(layer):
                     instead = substitute(layer, lambda each: not self.subject.reason_unsupported(each))
                     yield from () if instead is None else (instead,)
-
-    def drawn(self, strategy: Any, key: str) -> list[Any]:
-        """Return random layers or stacks for a test with its own strategy."""
-        return draw_examples(strategy, self.profile.drawn, self.seed, key)
 
     def items_on(self, name: str, cases: Iterable[Case]) -> list[Item]:
         """Return the test items of a property on distinct given cases."""
@@ -252,11 +242,11 @@ class Run:
         with own_arithmetic():
             return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each or map, cases), self.level)
 
-    def conclude(self, results: Sequence[Result], theory: Sequence[StatementResult] = ()) -> Conclusion:
-        """Return the conclusion from results and statements, given the plan."""
-        planned = [*(each.id for each in self.planned), *self.theory_ids, *self._planned_pools(results)]
+    def conclude(self, results: Sequence[Result]) -> Conclusion:
+        """Return the conclusion from results, given the plan."""
+        planned = [*(each.id for each in self.planned), *self._planned_pools(results)]
         with own_arithmetic():
-            conclusion = ledger_of(planned, self.seed, [*results, *theory]).conclude(self.budget)
+            conclusion = ledger_of(planned, self.seed, results).conclude(self.budget)
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _planned_pools(self, results: Sequence[Result]) -> list[str]:
@@ -276,7 +266,6 @@ class Run:
             level=self.level,
             subject=self.subject.name,
             planned=planned,
-            statements=list(self.theory_ids),
             fixed=sorted({case.key for case in self.fixed_cases}),
             draws=self.draws,
             **made_here(self.subject.name, planned),

@@ -19,7 +19,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
-from attncheck.records.schema import Result, StatementResult, case_key, of_pool, run_digest
+from attncheck.records.schema import Result, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.tallies import Tally
 from attncheck.records.text import replay_command, unexamined
@@ -34,7 +34,7 @@ NOT_PROVED = (
 )
 # Number of diagnosis sentences and of minimum detectable effects shown.
 _OBSERVED, _MDES = 3, 3
-# Number of violated pools and refuted statements shown.
+# Number of violated pools shown.
 _POOLS = 3
 
 
@@ -43,7 +43,6 @@ def summarize(
     results: Sequence[Result],
     conclusion: Conclusion,
     color: bool = False,
-    theory: Sequence[StatementResult] = (),
     verbose: bool = False,
     call: str = "",
     causes: Sequence[str] = (),
@@ -55,7 +54,7 @@ def summarize(
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
     parts = [
-        *first_lines(run, results, conclusion, theory),
+        verdict_sentence(run, results, conclusion),
         *_failures(failed),
         *_unrepeatable(single),
         *all_refused(run, single),
@@ -72,7 +71,7 @@ def summarize(
     if conclusion.verdict == "consistent" and run.item_ids:
         parts += [*([] if verbose else details.mdes(single, pools)[:_MDES]), NOT_PROVED]
     if conclusion.complete and all(each.repeatable for each in results):
-        parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
+        parts.append(f"Digest of all digits: {run_digest(results)}")
     if run.record is not None:
         parts.append(f"Record: {run.record}")
     return "\n".join(parts)
@@ -138,40 +137,6 @@ def wrong_in(
 def not_examined(results: Sequence[Result]) -> list[str]:
     """Return a line on arrays that would let more checks run if returned, and one on other results not examined."""
     return unexamined(Counter(result.reason for result in results if not result.p_values))
-
-
-def first_lines(
-    run: Run, results: Sequence[Result], conclusion: Conclusion, theory: Sequence[StatementResult]
-) -> list[str]:
-    """Return the verdict on the subject and on attncheck's own statements, the more severe first."""
-    of_subject, own = conclusion.of_subject, of_theory(run, theory)
-    if not run.item_ids:
-        return [*own, *(f"  {reason}" for reason in of_subject.reasons)]
-    subject = verdict_sentence(run, results, of_subject)
-    return [*own, subject] if conclusion.verdict == "refuted" else [subject, *own]
-
-
-def of_theory(run: Run, theory: Sequence[StatementResult]) -> list[str]:
-    """Return a line on attncheck's own statements, and one per statement that did not hold."""
-    planned = len(run.theory_ids)
-    if not planned:
-        return []
-    counts = Counter(each.verdict for each in theory)
-    refuted = [each for each in theory if each.verdict == Verdict.VIOLATED]
-    told = [f"{counts[Verdict.CONSISTENT]} of {counted(planned, 'statement')} of attncheck's own theory hold"]
-    told += [f"{counts[Verdict.INCONCLUSIVE]} inconclusive"] * (Verdict.INCONCLUSIVE in counts)
-    told += [f"{sum(each.seconds for each in theory):.0f} s of worker time"]
-    lines = [f"{', '.join(told)}. They do not concern your simulator."]
-    if refuted:
-        first = Scope.of_results([]).beside("refuted")
-        names = listed(dict.fromkeys(each.name for each in refuted[:_POOLS]))
-        more = f" and {len(refuted) - _POOLS} more" if len(refuted) > _POOLS else ""
-        lines.insert(0, f"{first}: {names}{more}; this is a bug in attncheck, not in {run.subject.name}.")
-    left = [each for each in theory if each.verdict == Verdict.INCONCLUSIVE]
-    for each in [*refuted, *left][:_POOLS]:
-        again = f"; repeat it: {replay_command(run.record, each.id, '')}" if run.record else ""
-        lines.append(f"  {each.id} ({each.case}): {each.reason}{again}")
-    return lines
 
 
 def together(pools: Sequence[Result]) -> list[str]:

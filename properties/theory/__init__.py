@@ -1,4 +1,4 @@
 """Statements of attncheck's own theory: they validate its formulas, not a simulator.
 
-Run them with ``pytest properties/theory``, or add them to a run with ``--attncheck-theory``.
+Run them with ``pytest properties/theory``.
 """

@@ -22,12 +22,12 @@ from attncheck.layers import nonlinearity
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.program import LinearCombination, Node, Program
 from attncheck.layers.program.coverage import CoverageKind
-from attncheck.pytest_plugin import theory
-from attncheck.runs.statements import Statement
 from attncheck.simulators.interpret import interpret
 from attncheck.simulators.multipliers import DirectMultiplier
 from attncheck.strategies import layers
 from attncheck.theory.limits.programs import limit_of_program
+
+from .statement import Look, statement
 
 FloatArray = NDArray[np.float64]
 
@@ -40,10 +40,8 @@ _NARROW, _NARROW_DRAWS = 4, 4_000
 _LOST = 1e-9
 
 
-@theory("assumption1.permitted_sharing", layers(max_entries=5_000))
-def test_permitted_sharing_has_the_covariance_of_the_limit(
-    layer: AttentionLayer, run_seed: int, note: Statement
-) -> None:
+@statement(layers(max_entries=5_000))
+def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer, run_seed: int, look: Look) -> None:
     """(b) permits W^{i,j} = W^{i',j'} for i ≠ i': formula (*), with G in place of K at finite width.
 
     p = Q x¹·K x² shares K with p' = Q' x¹·K x², Q with p'' = Q x¹·K' x², and both with p''' = Q x¹·K x¹. A sign
@@ -70,27 +68,27 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(
     rng = stream(run_seed, "assumption 1 permitted", layer.key)
     a1, a2, k1, k2, *drawn_scores = _draw(program, [x1, x2, *keys, *scores], _NARROW, _NARROW_DRAWS, rng)
     one, by_key, by_query, by_both = drawn_scores
-    note.p_value("a shared key", sign_p_value(one * by_key))
-    note.p_value("a shared query", sign_p_value(one * by_query))
+    look.p_value("a shared key", sign_p_value(one * by_key))
+    look.p_value("a shared query", sign_p_value(one * by_query))
     variance = layer.query_std**2 * _mean(a1 * a1)
-    note.p_value("a score", normal_p_value(one, variance * _mean(k2 * k2)))
-    note.p_value("another score", normal_p_value(by_key, variance * _mean(k2 * k2)))
+    look.p_value("a score", normal_p_value(one, variance * _mean(k2 * k2)))
+    look.p_value("another score", normal_p_value(by_key, variance * _mean(k2 * k2)))
     slope = _mean(k1 * k2) / np.where(_mean(k2 * k2) > 0, _mean(k2 * k2), 1.0)
     rest = k1 - slope[:, None] * k2
     new = _mean(rest * rest) > _LOST * _mean(k1 * k1)
-    note.p_value("what is new", normal_p_value((by_both - slope * one)[new], (variance * _mean(rest * rest))[new]))
+    look.p_value("what is new", normal_p_value((by_both - slope * one)[new], (variance * _mean(rest * rest))[new]))
     for sign in (1.0, -1.0):
         key, vector = k1 + sign * k2, a1 + sign * a2
         new = _mean(vector * vector) > _LOST * _mean(a1 * a1 + a2 * a2)
         expected = layer.key_std**2 * _mean(vector * vector)[new]
-        note.p_value(f"keys {sign:+g}", _lengths_fit((key * key).sum(axis=1)[new], expected, _NARROW))
+        look.p_value(f"keys {sign:+g}", _lengths_fit((key * key).sum(axis=1)[new], expected, _NARROW))
 
-    note.rejects("no correlation", sign_p_value(one * by_both * _mean(a1 * a2)))
+    look.rejects("no correlation", sign_p_value(one * by_both * _mean(a1 * a2)))
 
 
-@theory("assumption1.one_matrix_on_both_sides", layers(max_entries=5_000))
+@statement(layers(max_entries=5_000))
 def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
-    layer: AttentionLayer, run_seed: int, note: Statement
+    layer: AttentionLayer, run_seed: int, look: Look
 ) -> None:
     """(b) forbids W_Q = W_K = W: E[p_ij | x] = σ²√n G_ij, which has no limit.
 
@@ -115,24 +113,23 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
     for width in _WIDTHS:
         rng = stream(run_seed, "assumption 1 tied", layer.key, width)
         a1, a2, p11, p12, p22, free = _draw(program, [x1, x2, *scores, apart], width, _DRAWS, rng)
-        note(**{f"mean score at n={width}": p11.mean()})
         for sign in (1.0, -1.0):
             vector = a1 + sign * a2
             new = _mean(vector * vector) > _LOST * _mean(a1 * a1 + a2 * a2)
             squares = width**0.5 * (p11 + 2.0 * sign * p12 + p22)[new]
             variance = (layer.query_std**2 * _mean(vector * vector))[new]
-            note.p_value(f"{sign:+g} at n={width}", _lengths_fit(squares, variance, width))
+            look.p_value(f"{sign:+g} at n={width}", _lengths_fit(squares, variance, width))
             if new.any():
                 # The mean at the other width, as if it did not grow.
                 still = _lengths_fit(squares, variance * _other(width), width)
-                note.rejects(f"{sign:+g} at n={width}", still)
-        note.p_value(f"two matrices at n={width}", sign_p_value(free))
-        note.rejects(f"one matrix as two at n={width}", sign_p_value(p11))
+                look.rejects(f"{sign:+g} at n={width}", still)
+        look.p_value(f"two matrices at n={width}", sign_p_value(free))
+        look.rejects(f"one matrix as two at n={width}", sign_p_value(p11))
 
 
-@theory("assumption1.values_by_the_keys", layers(max_entries=5_000))
+@statement(layers(max_entries=5_000))
 def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
-    layer: AttentionLayer, run_seed: int, note: Statement
+    layer: AttentionLayer, run_seed: int, look: Look
 ) -> None:
     """(a) forbids W_V = W_K: averages of outputs get a mean of order n^{-1/2} beside their limit.
 
@@ -166,25 +163,24 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
         rng = stream(run_seed, "assumption 1 values", layer.key, width)
         a1, a2, queries, keys, scores, out, good = _draw(program, [x1, x2, q, k, p, y, allowed], width, _DRAWS, rng)
         average = _mean(queries * out)
-        note(**{f"mean at n={width}": average.mean()})
         np.testing.assert_allclose(average, scores**2 / width**0.5, rtol=1e-9, atol=1e-12 * np.abs(average).max())
         lengths = (keys * keys).sum(axis=1)
         there = _mean(a1 * a1) * _mean(a2 * a2) > 0
         given = layer.query_std**2 * _mean(a2 * a2) * lengths / width**1.5
-        note.p_value(f"average at n={width}", _lengths_fit(average[there], given[there], 1))
+        look.p_value(f"average at n={width}", _lengths_fit(average[there], given[there], 1))
         key_variance = layer.key_std**2 * _mean(a1 * a1)[there]
-        note.p_value(f"keys at n={width}", _lengths_fit(lengths[there], key_variance, width))
-        note.p_value(f"another matrix at n={width}", sign_p_value(_mean(queries * good)))
+        look.p_value(f"keys at n={width}", _lengths_fit(lengths[there], key_variance, width))
+        look.p_value(f"another matrix at n={width}", sign_p_value(_mean(queries * good)))
 
-        note.rejects(
+        look.rejects(
             f"mean of the other width at n={width}", _lengths_fit(average[there], given[there] * _other(width), 1)
         )
-        note.rejects(f"fair signs at n={width}", sign_p_value(average))
+        look.rejects(f"fair signs at n={width}", sign_p_value(average))
 
 
-@theory("assumption1.circular_scores", layers(max_entries=5_000))
+@statement(layers(max_entries=5_000))
 def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
-    layer: AttentionLayer, run_seed: int, note: Statement
+    layer: AttentionLayer, run_seed: int, look: Look
 ) -> None:
     """A score whose input is made by its own matrix, p = (Q Q x¹)·(K x²) n^{-1/2}, has another variance.
 
@@ -213,10 +209,10 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     a1, a2, images, scores = _draw(program, [x1, x2, again, score], width, 20_000, rng)
     there = _mean(a1 * a1) * _mean(a2 * a2) > 0
     squares = _mean(images * images)
-    note.p_value("score", normal_p_value(scores, layer.key_std**2 * _mean(a2 * a2) * squares))
+    look.p_value("score", normal_p_value(scores, layer.key_std**2 * _mean(a2 * a2) * squares))
     ratios = squares[there] / (layer.query_std**4 * _mean(a1 * a1)[there])
     error = ratios.std() / len(ratios) ** 0.5
-    note.equals("ratio", ratios.mean(), error, 1.0 + 2.0 / width**2, neighbours=[1.0])
+    look.equals("ratio", ratios.mean(), error, 1.0 + 2.0 / width**2, neighbours=[1.0])
 
 
 def _inputs(layer: AttentionLayer) -> tuple[AttentionLayer, Program, tuple[Node, ...]]:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from attncheck._lib.streams import seed_sequence
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import simulate_chunks
-from attncheck.pytest_plugin import theory
-from attncheck.runs.statements import Statement
 from attncheck.theory.limits.law import LimitLaw
+
+from .statement import Look, statement
 
 FloatArray = NDArray[np.float64]
 
@@ -71,21 +71,21 @@ def _extrapolated(layer: AttentionLayer, run_seed: int, name: str) -> dict[str, 
     return {psi: (2.0 * wide[psi][0] - narrow[psi][0], np.hypot(2.0 * wide[psi][1], narrow[psi][1])) for psi in PSI}
 
 
-@theory("theorem1.averages")
-def test_averages_over_neurons_have_the_law_of_the_limit(run_seed: int, note: Statement) -> None:
+@statement()
+def test_averages_over_neurons_have_the_law_of_the_limit(run_seed: int, look: Look) -> None:
     """Tests mean and variance of the averages; the neighbour is an average that is constant."""
     for psi, (found, error) in _extrapolated(_LAYER, run_seed, "averages").items():
         mean, variance = _predicted(LimitLaw(_LAYER), PSI[psi])
-        note.equals(f"mean of {psi}", found[0], error[0], mean)
+        look.equals(f"mean of {psi}", found[0], error[0], mean)
         allowance = _NEXT * variance
-        note.equals(f"variance of {psi}", found[1], error[1], variance, neighbours=[0.0], allowance=allowance)
+        look.equals(f"variance of {psi}", found[1], error[1], variance, neighbours=[0.0], allowance=allowance)
 
 
-@theory("theorem1.constant")
-def test_averages_become_constant_with_scores_divided_by_n(run_seed: int, note: Statement) -> None:
+@statement()
+def test_averages_become_constant_with_scores_divided_by_n(run_seed: int, look: Look) -> None:
     """The limit variance with 1/√n scores is the neighbour."""
     layer = _LAYER.replace(score_scaling="1/n")
     for psi, (found, error) in _extrapolated(layer, run_seed, "constant averages").items():
         assert _predicted(LimitLaw(layer), PSI[psi])[1] == pytest.approx(0.0, abs=1e-15)
         random = _predicted(LimitLaw(_LAYER), PSI[psi])[1]
-        note.equals(f"variance of {psi}", found[1], error[1], 0.0, neighbours=[random], allowance=_NEXT * random)
+        look.equals(f"variance of {psi}", found[1], error[1], 0.0, neighbours=[random], allowance=_NEXT * random)

@@ -24,12 +24,12 @@ from attncheck.layers import nonlinearity
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import image_kernel, input_covariance, input_kernel
 from attncheck.layers.program import Score
-from attncheck.pytest_plugin import theory
-from attncheck.runs.statements import Statement
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.interpret import interpret
 from attncheck.simulators.multipliers import DirectMultiplier
 from attncheck.strategies import layers
+
+from .statement import Look, statement
 
 FloatArray = NDArray[np.float64]
 Moment = Callable[[FloatArray], FloatArray]
@@ -47,8 +47,8 @@ def _plain(layer: AttentionLayer) -> AttentionLayer:
     return layer.replace(head_dim=None, tied_query_key=False)
 
 
-@theory("clt.summands", layers(max_entries=5_000).map(_plain))
-def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Statement) -> None:
+@statement(layers(max_entries=5_000).map(_plain))
+def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, look: Look) -> None:
     """Lemmas 10, 11 and 13, by symmetry: X_α are exchangeable, E X_α = 0 and E X_α X_β = 0 for α ≠ β.
 
     Given the inputs, the X_α are i.i.d., and W^{i,1} → -W^{i,1} changes their signs. So the signs of X_α and, over
@@ -63,30 +63,30 @@ def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Sta
     of_head = np.repeat(keys, layer.group_size, axis=1)
     summands = np.einsum("aij,baic,bajc->bc", weights, queries, of_head, optimize=True)
     one, other = summands[:, ::2], summands[:, 1::2]
-    note.p_value("Lemma 11", sign_p_value(summands))
-    note.p_value("Lemma 13", sign_p_value(one * other))
-    note.p_value("Lemma 10", sign_p_value(abs(one) - abs(other)))
+    look.p_value("Lemma 11", sign_p_value(summands))
+    look.p_value("Lemma 13", sign_p_value(one * other))
+    look.p_value("Lemma 10", sign_p_value(abs(one) - abs(other)))
     pulled = np.einsum("aij,bajc->baic", weights, of_head, optimize=True)
     variance = layer.query_std**2 * np.einsum("baic,bij,bajc->bc", pulled, gram, pulled, optimize=True)
-    note.p_value("summands", normal_p_value(summands, variance))
+    look.p_value("summands", normal_p_value(summands, variance))
     direction = weights[0, 0]
     variance = layer.key_std**2 * np.einsum("i,bij,j->b", direction, gram, direction)
     projected = np.einsum("i,bic->bc", direction, keys[:, 0])
-    note.p_value("keys", normal_p_value(projected, np.repeat(variance[:, None], _NARROW, axis=1)))
+    look.p_value("keys", normal_p_value(projected, np.repeat(variance[:, None], _NARROW, axis=1)))
 
-    note.rejects("another variance", sign_p_value(2.0 * abs(one) - abs(other)))
+    look.rejects("another variance", sign_p_value(2.0 * abs(one) - abs(other)))
     tied = (queries[:, :, 0] ** 2).sum(axis=1)
-    note.rejects("tied, Lemma 11", sign_p_value(tied))
-    note.rejects("tied, Lemma 13", sign_p_value(tied[:, ::2] * tied[:, 1::2]))
+    look.rejects("tied, Lemma 11", sign_p_value(tied))
+    look.rejects("tied, Lemma 13", sign_p_value(tied[:, ::2] * tied[:, 1::2]))
     there = gram[:, 0, 0] > 0
     total = (tied[there] / (layer.query_std**2 * gram[there, 0, :1])).sum()
     law = stats.chi2(tied[there].size * layer.num_heads)
-    note.p_value("tied, the mean is σ_Q² H G_11", min(1.0, 2.0 * float(min(law.cdf(total), law.sf(total)))))
+    look.p_value("tied, the mean is σ_Q² H G_11", min(1.0, 2.0 * float(min(law.cdf(total), law.sf(total)))))
 
 
-@theory("clt.moments", layers(max_entries=5_000).map(_plain))
+@statement(layers(max_entries=5_000).map(_plain))
 def test_moments_of_summands_approach_their_limits_as_one_over_n(
-    layer: AttentionLayer, run_seed: int, note: Statement
+    layer: AttentionLayer, run_seed: int, look: Look
 ) -> None:
     """Lemmas 12, 14, 15 and 16, at the rate 1/n: n times the distance to the limit is c + d/n.
 
@@ -102,25 +102,24 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(
     moments = _moments(layer, weights)
     found = {name: _approach(layer, grams, moment) for name, moment in moments.items()}
     for name, approach in found.items():
-        note(**{f"n gap of {name} at n={n}": gap for n, gap in approach.gaps.items()})
-        note.p_value(name, approach.p_value())
-        note.rejects(f"{name}, another limit", approach.moved(0.05).p_value())
-        note.rejects(f"{name}, another order", approach.moved(0.3, rate=0.5).p_value())
+        look.p_value(name, approach.p_value())
+        look.rejects(f"{name}, another limit", approach.moved(0.05).p_value())
+        look.rejects(f"{name}, another order", approach.moved(0.3, rate=0.5).p_value())
 
     # Lemma 15: the bound falls by two thirds or more per factor of 4 in width.
     fourth, share = found["E X⁴"], 0.75 ** (4.0 / 3.0)
     for near, far in itertools.pairwise(_DRAWS):
         falls = 1.0 + fourth.gaps[near] / near - share * (1.0 + fourth.gaps[far] / far)
         error = float(np.hypot(fourth.errors[near] / near, share * fourth.errors[far] / far))
-        note.exceeds(f"Lemma 15 to n={far}", falls, error, 0.0)
+        look.exceeds(f"Lemma 15 to n={far}", falls, error, 0.0)
     kernel = input_kernel(layer.inputs).matrix
     dependent = moments["E X⁴"](kernel) / moments["E X_α² X_β²"](kernel)
     assert dependent >= 3.0
-    note.rejects("dependent summands", fourth.moved(1.0 - 1.0 / float(dependent)).p_value())
+    look.rejects("dependent summands", fourth.moved(1.0 - 1.0 / float(dependent)).p_value())
 
 
-@theory("clt.constants", width=(16, 64, 256), token=(0, 1))
-def test_constants_at_finite_width(width: int, token: int, run_seed: int, note: Statement) -> None:
+@statement(width=(16, 64, 256), token=(0, 1))
+def test_constants_at_finite_width(width: int, token: int, run_seed: int, look: Look) -> None:
     """Lemmas 12 and 14 for φ(x) = x: E G_ii^k = ρ_k², ρ_k = Π_{l<k} (1 + 2l/n), and all positions share one ‖h‖.
 
     E X_α² is ρ_2² for p_11 and ρ_2 for p_12, E X_α² X_β² is ρ_4² and ρ_4 ρ_2², and E p⁴ = (E X_α⁴ + 3(n - 1) E X_α²
@@ -136,12 +135,12 @@ def test_constants_at_finite_width(width: int, token: int, run_seed: int, note: 
     if token == 1:
         second, fourth = _rho(2, width), _rho(4, width) * _rho(2, width) ** 2
     (mean, error), (pairs, of_pairs), (fourths, of_fourths) = (found[name] for name in ("E X²", "E X_α² X_β²", "E X⁴"))
-    note.equals("E X²", mean, error, second, neighbours=[1.0])
-    note.equals("E X_α² X_β²", pairs, of_pairs, fourth)
+    look.equals("E X²", mean, error, second, neighbours=[1.0])
+    look.equals("E X_α² X_β²", pairs, of_pairs, fourth)
     of_score = (fourths + 3 * (width - 1) * pairs) / width
     # An upper bound: both use the same draws.
     most = (of_fourths + 3 * (width - 1) * of_pairs) / width
-    note.equals("E p⁴", of_score, most, 3 * (1 + 2 / width) * fourth)
+    look.equals("E p⁴", of_score, most, 3 * (1 + 2 / width) * fourth)
 
 
 @dataclasses.dataclass(frozen=True)

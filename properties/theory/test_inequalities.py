@@ -30,7 +30,6 @@ from attncheck.layers.nonlinearity import (
     sigmoid,
     tanh,
 )
-from attncheck.pytest_plugin import theory
 
 FloatArray = NDArray[np.float64]
 
@@ -104,7 +103,6 @@ FUNCTIONS = {
 functions = st.sampled_from(sorted(FUNCTIONS))
 
 
-@theory("inequalities.functions")
 @same_every_run
 @given(functions, numbers, numbers)
 def test_functions_have_their_order_and_constant(name: str, x: float, y: float) -> None:
@@ -117,7 +115,6 @@ def test_functions_have_their_order_and_constant(name: str, x: float, y: float) 
     assert not half.holds(*steep.get(name, (0.0, 0.1)))
 
 
-@theory("inequalities.powers_of_sums")
 @same_every_run
 @given(st.lists(numbers, min_size=1, max_size=12), st.floats(1.0, 8.0))
 def test_powers_of_sums(terms: list[float], exponent: float) -> None:
@@ -134,7 +131,6 @@ def test_powers_of_sums(terms: list[float], exponent: float) -> None:
     assert not holds([0.7] * len(terms), 0.999 * constant)
 
 
-@theory("inequalities.compositions")
 @same_every_run
 @given(functions, functions, numbers, numbers)
 def test_compositions(outer: str, inner: str, x: float, y: float) -> None:
@@ -148,7 +144,6 @@ def test_compositions(outer: str, inner: str, x: float, y: float) -> None:
     assert FUNCTIONS[outer].after(FUNCTIONS[inner]).holds(x, y)
 
 
-@theory("inequalities.products")
 @same_every_run
 @given(functions, functions, numbers, numbers)
 def test_products(one: str, other: str, x: float, y: float) -> None:
@@ -161,7 +156,6 @@ def test_products(one: str, other: str, x: float, y: float) -> None:
     assert FUNCTIONS[one].times(FUNCTIONS[other]).holds(x, y)
 
 
-@theory("inequalities.least_orders")
 def test_orders_of_proposition_6_are_the_least() -> None:
     """No constant works with one order less, for powers; a seventh of the constant fails for the identity."""
     square, cube, same = FUNCTIONS["x^2"], FUNCTIONS["x^3"], FUNCTIONS["identity"]
@@ -183,7 +177,6 @@ def product_holds(point: tuple[float, float], other: tuple[float, float], consta
     return abs(at_point - at_other) <= bound + ROUNDING * (abs(at_point) + abs(at_other))
 
 
-@theory("inequalities.product_of_two")
 @same_every_run
 @given(st.tuples(numbers, numbers), st.tuples(numbers, numbers))
 def test_the_product_of_two_numbers(point: tuple[float, float], other: tuple[float, float]) -> None:
@@ -215,7 +208,6 @@ def softmax_holds(scores: FloatArray, others: FloatArray, constant: float) -> tu
     return holds(2), holds(np.inf)
 
 
-@theory("inequalities.softmax")
 @same_every_run
 @given(st.lists(st.tuples(st.floats(-50, 50), st.floats(-50, 50)), min_size=1, max_size=12))
 def test_softmax(pairs: list[tuple[float, float]]) -> None:

@@ -22,14 +22,14 @@ from attncheck.layers.kernel import input_kernel
 from attncheck.layers.norm import normalised_gram
 from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate
-from attncheck.pytest_plugin import theory
-from attncheck.runs.statements import Statement
 from attncheck.strategies import layers
 from attncheck.theory.limit import limit
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.gap import ERRORS
 from attncheck.theory.stacks.recursion import draw_normals, recur
+
+from .statement import Look, statement
 
 FloatArray = NDArray[np.float64]
 
@@ -47,6 +47,7 @@ _BLOCK = AttentionStack(
     mlp="gelu",
     mlp_ratio=1,
 )
+
 # Widths of an order, and a bound on the effect of terms of order 1/n² on it.
 _WIDTHS, _CURVATURE = (32, 512), 0.1
 
@@ -69,24 +70,24 @@ def _numbers(draws: Draws) -> FloatArray:
     )
 
 
-@theory("norms.readings", _NORMED)
+@statement(_NORMED)
 def test_the_collapsed_reading_has_the_law_of_literal_matrices(
-    layer: AttentionLayer, run_seed: int, note: Statement
+    layer: AttentionLayer, run_seed: int, look: Look
 ) -> None:
     literal, ours = (
         simulate(layer, _FEW, seed_sequence(run_seed, "norms", layer.key, method), method, min(2, layer.width))
         for method in ("direct", "collapsed")
     )
     for number, (one, other) in enumerate(zip(_numbers(literal), _numbers(ours), strict=True)):
-        note.p_value(f"number {number}", float(stats.ks_2samp(one, other, method="asymp").pvalue))
+        look.p_value(f"number {number}", float(stats.ks_2samp(one, other, method="asymp").pvalue))
     assert ours.input_gram is not None
     diagonal = np.diagonal(ours.input_gram, axis1=1, axis2=2)
     # A zero or constant vector has no direction: it stays 0.
     assert (np.isclose(diagonal, 1.0, atol=1e-9) | (diagonal == 0.0)).all()
 
 
-@theory("norms.odd")
-def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: Statement) -> None:
+@statement()
+def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, look: Look) -> None:
     """Norms leave directions in n (RMS) or n - 1 dimensions: E Ĝ_12² is exactly 1/n or 1/(n - 1), with limit 0."""
     for n in (4, 16):
         norms: tuple[tuple[Norm, int], ...] = (("rms", n), ("layer", n - 1))
@@ -97,18 +98,18 @@ def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: St
             assert gram is not None
             squares = gram[:, 0, 1] ** 2
             error, other = squares.std() / math.sqrt(_MANY), 2 * n - 1 - free
-            note.equals(f"{norm}_{n}", squares.mean(), error, 1.0 / free, neighbours=[1.0 / other])
+            look.equals(f"{norm}_{n}", squares.mean(), error, 1.0 / free, neighbours=[1.0 / other])
             assert not input_kernel(layer.inputs).matrix[0, 1]
 
 
-@theory("norms.limits")
-def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: Statement) -> None:
+@statement()
+def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, look: Look) -> None:
     """With relu the two limits differ, and the distance of a layer from the other norm's limit does not vanish."""
     for norm, other in (("rms", "layer"), ("layer", "rms")):
         layer = _RELU.replace(norm=norm)
         found = [distance(layer.replace(width=n), size=256, seed=run_seed + n) for n in _WIDTHS]
         values, errors = [each.value for each in found], [each.error / ERRORS for each in found]
-        note.order(f"order of {norm}", values, errors, _WIDTHS, allowance=_CURVATURE, df=REPLICATES - 1)
+        look.order(f"order of {norm}", values, errors, _WIDTHS, allowance=_CURVATURE, df=REPLICATES - 1)
         wide = layer.replace(width=256)
         draws = simulate(wide, _FEW, seed_sequence(run_seed, "norms", "limits", norm))
         variances = conditional_covariance(wide, draws)[:, 0, 0]
@@ -116,7 +117,7 @@ def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: S
         error = variances.std() / math.sqrt(_FEW)
         # At this width the variance is off by 2/n at most.
         name, allowance = f"variance with {norm}", 2.0 / wide.width
-        note.equals(name, variances.mean(), error, own, neighbours=[neighbour], allowance=allowance)
+        look.equals(name, variances.mean(), error, own, neighbours=[neighbour], allowance=allowance)
 
 
 def _positions_by_depth(stack: AttentionStack, run_seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -129,15 +130,14 @@ def _positions_by_depth(stack: AttentionStack, run_seed: int) -> tuple[FloatArra
     return variances, correlations.mean(axis=0), correlations.std(axis=0) / math.sqrt(len(correlations))
 
 
-@theory("norms.before_and_after")
-def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Statement) -> None:
+@statement()
+def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, look: Look) -> None:
     """A norm after the sum keeps the variance and makes positions equal; with one before, the variance grows slowly."""
     before = _BLOCK.replace(layer=_BLOCK.layer.replace(norm="rms"))
     after, without = _BLOCK.replace(post_norm="rms"), _BLOCK
     (one, near, near_error), (other, far, far_error), (none, *_) = (
         _positions_by_depth(stack.replace(depth=12), run_seed) for stack in (before, after, without)
     )
-    note(before=one[-1], after=other[-1], without=none[-1])
     assert np.allclose(other[1:], 1.0)
     # Normalised inputs have variance 1: attention adds at most 1 per block, and the perceptron less than 1.
     growth = np.diff(one)
@@ -145,4 +145,4 @@ def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Stateme
     assert (growth < 2.0).all()
     # Without a norm a block doubles the stream, by at least fifty standard errors.
     assert (none[1:] / none[:-1] > 2.0).all()
-    note.exceeds("correlation", far[-1] - near[-1], math.hypot(near_error[-1], far_error[-1]), 0.0)
+    look.exceeds("correlation", far[-1] - near[-1], math.hypot(near_error[-1], far_error[-1]), 0.0)

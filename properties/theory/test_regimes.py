@@ -14,13 +14,13 @@ from attncheck._lib.streams import digest
 from attncheck.evidence.comparisons import order_between
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.regimes import REGIMES
-from attncheck.pytest_plugin import theory
-from attncheck.runs.statements import Statement
 from attncheck.theory.limit import kept_limit
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.gap import ERRORS
+
+from .statement import Look, statement
 
 FloatArray = NDArray[np.float64]
 
@@ -57,8 +57,8 @@ def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
     return np.concatenate([conditional_covariance(layer, draws)[:, 0, 0] for draws in chunks])
 
 
-@theory("regimes.order", name=_MEASURED)
-def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, note: Statement) -> None:
+@statement(name=_MEASURED)
+def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, look: Look) -> None:
     layer = REGIMES[name].layer
     reference = "infinite width" if layer.head_dim is not None else "limit"
     found = [
@@ -73,14 +73,14 @@ def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_see
         for n in _WIDTHS
     ]
     values, errors = [each.value for each in found], [each.error / ERRORS for each in found]
-    note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE, df=_DF)
+    look.order("order", values, errors, _WIDTHS, allowance=_CURVATURE, df=_DF)
 
 
-@theory("regimes.tied")
-def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int, note: Statement) -> None:
+@statement()
+def test_tied_scores_make_outputs_approach_their_gaussian_as_one_over_n(run_seed: int, look: Look) -> None:
     found = (_tied_distance(n, _seed(run_seed, "tied", str(n))) for n in _TIED_WIDTHS)
     values, errors = zip(*found, strict=True)
-    note.order("order", values, errors, _TIED_WIDTHS, allowance=2.0 * _CURVATURE)
+    look.order("order", values, errors, _TIED_WIDTHS, allowance=2.0 * _CURVATURE)
 
 
 def _kolmogorov(one: ScaleMixture, other: ScaleMixture) -> float:
@@ -93,13 +93,12 @@ def _gaussian(variance: float) -> ScaleMixture:
     return ScaleMixture(np.array([variance]), np.ones(1), 0.0)
 
 
-@theory("regimes.linear_attention", shape=((2, 1), (1, 1), (3, 2), (4, 4)))
-def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int], note: Statement) -> None:
+@pytest.mark.parametrize("shape", [(2, 1), (1, 1), (3, 2), (4, 4)])
+def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int]) -> None:
     seq_len, heads = shape
     layer = ac.AttentionLayer(width=16, seq_len=seq_len, num_heads=heads, attention_map="linear", clip=1e9)
     law, degrees = ac.limit(layer), seq_len * heads
     apart = _kolmogorov(law.mixture(0), _chi_square(degrees, heads))
-    note(distance=apart, excess_kurtosis=law.excess_kurtosis())
     assert apart < 1e-4
     assert law.excess_kurtosis() == pytest.approx(6.0 / degrees, rel=1e-12)
     # The degrees of freedom of one more score would be rejected.
@@ -114,11 +113,9 @@ def _chi_square(degrees: int, heads: int) -> ScaleMixture:
     return condense(stats.chi2.ppf(quantiles, degrees) / heads, np.ones(len(quantiles)))
 
 
-@theory("regimes.laplace")
-def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Statement) -> None:
+def test_linear_attention_of_two_positions_and_one_head_is_laplace() -> None:
     law = ac.limit(ac.AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear", clip=1e9))
     t = np.linspace(0.0, 8.0, 801)
-    note(tail=float(law.sf(8.0)))
     assert np.abs(law.sf(t) - 0.5 * np.exp(-t)).max() < 1e-15
     assert np.abs(law.pdf(t[1:]) - 0.5 * np.exp(-t[1:])).max() < 1e-14
     assert law.cdf(-30.0) == pytest.approx(0.5 * math.exp(-30.0), rel=1e-12)
@@ -126,8 +123,7 @@ def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Stateme
     assert np.abs(law.sf(t) - 0.5 * np.exp(-(1.0 + 1e-9) * t)).max() > 1e-10
 
 
-@theory("regimes.many_heads")
-def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Statement) -> None:
+def test_many_heads_approach_their_gaussian_as_one_over_their_number() -> None:
     wide = REGIMES["many heads"].layer
     own, one_head = _gaussian(float(ac.infinite_heads_kernel(wide).matrix[0, 0])), wide.replace(num_heads=1)
     # Millions of draws distinguish it from one head.
@@ -137,7 +133,6 @@ def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: State
     target = _gaussian(float(ac.infinite_heads_kernel(layer).matrix[0, 0]))
     laws = {heads: ac.limit(layer.replace(num_heads=heads)) for heads in (4, 8, 32, 64)}
     far = {heads: _kolmogorov(law.mixture(0), target) for heads, law in laws.items()}
-    note(**{f"distance at H={heads}": value for heads, value in far.items()})
     for few, many in ((4, 32), (8, 64)):
         order = order_between((far[few], far[many]), (few, many))
         # There is no 1/√H term, as in a sum of independent skewed terms.
@@ -148,23 +143,20 @@ def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: State
     assert far[4] > 5.0 * far[32]
 
 
-@theory("regimes.width_and_heads")
-def test_what_the_width_adds_does_not_average_over_heads(note: Statement) -> None:
+def test_what_the_width_adds_does_not_average_over_heads() -> None:
     """All heads share inputs: a part of order 1/n of the excess kurtosis stays for any number of heads."""
     few, many = (
         ac.finite_width_law(ac.AttentionLayer(width=256, num_heads=heads), size=512).excess_kurtosis()
         - ac.limit(ac.AttentionLayer(width=256, num_heads=heads)).excess_kurtosis()
         for heads in (1, 32)
     )
-    note(two_heads=256 * few, many_heads=256 * many)
     assert 256 * few == pytest.approx(35.0, rel=0.2)
     assert 256 * many == pytest.approx(19.0, rel=0.2)
     # Averaging would have left less than half of this at 32 heads.
     assert many > 0.35 * few
 
 
-@theory("regimes.closed_forms")
-def test_predictions_in_closed_form_are_the_limits(note: Statement) -> None:
+def test_predictions_in_closed_form_are_the_limits() -> None:
     for name in ("1/n scaling", "one position"):
         law = ac.limit(REGIMES[name].layer).mixture(0)
         assert law.variance() < 1e-9 * law.mean() ** 2
@@ -179,7 +171,6 @@ def test_predictions_in_closed_form_are_the_limits(note: Statement) -> None:
     own = _gaussian(float(weights @ kernel @ weights))
     assert _kolmogorov(own, ac.limit(tied).mixture(0)) < 1e-9
     relu = ac.limit(REGIMES["relu inputs"].layer).kernel.matrix
-    note(relu=relu[0, 0], relu_off_diagonal=relu[0, 1])
     assert relu[0, 0] == pytest.approx(0.5, rel=1e-12)
     assert relu[0, 1] == pytest.approx(0.5 / math.pi, rel=1e-9)
     rms = REGIMES["normalised inputs"].layer

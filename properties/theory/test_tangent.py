@@ -9,9 +9,9 @@ import numpy as np
 from attncheck._lib.streams import seed_sequence
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import tangent_kernel
-from attncheck.pytest_plugin import theory
-from attncheck.runs.statements import Statement
 from attncheck.theory.limits.tangent import infinite_heads_tangent
+
+from .statement import Look, statement
 
 _LAYER = AttentionLayer(width=16, seq_len=3, num_heads=2, query_std=1.5)
 _FEW, _MANY = 4_000, 60_000
@@ -20,8 +20,8 @@ _WIDTHS, _DIVIDED_WIDTHS = (8, 32), (32, 128)
 _CURVATURE = 0.1
 
 
-@theory("tangent.order")
-def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_seed: int, note: Statement) -> None:
+@statement()
+def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_seed: int, look: Look) -> None:
     """Measured by the mean of the kernel's diagonal, for two neurons."""
     law = infinite_heads_tangent(_LAYER)
     limit, of_limit = float(np.trace(law.matrix)), _LAYER.seq_len * law.error
@@ -32,11 +32,11 @@ def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_see
         traces = 0.5 * np.einsum("niirr->n", draws.kernel)
         values.append(traces.mean() - limit)
         errors.append(math.hypot(traces.std() / math.sqrt(_MANY), of_limit))
-    note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE)
+    look.order("order", values, errors, _WIDTHS, allowance=_CURVATURE)
 
 
-@theory("tangent.divided_by_n")
-def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_seed: int, note: Statement) -> None:
+@statement()
+def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_seed: int, look: Look) -> None:
     """The part of W^Q and W^K falls as 1/n; with 1/√n scores it does not."""
     values, errors = [], []
     for n in _DIVIDED_WIDTHS:
@@ -44,4 +44,4 @@ def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_s
         parts = tangent_kernel(layer, _FEW, seed).parts[:, :2, 0, 0, 0, 0].sum(axis=1)
         values.append(parts.mean())
         errors.append(parts.std() / math.sqrt(_FEW))
-    note.order("order", values, errors, _DIVIDED_WIDTHS, neighbours=[-0.5, 0.0], allowance=_CURVATURE)
+    look.order("order", values, errors, _DIVIDED_WIDTHS, neighbours=[-0.5, 0.0], allowance=_CURVATURE)

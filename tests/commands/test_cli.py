@@ -22,7 +22,6 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.checks.statements import STATEMENTS
 from attncheck.commands.cli import app, main
-from attncheck.commands.planned_run import properties_folder
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS
 from attncheck.faults.named import NAMED_BY
@@ -104,7 +103,6 @@ UNUSABLE = {
     ("gate", "none.jsonl"): "attncheck gate --help",
     ("gate", "none.jsonl", "--baseline", "x"): "pass the path of a run record",
     ("explain", "scroes"): "try scores",
-    ("explain", "norms.raedings"): "try norms.readings",
     ("power", "no_such_fault"): "use one of",
     ("paper", "fig4"): "attncheck paper --help",
     ("paper", "--scale", "2"): "must be at most 1",
@@ -333,28 +331,6 @@ def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: s
     said, fault = explained(capsys, name), PROGRAM_FAULTS[name]
     assert f"what: {fault.what} where: {fault.requires} seen by: {', '.join(detecting(name))} try:" in said
     assert f"--attncheck-subject attncheck.faults.programs:{name}" in said
-
-
-@pytest.mark.parametrize("group", ["tangent", "norms", "rates", "theorem1"])
-def test_explain_statements_of_the_theory(capsys: pytest.CaptureFixture[str], group: str) -> None:
-    """By group, and each alone: statement, exclusions, and its test."""
-    folder, said = properties_folder() / "theory", explained(capsys, group)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("test_*.py")}
-    keys = {key: name for name, text in texts.items() for key in re.findall(rf'@theory\(\s*"({group}\.\w+)"', text)}
-    assert keys
-    for key, file in keys.items():
-        own = explained(capsys, key)
-        tried = re.search(rf"try: pytest properties/theory/{file} -k (test_\w+)", own)
-        assert tried
-        assert f"def {tried[1]}(" in texts[file].partition(f'"{key}"')[2]
-        assert f"Statement of the theory {key} " in said
-        assert tried[0] in said
-        assert not any(f"Statement of the theory {other} " in own for other in keys if other != key)
-        rows = [row for row in STATEMENTS if file in row.modules]
-        assert rows
-        for row in rows:
-            for text in (row.statement, row.examined, row.not_examined, *row.modules):
-                assert "".join(text.split()) in "".join(own.split())  # lines also break at hyphens
 
 
 def test_explain_lists_the_faults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,38 @@ def test_wrong_laws_are_found(examine: Assertion, draw: Any, bounds: Any) -> Non
     assert failures(examine, draw, runs=20, alpha=1e-6) >= bounds(20, 0.99)[0]
 
 
+def p_values(evidence: Evidence, draw: Any) -> None:
+    evidence.assert_p_values(lambda seed: draw(np.random.default_rng(seed)))
+
+
+def test_p_values_of_true_nulls_keep_their_share(bounds: Any) -> None:
+    def uniform(rng: np.random.Generator) -> tuple[dict[str, float], dict[str, float]]:
+        return {"one": rng.uniform(), "other": rng.uniform()}, {}
+
+    level = (0.5 * 0.15 / 2) ** (1 / 3)
+    low, high = bounds(1000, 1.0 - (1.0 - 2.0 * level**3 + level**4) ** 2)
+    assert low <= failures(p_values, uniform, 1000, 0.3) <= high
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        (1e-5, 1e-9, "violated: mean: p = 1e-05, 1e-05, 1e-05"),
+        (0.5, 0.1, "violated: not rejected: other mean \\(p = 0.1\\)"),
+    ],
+)
+def test_p_values_of_false_nulls_and_of_wrong_ones_that_pass_are_found(
+    right: float, wrong: float, message: str
+) -> None:
+    with pytest.raises(AssertionError, match=message):
+        p_values(Evidence(), lambda rng: ({"mean": right}, {"other mean": wrong}))
+
+
+def test_a_p_value_that_is_no_chance_is_refused() -> None:
+    with pytest.raises(InputError, match="return a chance for mean"):
+        p_values(Evidence(), lambda rng: ({"mean": np.nan}, {}))
+
+
 def test_a_budget_of_many_assertions_adds_up(bounds: Any) -> None:
     def all_of_them(evidence: Evidence, draw: Any) -> None:
         for _ in range(4):

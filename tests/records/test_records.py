@@ -22,7 +22,6 @@ from attncheck.records.schema import (
     Manifest,
     PlannedResult,
     Result,
-    StatementResult,
     read,
     run_digest,
 )
@@ -118,21 +117,6 @@ def test_digest_has_no_prose_and_no_names() -> None:
     renamed = result(**other, hint="h", case={"width": 9}, diagnosis=["d"], illustration="i")
     assert run_digest([result()]) == run_digest([renamed])
     assert run_digest([result()]) != run_digest([result(key="x.y@1")])
-
-
-def test_statements_of_the_theory_are_in_the_record_and_in_the_digest(tmp_path: Path) -> None:
-    statement = StatementResult("rates.a@1", "rates.a@1", "consistent", {"order": -1.0}, "n=8", "", 0.1)
-    path = tmp_path / "r.jsonl"
-    writer = Writer(path)
-    for line in (manifest(), result(), statement):
-        writer.write(line)
-    writer.close()
-    assert list(read(path))[2] == statement
-    assert run_digest([result()]) != run_digest([result(), statement])
-    moved = msgspec.structs.replace(statement, numbers={"order": -1.0000000000000002})
-    assert run_digest([statement]) != run_digest([moved])
-    told = msgspec.structs.replace(statement, id="b", case="other words", reason="why", seconds=9.0)
-    assert run_digest([statement]) == run_digest([told])
 
 
 @pytest.mark.parametrize("cut", [1, 40])
