@@ -69,8 +69,7 @@ def digest(value: Any, length: int = 12) -> str:
 def given_fields(description: Any) -> dict[str, Any]:
     """Return the non-default fields of a dataclass, which make up the key of a description.
 
-    New fields thus leave keys unchanged. A renamed field keeps its first name as
-    ``dataclasses.field(metadata={"key": "first name"})``.
+    New fields thus leave keys unchanged.
 
     Examples
     --------
@@ -78,12 +77,12 @@ def given_fields(description: Any) -> dict[str, Any]:
     >>> @dataclasses.dataclass
     ... class Layer:
     ...     width: int
-    ...     heads: int = dataclasses.field(default=2, metadata={"key": "num_heads"})
+    ...     heads: int = 2
     >>> given_fields(Layer(8)), given_fields(Layer(8, heads=4))
-    ({'width': 8}, {'width': 8, 'num_heads': 4})
+    ({'width': 8}, {'width': 8, 'heads': 4})
     """
     values = ((field, getattr(description, field.name)) for field in dataclasses.fields(description))
-    return {field.metadata.get("key", field.name): value for field, value in values if value != field.default}
+    return {field.name: value for field, value in values if value != field.default}
 
 
 def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.SeedSequence:

@@ -129,8 +129,6 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     ----------
     name : str
         Unique, ``property.statistic``.
-    key : str
-        Permanent identifier in streams, records and digests: the check's original name.
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}
@@ -171,8 +169,6 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Whether attention weights can replace scores.
     fewest_draws : int
         Minimum number of draws in a look; tested first, because `family` and `alternative` may be slow.
-    revision : int
-        Version of the statistic; its time series restarts when this changes.
     """
 
     name: str
@@ -194,13 +190,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     calls: int = 1
     compares: str = ""
     fewest_draws: int = 1
-    revision: int = 1
-    key: str = ""
     literal: bool = False
     of_weights: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self.key or self.name)
 
     @property
     def property_name(self) -> str:

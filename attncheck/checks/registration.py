@@ -19,8 +19,6 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.family import Family
 
 _Measure = TypeVar("_Measure", bound=Callable[..., tuple[Any, ...]])
-# Prefix of the keys of registered checks, which attncheck's own keys do not have.
-_PREFIX = "registered:"
 
 
 def register(
@@ -102,15 +100,14 @@ def register(
 
     kind = fields.get("kind", "exact")
     check_choice("kind", kind, get_args(Kind))
-    for field in ("calls", "draws_per_unit", "fewest_draws", "revision"):
+    for field in ("calls", "draws_per_unit", "fewest_draws"):
         check_whole(field, fields.get(field, 1), 1, "pass a whole number of at least 1")
-    if unknown := sorted(fields.keys() - {each.name for each in dataclasses.fields(CheckOf)} | fields.keys() & {"key"}):
+    if unknown := sorted(fields.keys() - {each.name for each in dataclasses.fields(CheckOf)}):
         refuse(unknown[0], fields[unknown[0]], "is not a field that can be set", "see attncheck.checks.Check")
 
     def decorate(measure: _Measure) -> _Measure:
         check = Check(
             name=name,
-            key=_PREFIX + name,
             claim=name,
             needs=arrays,
             null=null,

@@ -70,22 +70,6 @@ def all_properties() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*EVERY_PROPERTY, *(each.check.property_name for each in registrations()))))
 
 
-def property_key(name: str) -> str:
-    """Return the permanent identifier of a property in streams and records: the prefix of its checks' keys.
-
-    Raises
-    ------
-    InputError
-        If there is no such property.
-
-    Examples
-    --------
-    >>> property_key("scores")
-    'scores'
-    """
-    return checks_of(name)[0].key.partition(".")[0]
-
-
 def check_named(name: str) -> AnyCheck:
     """Return a check by its name.
 

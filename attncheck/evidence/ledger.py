@@ -41,10 +41,6 @@ class Entry:
         ``Trail.combined``.
     continuous : bool
         Whether the first p-value enters the uniformity test.
-    key : str
-        Identity of the statistic; the id by default.
-    looks : bool
-        False for statements of attncheck's own theory, which have no p-values.
 
     Examples
     --------
@@ -58,7 +54,6 @@ class Entry:
     p_values: tuple[float, ...]
     combined: float = 1.0
     continuous: bool = True
-    key: str = ""
 
     def __post_init__(self) -> None:
         for field in ("id", "case"):
@@ -67,7 +62,6 @@ class Entry:
         check_choice("verdict", self.verdict, tuple(str(each) for each in Verdict))
         for p_value in (*self.p_values, self.combined):
             check_number("p_values", p_value, _REMEDY, minimum=0.0, maximum=1.0)
-        object.__setattr__(self, "key", self.key or self.id)
         if not self.p_values and self.verdict != Verdict.NOT_EXAMINED:
             refuse("p_values", self.p_values, f"is empty although {self.id} is {self.verdict}", _REMEDY)
 
@@ -206,7 +200,7 @@ class Ledger:
         self._examined |= bool(entry.p_values)
         self._by_verdict[entry.verdict].append((entry.combined, entry.id))
         if entry.continuous and entry.p_values:
-            candidate = digest([self._seed, entry.key], 64), float(entry.p_values[0])
+            candidate = digest([self._seed, entry.id], 64), float(entry.p_values[0])
             self._best[entry.case] = min(self._best.get(entry.case, candidate), candidate)
 
     @property

@@ -66,13 +66,9 @@ def excused_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Resu
 def unexamined(
     check: AnyCheck, property_name: str, where: str, case: dict[str, Any], cost: Cost, reason: str
 ) -> Result:
-    """Return the result of a check before any look; `where` is the key of a case, or the name of a pool.
-
-    The result's key, used in digests and comparisons, contains the check's permanent key.
-    """
+    """Return the result of a check before any look; `where` is the key of a case, or the name of a pool."""
     return Result(
         id=f"{check.name}@{where}",
-        key=f"{check.key}@{where}",
         item=f"{property_name}@{where}",
         property=property_name,
         check=check.name,

@@ -10,7 +10,7 @@ from attncheck.records.schema import Result, case_key
 
 def entry_of(line: Result) -> Entry:
     """Return the ledger entry of a line; entries on one case share draws."""
-    return Entry(line.id, case_key(line), line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)
+    return Entry(line.id, case_key(line), line.verdict, tuple(line.p_values), line.combined, line.continuous)
 
 
 def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Result]) -> Ledger:

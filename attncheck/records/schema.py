@@ -85,7 +85,6 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     """
 
     id: str
-    key: str
     item: str
     property: str
     check: str
@@ -171,8 +170,8 @@ class _SchemaHead(msgspec.Struct):
 
 
 def line_digest(line: Result) -> bytes:
-    """Return the digest of a line's key, verdict and numbers, without texts."""
-    digits: list[Any] = [line.key, line.verdict]
+    """Return the digest of a line's id, verdict and numbers, without texts."""
+    digits: list[Any] = [line.id, line.verdict]
     digits += [line.size, line.level, line.power, line.p_values, line.effects, line.combined]
     digits += [line.effect, line.low, line.high, line.null_effect, line.mde]
     return hashlib.sha256(msgspec.json.encode(digits, order="sorted")).digest()

@@ -12,7 +12,7 @@ from typing import Any
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck.checks.registered import is_in, load_checks, modules_with, registrations
-from attncheck.checks.registry import EVERY_PROPERTY, all_properties, checks_of, property_key
+from attncheck.checks.registry import EVERY_PROPERTY, all_properties, checks_of
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
@@ -160,7 +160,7 @@ class Run:
             return []
         if domain is LAYERS and self.subject.layers:
             return self.items_on(name, self.subject.layers)
-        drawn = draw_examples(strategy, domain.examples(profile), self.seed, property_key(name))
+        drawn = draw_examples(strategy, domain.examples(profile), self.seed, name)
         cases = [*domain.fixed(name, profile), *drawn]
         return self.items_on(name, [*cases, *self._substitutes(cases)])
 

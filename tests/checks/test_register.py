@@ -15,7 +15,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks import Alternative, Count, register, registered
 from attncheck.checks.registered import load_checks, registrations
-from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, check_named, checks_of, property_key
+from attncheck.checks.registry import EVERY_PROPERTY, checks_of
 from attncheck.commands.cli import main
 from attncheck.commands.planned_run import collect, properties_folder
 from attncheck.faults.pairs import paired
@@ -157,12 +157,6 @@ def test_a_check_needs_null_alternative_family_and_fault(missing: str) -> None:
     del fields[missing]
     with pytest.raises(TypeError, match=missing):
         register(**fields)
-
-
-def test_keys_of_registered_checks_are_never_those_of_attncheck(folder: Path) -> None:
-    assert check_named("last_position.sign").key == "registered:last_position.sign"
-    assert property_key("last_position") == "registered:last_position"
-    assert not any(check.key.startswith("registered:") for check in EVERY_CHECK)
 
 
 def test_a_module_without_checks_is_refused() -> None:

@@ -98,7 +98,6 @@ def a_result(check: str, layer: AttentionLayer, uniform: float) -> Result:
     effect = 1.0 + 0.02 * (uniform - 0.5)
     return Result(
         id=f"{check}@{key}",
-        key=f"{check}@{key}",
         item=f"{name}@{key}",
         property=name,
         check=check,

@@ -217,7 +217,7 @@ def test_pools_are_compared_with_the_same_seed(tmp_path: Path, sheets: tuple[She
     for sheet, effect, of in ((base, 0.99, "b"), (run, 1.01, "b")):
         error = {"effect": effect, "low": effect - 0.005, "high": effect + 0.005}
         case = {"pool": "all", "of": ["a", of]}
-        item = {"id": "scores.scale@all", "key": "scores.scale@all", "item": "scores@all"}
+        item = {"id": "scores.scale@all", "item": "scores@all"}
         sheet.results.append(msgspec.structs.replace(sheet.results[0], case=case, **item, **error))
     ours = run.write(tmp_path / "run.jsonl")
     code, said = gated(ours, compressed(tmp_path, base))

@@ -39,7 +39,6 @@ def manifest(**changes: Any) -> Manifest:
 def result(**changes: Any) -> Result:
     fields: dict[str, Any] = {
         "id": "a.b@1",
-        "key": "a.b@1",
         "item": "a@1",
         "property": "a",
         "check": "a.b",
@@ -104,7 +103,7 @@ def test_only_the_record_is_left_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_digest_depends_on_digits_and_not_on_order_or_time() -> None:
-    one, two = result(), result(key="c", p_values=[0.25])
+    one, two = result(), result(id="c", p_values=[0.25])
     assert run_digest([one, two]) == run_digest([two, msgspec.structs.replace(one, seconds=9.0)])
     assert run_digest([one]) != run_digest([msgspec.structs.replace(one, mde=1.2000000000000002)])
     assert run_digest([one]) != run_digest([msgspec.structs.replace(one, p_values=[0.5000000000000001])])
@@ -113,10 +112,10 @@ def test_digest_depends_on_digits_and_not_on_order_or_time() -> None:
 
 
 def test_digest_has_no_prose_and_no_names() -> None:
-    other = {"id": "x.y@1", "item": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
+    other = {"item": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
     renamed = result(**other, hint="h", case={"width": 9}, diagnosis=["d"], illustration="i")
     assert run_digest([result()]) == run_digest([renamed])
-    assert run_digest([result()]) != run_digest([result(key="x.y@1")])
+    assert run_digest([result()]) != run_digest([result(id="x.y@1")])
 
 
 @pytest.mark.parametrize("cut", [1, 40])

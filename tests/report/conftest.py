@@ -39,7 +39,6 @@ def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any =
     low, high = effect - 0.02, effect + 0.02
     usual: dict[str, Any] = {
         "id": f"{check}@{digest(fields)}",
-        "key": f"{check}@{digest(fields)}",
         "item": f"{check.partition('.')[0]}@{digest(fields)}",
         "property": check.partition(".")[0],
         "check": check,

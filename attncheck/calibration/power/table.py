@@ -20,7 +20,7 @@ from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power.rows import PilotResult, PowerEntry, PowerRow, cost_of, exposed_as, level_of, rows_of
 from attncheck.checks.registered import load_checks, registrations
-from attncheck.checks.registry import PROPERTIES, checks_of, property_key
+from attncheck.checks.registry import PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES, FAULTS, Fault, all_faults, exposing, registered_fault
@@ -57,7 +57,7 @@ def measure(
         if fault.reason_hidden(layer):
             continue
         for name in properties:
-            key = (fault.name, property_key(name), layer.key, factor)
+            key = (fault.name, name, layer.key, factor)
             setting = subject.probe(layer, stream(seed, *key, role="power/probe"))
             planned = plan(checks_of(name), setting, cost_of(profile, layer))
             if planned.sizes:
@@ -79,7 +79,7 @@ def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerR
     setting = subject.probe(row.layer, stream(seed, fault, role="power/probe"))
     chunk, level = chunk_of(row.layer, row.look_draws), level_of(profile)
     planned = Plan(setting, chunk, level, profile.power, {check: row.look_draws}, {})
-    keys = [(fault, row.exposure, check.key, row.layer.key, number) for number in range(seeds)]
+    keys = [(fault, row.exposure, check.name, row.layer.key, number) for number in range(seeds)]
     outcomes = [_look(planned, subject, seed, key, "power/verify")[check.name] for key in keys]
     return dataclasses.replace(row, looks=seeds, seen=sum(outcome.p_value < level for outcome in outcomes))
 
