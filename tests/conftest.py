@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import gc
 import importlib
 import os
@@ -36,37 +35,35 @@ for module in (
 settings.register_profile("tests", deadline=None, database=None)
 settings.load_profile("tests")
 
-#: Environment variable: which third of the items of a sampled test is run, 0, 1 or 2, or "all"; by default the day's.
+#: Environment variable: "all" runs every item of a sampled test; by default, about a third.
 SAMPLE, THIRDS = "ATTNCHECK_TESTS", 3
 
 Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and choose for all workers, which may start after midnight."""
-    config.addinivalue_line("markers", f"sampled: a third of the items by day; all with {SAMPLE}=all")
-    os.environ.setdefault(SAMPLE, str(datetime.date.today().toordinal() % THIRDS))
+    """Register the marker."""
+    config.addinivalue_line("markers", f"sampled: a third of the items, the same each time; all with {SAMPLE}=all")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave items of sampled tests out, but at least one of each, and none that is asked for by name."""
-    chosen, named = os.environ[SAMPLE], tuple(argument for argument in config.args if "::" in argument)
-    if chosen == "all":
+    if os.environ.get(SAMPLE) == "all":
         return
+    named = tuple(argument for argument in config.args if "::" in argument)
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled") and not item.nodeid.startswith(named):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {item for name, of_test in tests.items() for item in _third(name, of_test, chosen)}
+    kept = {item for of_test in tests.values() for item in _third(of_test)}
     left_out = {item for of_test in tests.values() for item in of_test} - kept
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
 
 
-def _third(name: str, items: list[pytest.Item], chosen: str) -> list[pytest.Item]:
-    """Return every third item of a test, from a place that differs between tests."""
-    step = min(THIRDS, len(items))
-    return items[(int(chosen) + zlib.crc32(name.encode())) % step :: step]
+def _third(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return about a third of a test's items, chosen by a hash of their names."""
+    return [item for item in items if zlib.crc32(item.nodeid.encode()) % THIRDS == 0] or items[:1]
 
 
 def pytest_collection_finish() -> None:
