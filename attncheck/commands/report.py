@@ -15,9 +15,7 @@ def report(
     /,
     *,
     baseline: Path | None = None,
-    recipe: str = "validation",
     power: Path | None = None,
-    paper: Path | None = None,
     out: Annotated[Path, Out] = Path("report.html"),
 ) -> int:
     """Render a record as a self-contained HTML page.
@@ -28,19 +26,10 @@ def report(
         Record of a run.
     baseline
         Record to compare with.
-    recipe
-        Contents: validation, gate, paper, or the path of your own recipe.
     power
         Table written by attncheck power.
-    paper
-        Folder written by attncheck paper.
     out
         Write the page to this path.
     """
-    panels = None
-    if paper is not None:
-        from attncheck.paper.page import read_paper  # slow imports, needed for figures only
-
-        panels = read_paper(paper)
-    print(f"Report: {render_report(run, baseline, recipe, out, power=power, paper=panels)}")
+    print(f"Report: {render_report(run, baseline, out, power=power)}")
     return ExitCode.CONSISTENT

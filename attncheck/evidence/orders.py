@@ -22,7 +22,6 @@ from attncheck.evidence.family import (
     finite_array,
     normal_power,
 )
-from attncheck.evidence.plot_data import rate
 from attncheck.evidence.summaries import NormalScore
 
 # Standard deviation of log |N(0, 1)|.
@@ -76,27 +75,26 @@ class Order(Family):
 
     def test(self, logs: ArrayLike, widths: ArrayLike) -> Outcome:
         """Return the outcome for log |deviation| of independent draws, (draws, 3), and the widths in any shape."""
-        values, sizes = self._checked(logs, widths)
+        values = self._checked(logs, widths)
         count = check_count("draws", len(values), 2)
-        return self._outcome(sizes, count, values.mean(axis=0), values.std(axis=0, ddof=1))
+        return self._outcome(count, values.mean(axis=0), values.std(axis=0, ddof=1))
 
     def condensed(self, *data: Any) -> CondensedData:
         """Condense to the sums of the centred logarithms and of their squares."""
-        first, sizes = self._checked(*data)
-        centre = first.mean(axis=0)
+        centre = self._checked(*data).mean(axis=0)
 
         def sums(logs: ArrayLike, widths: ArrayLike) -> tuple[int, FloatArray, FloatArray]:
-            values = self._checked(logs, widths)[0] - centre
+            values = self._checked(logs, widths) - centre
             return len(values), values.sum(axis=0), (values**2).sum(axis=0)
 
         def conclude(count: int, total: FloatArray, squares: FloatArray) -> Outcome:
             variances = np.maximum(squares - total**2 / count, 0.0) / (count - 1)
-            return self._outcome(sizes, count, centre + total / count, np.sqrt(variances))
+            return self._outcome(count, centre + total / count, np.sqrt(variances))
 
         return CondensedData(sums, conclude).add(*data)
 
-    def _checked(self, logs: ArrayLike, widths: ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Return the logarithms and the three widths."""
+    def _checked(self, logs: ArrayLike, widths: ArrayLike) -> FloatArray:
+        """Return the logarithms; raise `InputError` unless there are three widths that grow by the ratio."""
         values, sizes = finite_array("logs", logs), np.unique(finite_array("widths", widths))
         if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
             refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")
@@ -107,21 +105,20 @@ class Order(Family):
                 f"do not grow by the factor {self.ratio:g}",
                 f"pass widths n, {self.ratio:g} n, {self.ratio**2:g} n",
             )
-        return values, sizes
+        return values
 
-    def _outcome(self, sizes: FloatArray, count: int, means: FloatArray, deviations: FloatArray) -> Outcome:
+    def _outcome(self, count: int, means: FloatArray, deviations: FloatArray) -> Outcome:
         """Return the outcome for means and standard deviations of the logarithms."""
         spreads = deviations / math.sqrt(count)
         weights = np.array(self._weights)
         slope, error = float(weights @ means), float(np.hypot.reduce(weights * spreads))
         z = (slope - self.order) / error if error > 0 else math.inf
         half = QUANTILE * error
-        plot = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
         p_value = float(2.0 * special.ndtr(-abs(z)))
         # The information uses the known spread: a spread estimated from the sample would depend on the sample's slope.
         information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
         summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
-        return Outcome(p_value, slope, slope - half, slope + half, self.order, count, plot, summary=summary)
+        return Outcome(p_value, slope, slope - half, slope + half, self.order, count, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of detecting a true order of `alternative`."""

@@ -144,21 +144,6 @@ def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:
     return {"kind": "covariances", **columns, "count": size}
 
 
-def rate(
-    widths: FloatArray, distances: FloatArray, errors: FloatArray, slope: float, low: float, high: float
-) -> dict[str, Any]:
-    """Return a distance at several widths with standard errors, and its log-log slope.
-
-    Examples
-    --------
-    >>> rate(np.array([8, 32]), np.array([0.5, 0.25]), np.array([0.01, 0.01]), -0.5, -0.6, -0.4)["slope"]
-    -0.5
-    """
-    columns = _columns(widths=widths, distances=distances, errors=errors)
-    slope, low, high = _significant(np.array([slope, low, high]))
-    return {"kind": "rate", **columns, "slope": slope, "low": low, "high": high}
-
-
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge plot data of one kind from several samples, as means weighted by sample size.
 

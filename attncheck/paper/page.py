@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from attncheck._lib.errors import refuse
 from attncheck._lib.files import write_whole
 from attncheck.paper.figures import panels_of
 from attncheck.paper.numbers import COLUMNS, made_with, markdown, named, size_of, statements_of
@@ -17,7 +16,6 @@ from attncheck.paper.results import Figure, encode, gather, published
 from attncheck.paper.run import PaperRun
 from attncheck.paper.statement import PaperStatement
 from attncheck.report.page import encoded, fill
-from attncheck.report.recipe import load
 from attncheck.report.svg import Drawing, draw
 
 #: The HTML page, and the page of numbers.
@@ -95,20 +93,10 @@ def view_of(figures: Sequence[Figure]) -> PaperView:
     return PaperView(tuple(ExperimentView(figure) for figure in figures))
 
 
-def read_paper(folder: Path) -> PaperView:
-    """Read the output of one run of `attncheck paper`; raise `InputError` otherwise."""
-    figures = published(folder)
-    if not figures:
-        refuse("paper", str(folder), "contains no figure", "pass the folder that attncheck paper --out wrote")
-    if len({(f.seed, f.scale, *sorted(f.versions.items())) for f in figures}) > 1:
-        refuse("paper", str(folder), "contains figures of several runs", "run attncheck paper all into a fresh folder")
-    return view_of(figures)
-
-
 def render_paper(out: Path, figures: Sequence[Figure]) -> Path:
     """Write an HTML page of figures, without a run record."""
-    recipe = msgspec.structs.replace(load("paper"), template="paper.html.j2")
-    return write_whole(out, encoded(fill(recipe, paper=view_of(figures))))
+    title = "The paper's experiments, and what they could not show"
+    return write_whole(out, encoded(fill("paper.html.j2", title, paper=view_of(figures))))
 
 
 def write_pages(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> list[Path]:

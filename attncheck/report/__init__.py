@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-DEFAULT_RECIPE = "validation"
 
 
 def render_report(
-    run: Path,
-    baseline: Path | None = None,
-    recipe: str | Path = DEFAULT_RECIPE,
-    out: Path = Path("report.html"),
-    *,
-    power: Path | None = None,
-    paper: Any = None,
+    run: Path, baseline: Path | None = None, out: Path = Path("report.html"), *, power: Path | None = None
 ) -> Path:
-    """Render a run record as a page; the same records, recipe and templates give the same bytes.
+    """Render a run record as a page; the same records give the same bytes.
 
     Parameters
     ----------
@@ -25,14 +16,10 @@ def render_report(
         The record.
     baseline : Path, optional
         A record to compare with.
-    recipe : str or Path
-        The name of a bundled recipe, or a path.
     out : Path
         The page; missing folders are created.
     power : Path, optional
         A power table written by `attncheck power`.
-    paper : attncheck.paper.page.PaperView, optional
-        Figures read by `attncheck.paper.page.read_paper`.
 
     Returns
     -------
@@ -46,7 +33,7 @@ def render_report(
     """
     from attncheck.report.page import render
 
-    return render(run, baseline, recipe, out, power, paper)
+    return render(run, baseline, out, power)
 
 
 def rendered(record: Path, page: Path) -> str:
@@ -57,4 +44,4 @@ def rendered(record: Path, page: Path) -> str:
         return f"Report: not written, {type(error).__name__}: {error}"
 
 
-__all__ = ["DEFAULT_RECIPE", "render_report", "rendered"]
+__all__ = ["render_report", "rendered"]

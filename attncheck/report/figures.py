@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from attncheck._lib.text import chance, counted
-from attncheck.checks.check import AnyCheck, Setting
-from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named
-from attncheck.checks.returned import EVERY_FIELD
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.looks import per_look_power
 from attncheck.evidence.plot_data import cdf_of_uniform
 from attncheck.evidence.verdicts import Verdict
-from attncheck.layers.attention import AttentionLayer
 from attncheck.records.schema import Result
-from attncheck.records.tallies import Tally
 from attncheck.report import svg
 from attncheck.report.plots import Counts
 from attncheck.report.results import band_kept
-from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, SERIES, Drawing, draw, plain, width_axis
-from attncheck.runs.details import MAIN_CHECKS
+from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw, plain, width_axis
 
 # Largest effect shown, in units of the alternative.
 _FARTHEST = 1e4
-# Widths in the cost plot, and the largest look shown in it.
-_WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
-_MOST_DRAWS = 10**9
 
 
 def limit_distances(results: Sequence[Result]) -> Drawing | None:
@@ -106,47 +95,6 @@ def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
         f"{heads.max():g}. On {int((positions > widths).sum())} of them the positions exceed the width."
     )
     return draw(paint, alt, "Visited shapes: width, positions, and heads (larger marks); left of the line s > n")
-
-
-def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
-    """Plot how many random numbers a literal simulator draws in one look of each main check, by width."""
-    examined = [tallies[name] for name in MAIN_CHECKS if name in tallies and tallies[name].worst]
-    checks = [(check_named(tally.name), tally.worst[0].power) for tally in examined]
-    exact = [each for each in checks if each[0].property_name not in PROGRAM_PROPERTIES and each[0].kind == "exact"]
-    looks = {check: [_cost(check, width, level, power) for width in _WIDTHS] for check, power in exact[: len(SERIES)]}
-    if not looks:
-        return None
-    widths = np.array(_WIDTHS, dtype=float)
-
-    def paint(axes: Axes) -> None:
-        for (check, numbers), color, marker in zip(looks.items(), SERIES, "os^D", strict=False):
-            axes.plot(widths, numbers, color=color, marker=marker, markersize=5, linewidth=1.4, label=check.name)
-        axes.set(yscale="log", ylabel="numbers drawn")
-        axes.yaxis.set_major_formatter(plain())
-        width_axis(axes, widths)
-        axes.legend(loc="upper left", fontsize=10.5, frameon=False, handlelength=1.6)
-        axes.grid(True, axis="y")
-
-    told = "; ".join(f"{check.name}: {drawn[0]:.1g} and {drawn[-1]:.1g}" for check, drawn in looks.items())
-    alt = (
-        f"Numbers that a literal simulator of a plain layer draws in one look, at widths {_WIDTHS[0]} and "
-        f"{_WIDTHS[-1]}: {told}. Narrow layers reveal the same error at the lowest cost."
-    )
-    caption = (
-        "Why small widths are most sensitive: numbers that a literal simulator draws in a look that detects the "
-        "alternative of the check (layers of 4 positions and 2 heads)"
-    )
-    return draw(paint, alt, caption)
-
-
-def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
-    """Return the draws of a look times the weights per draw; NaN where the check does not apply."""
-    layer = AttentionLayer(width=width)
-    setting = Setting(layer, frozenset(EVERY_FIELD), 1)
-    size = (
-        None if check.reason_not_examined(setting) else check.size(setting, level, per_look_power(power), _MOST_DRAWS)
-    )
-    return math.nan if size is None else float(size * layer.weight_entries)
 
 
 def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:

@@ -12,7 +12,8 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally, tallied
 from attncheck.records.text import detectable, quantity
-from attncheck.report import scales
+from attncheck.report import intervals
+from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS, of_all
 
 # Maximum number of cases, which are columns, in the map of claims.
@@ -81,8 +82,8 @@ def claim_map(found: RunRecord) -> ClaimMap | None:
     return ClaimMap(tuple(layers[key][1] for key in columns), rows, len(layers) - len(columns))
 
 
-def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
-    """Return the minimum detectable effects of each claim, of the first main check that was examined for it."""
+def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> Drawing | None:
+    """Plot the minimum detectable effects of each claim, of the first main check that was examined for it."""
     common = of_all(pools)
     rows = {}
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):
@@ -90,4 +91,4 @@ def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> sc
             together = detectable(common[tally.name]) if tally.name in common else None
             name = f"{tally.claim.replace('_', ' ')}: {quantity(tally.worst[0])}"
             rows[tally.claim] = name, tally.alternatives, together
-    return scales.would_have_seen(list(rows.values()))
+    return intervals.would_have_seen(list(rows.values()))

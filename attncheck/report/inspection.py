@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -15,9 +14,7 @@ from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
 from attncheck.frameworks.result import Inspection
 from attncheck.models.result import ModelInspection
-from attncheck.report import DEFAULT_RECIPE
 from attncheck.report.page import encoded, fill
-from attncheck.report.recipe import load
 from attncheck.report.results import paint_discs
 from attncheck.report.svg import MUTED, SERIES, Drawing, draw
 
@@ -35,11 +32,11 @@ def render_inspection(
     `theory` adds theoretical predictions; `unexpected` are sentences on unmet expectations.
     """
     lines = [("not as expected", text) for text in unexpected] + found.told + (found.predicted if theory else [])
-    recipe = msgspec.structs.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
     verdict = Verdict.VIOLATED if found.blamed or unexpected else Verdict.CONSISTENT
     first = next(iter([*found.blamed, *unexpected]), found.verdict)
     shown = {"verdict": verdict, "sentence": first, "drawn": [*_pictures(found.layers)]}
-    return write_whole(out, encoded(fill(recipe, found=found, name=name, lines=lines, **shown)))
+    page = fill("inspection.html.j2", "Inspection", found=found, name=name, lines=lines, **shown)
+    return write_whole(out, encoded(page))
 
 
 def _pictures(layers: Mapping[str, Inspection]) -> Iterator[Drawing]:

@@ -1,4 +1,4 @@
-"""Rendering: read records, compare, fill the recipe's templates, write one file."""
+"""Rendering: read records, compare, fill templates, write one file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import jinja2
 
 from attncheck._lib import text
-from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.files import write_whole
+from attncheck._lib.version import PACKAGE
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import allowed, expected
 from attncheck.layers.names import layer_name
@@ -17,43 +17,22 @@ from attncheck.records.run_record import read_record
 from attncheck.records.text import interval, reads, telling
 from attncheck.report.compare import compare
 from attncheck.report.power import read_power
-from attncheck.report.recipe import Recipe, load
-from attncheck.report.view import RunView, looks, visits
+from attncheck.report.view import FAILURES, HEADINGS, POOLS, RunView, looks, visits
 
 
-def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Any) -> Path:
+def render(run: Path, baseline: Path | None, out: Path, power: Path | None) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
-    chosen = load(recipe)
     found = read_record(Path(run))
     comparison = None if baseline is None else compare(found, read_record(Path(baseline), "baseline"))
-    view = RunView(
-        found,
-        chosen,
-        comparison,
-        None if power is None else read_power(Path(power)),
-        paper,
-    )
-    return write_whole(Path(out), encoded(page(view)))
+    view = RunView(found, comparison, None if power is None else read_power(Path(power)))
+    shown = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
+    title = "Attention simulator against the infinite-width theorem"
+    return write_whole(Path(out), encoded(fill("report.html.j2", title, view=view, run=found, **shown)))
 
 
-def page(view: RunView) -> str:
-    """Return the page of a view."""
-    return fill(view.recipe, view=view, run=view.run)
-
-
-def fill(recipe: Recipe, **seen: Any) -> str:
-    """Return a recipe's template filled with the given values."""
-    try:
-        template = _environment(recipe).get_template(recipe.template)
-        return template.render(recipe=recipe, **seen)
-    except jinja2.TemplateSyntaxError as error:
-        where = f"{error.filename or error.name}, line {error.lineno}"
-        raise InputError(f"template={where}: {error.message}; fix the template") from None
-    except jinja2.TemplateNotFound as error:
-        where = f"recipe={recipe.name}: template"
-        refuse(where, error.name, "does not exist", "add it to templates/ beside the recipe")
-    except jinja2.TemplateError as error:
-        raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); fix the template") from None
+def fill(template: str, title: str, **shown: Any) -> str:
+    """Return a template filled with the given values."""
+    return _environment().get_template(template).render(title=title, **shown)
 
 
 def encoded(text: str) -> bytes:
@@ -61,9 +40,11 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", errors="replace")
 
 
-def _environment(recipe: Recipe) -> jinja2.Environment:
+def _environment() -> jinja2.Environment:
+    package = PACKAGE / "_reports"
+    folder = package if package.is_dir() else PACKAGE.parent / "reports"
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([str(folder) for folder in recipe.folders]),
+        loader=jinja2.FileSystemLoader(str(folder / "templates")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -174,18 +174,7 @@ class ProfilePlot(msgspec.Struct, frozen=True, tag="profile", tag_field="kind"):
     what: str
 
 
-class RatePlot(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
-    """A distance at several widths, and the log-log slope with its interval."""
-
-    widths: list[float]
-    distances: list[float]
-    errors: list[float]
-    slope: float
-    low: float
-    high: float
-
-
-Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | PositionsPlot | ProfilePlot | Covariances | RatePlot
+Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | PositionsPlot | ProfilePlot | Covariances
 
 
 def read_plot(raw: dict[str, Any] | None) -> Plot | None:

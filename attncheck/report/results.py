@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck._lib.text import counted, number
+from attncheck._lib.text import counted
 from attncheck.evidence.plot_data import LABELLED
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
@@ -26,15 +26,12 @@ from attncheck.report.plots import (
     PairedCounts,
     PositionsPlot,
     ProfilePlot,
-    RatePlot,
     Residuals,
     leaves,
     read_plot,
 )
-from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
+from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw
 
-# Standard errors of a 99% interval.
-_QUANTILE = NormalDist().inv_cdf(0.995)
 # Smallest half-width in standard deviations, and margin beyond the outermost quantile.
 _WIDEST, _STEP = 4.0, 0.3
 # Entries of two matrices differ if their distance exceeds this share of the largest.
@@ -54,8 +51,6 @@ def of_result(result: Result) -> Drawing | None:
             return _matrix(plot, result)
         case Covariances() as plot:
             return _covariances(plot, result)
-        case RatePlot() as plot:
-            return _rate(plot, result)
     return None
 
 
@@ -325,29 +320,6 @@ def _covariances(plot: Covariances, result: Result) -> Drawing:
     )
     caption = f"Score covariances on {layer_name(result.case)}: observed against predicted, joint 99% intervals"
     return draw(paint, alt, caption)
-
-
-def _rate(plot: RatePlot, result: Result) -> Drawing:
-    widths, distances, errors = (np.array(x) for x in (plot.widths, plot.distances, plot.errors))
-
-    def paint(axes: Axes) -> None:
-        axes.errorbar(widths, distances, _QUANTILE * errors, fmt="o", color=ACCENT, markersize=5)
-        centre = np.exp(np.log(widths).mean())
-        level = np.exp(np.log(np.maximum(distances, 1e-300)).mean())
-        ratio = widths / centre
-        axes.fill_between(widths, level * ratio**plot.low, level * ratio**plot.high, color=BAND, linewidth=0)
-        axes.plot(widths, level * ratio**plot.slope, color=INK, linewidth=1.2)
-        width_axis(axes, widths)
-        axes.set(yscale="log", ylabel="distance")
-        axes.yaxis.set_major_formatter(plain())
-        axes.yaxis.set_minor_formatter(plain() if distances.max() < 10 * distances.min() else NullFormatter())
-
-    slope = f"{number(plot.slope)} [{number(plot.low)}, {number(plot.high)}]"
-    alt = (
-        f"Distance to the limit against the width, {number(float(widths.min()))} to {number(float(widths.max()))}, on "
-        f"logarithmic axes, of {_where(result)}. The fitted slope is {slope}."
-    )
-    return draw(paint, alt, f"{_where(result)}: rate in the width, slope {slope}")
 
 
 def _where(result: Result) -> str:

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 from markupsafe import Markup
 
@@ -30,26 +29,38 @@ from attncheck.report import figures
 from attncheck.report.compare import RunComparison
 from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding, would_have_seen
 from attncheck.report.headline import Headline, headline
-from attncheck.report.plots import RatePlot, read_plot
+from attncheck.report.intervals import by_case, by_check
+from attncheck.report.plots import read_plot
 from attncheck.report.power import PowerTable
-from attncheck.report.recipe import Recipe
 from attncheck.report.results import of_cause, of_result
-from attncheck.report.scales import PlotScale, by_case, by_check
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 
-# Maximum number of pools.
-_POOLS = 20
+#: Headings of the sections, in reading order; the template of each is ``sections/NAME.html.j2``.
+HEADINGS = {
+    "verdict": "Verdict",
+    "failures": "What failed",
+    "comparison": "Compared with the baseline",
+    "claims": "Claims",
+    "together": "All together",
+    "uniformity": "First-look p-values",
+    "power": "Power",
+    "space": "Visited",
+    "statements": "Statements of the paper",
+    "provenance": "How it was made",
+}
+#: Maximum numbers of failed checks shown in full, and of pools.
+FAILURES, POOLS = 40, 20
+# Maximum number of plots of single results per claim.
+_PICTURES = 4
 # Maximum number of values listed per field.
 _VALUES = 14
 # Attribute that a section shows; sections not listed are never empty.
 _NEEDED = {
     "claims": "run.claim_layers",
     "comparison": "comparison",
-    "experiments": "paper",
     "failures": "failures",
     "power": "power",
-    "rates": "rates",
     "space": "run.space.layers",
     "together": "together",
     "uniformity": "uniformity",
@@ -108,12 +119,12 @@ class ClaimView:
         return max(leading, key=suspicion, default=None)
 
     @cached_property
-    def scale(self) -> PlotScale:
+    def effects(self) -> Drawing:
         """The effects of its checks on one scale."""
         return by_check([(tally.name, tally.worst) for tally in self.examined])
 
     @cached_property
-    def plots(self) -> list[Drawing | PlotScale]:
+    def plots(self) -> list[Drawing]:
         """Plots of the claim's main check, of distances from the limit, and of the worst result per type of plot."""
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
@@ -131,15 +142,13 @@ class RunView:
     """A run as templates see it."""
 
     run: RunRecord
-    recipe: Recipe
     comparison: RunComparison | None
     power: PowerTable | None
-    paper: Any = None
 
     @property
     def sections(self) -> list[str]:
-        """Sections of the recipe that are not empty."""
-        return [name for name in self.recipe.sections if attrgetter(_NEEDED.get(name, "run"))(self)]
+        """Sections that are not empty."""
+        return [name for name in HEADINGS if attrgetter(_NEEDED.get(name, "run"))(self)]
 
     @property
     def failures(self) -> bool:
@@ -157,7 +166,7 @@ class RunView:
         return finding(self.run)
 
     @cached_property
-    def evidence(self) -> Drawing | PlotScale | None:
+    def evidence(self) -> Drawing | None:
         """The plot of what the subject does instead of its declaration, else that of the first violated result."""
         if self.finding is None:
             return None
@@ -165,8 +174,8 @@ class RunView:
         return observed or of_result(self.finding.smallest) or by_case(self.finding.failures[0])
 
     @cached_property
-    def seen(self) -> PlotScale | None:
-        """The minimum detectable effects."""
+    def seen(self) -> Drawing | None:
+        """The plot of minimum detectable effects."""
         return would_have_seen(self.run.tallies, self.run.pools)
 
     @cached_property
@@ -195,7 +204,7 @@ class RunView:
         names = sorted({tally.claim for tally in self.run.tallies.values()}, key=causes.stage)
         tallies = {name: tuple(each for each in self.run.tallies.values() if each.claim == name) for name in names}
         cases = {name: len(self.run.claim_layers.get(name, ())) for name in names}
-        return [ClaimView(name, tallies[name], cases[name], self.recipe.pictures) for name in names]
+        return [ClaimView(name, tallies[name], cases[name], _PICTURES) for name in names]
 
     @cached_property
     def unseen_claims(self) -> list[str]:
@@ -232,13 +241,12 @@ class RunView:
     @cached_property
     def groups(self) -> list[causes.Cause]:
         """The violated checks to show in full, grouped by hint on the cause, the most significant first."""
-        return [] if self.finding is None else self.finding.groups(self.recipe.failures)
+        return [] if self.finding is None else self.finding.groups(FAILURES)
 
-    def plots_of(self, tally: Tally) -> list[Drawing | PlotScale]:
+    def plots_of(self, tally: Tally) -> list[Drawing]:
         """Return a violated check's plots not yet shown."""
         drawn = [by_case(tally), of_result(sharpest(tally))]
-        first = self.evidence if isinstance(self.evidence, Drawing) else None
-        return [each for each in drawn if each is not None and each != first]
+        return [each for each in drawn if each is not None and each != self.evidence]
 
     @cached_property
     def together(self) -> list[Result]:
@@ -246,9 +254,9 @@ class RunView:
         return sorted((pool for pool in self.run.pools if pool.p_values), key=suspicion, reverse=True)
 
     @cached_property
-    def together_scale(self) -> PlotScale:
+    def together_effects(self) -> Drawing:
         """The effects of the most suspicious pools."""
-        return by_check([(pool.id, [pool]) for pool in self.together[:_POOLS]])
+        return by_check([(pool.id, [pool]) for pool in self.together[:POOLS]])
 
     @cached_property
     def doubts(self) -> list[Result]:
@@ -268,18 +276,6 @@ class RunView:
     def visited(self) -> Drawing | None:
         """The plot of visited shapes."""
         return figures.visited(self.run.space.shapes)
-
-    @cached_property
-    def costs(self) -> Drawing | None:
-        """The plot of costs by width."""
-        return figures.costs(self.run.tallies, self.run.manifest.level)
-
-    @cached_property
-    def rates(self) -> list[Drawing]:
-        """The plots of rates in the width."""
-        kept = (result for tally in self.run.tallies.values() for result in tally.worst)
-        found = (of_result(result) for result in kept if isinstance(read_plot(result.plot), RatePlot))
-        return [drawing for drawing in found if drawing is not None]
 
     @property
     def statements(self) -> tuple[StatementRow, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -14,9 +13,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.files import write_whole
 from attncheck._lib.text import counted
 from attncheck.evidence.verdicts import Verdict
-from attncheck.report import DEFAULT_RECIPE
 from attncheck.report.page import encoded, fill
-from attncheck.report.recipe import load
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
 from attncheck.scaling.result import Widths, WidthsRow
 
@@ -26,11 +23,10 @@ _NAMED, _LABELLED, _LINE = 4, 16, 0.05
 
 def render_widths(found: Widths, name: str, out: Path) -> Path:
     """Write a self-contained page on models made by `name`."""
-    recipe = msgspec.structs.replace(load(DEFAULT_RECIPE), title="Widths", template="widths.html.j2")
     bad = {row.moment for row in found.violated}
     tables = sorted(found.tables, key=lambda table: table[0] not in bad)  # moments with violations first
     drawn = [(moment, rows, plot(found, moment)) for moment, rows in tables]
-    return write_whole(out, encoded(fill(recipe, found=found, name=name, drawn=drawn)))
+    return write_whole(out, encoded(fill("widths.html.j2", "Widths", found=found, name=name, drawn=drawn)))
 
 
 def plot(found: Widths, moment: str) -> Drawing | None:

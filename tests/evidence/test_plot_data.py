@@ -12,7 +12,7 @@ from scipy import special, stats
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.families import Scale, TwoSample, Uniform
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix, rate
+from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix
 from attncheck.records.schema import Result, run_digest
 
 RNG = np.random.default_rng(20)
@@ -78,19 +78,6 @@ def test_covariances_are_means_over_draws() -> None:
     np.testing.assert_allclose(plot["observed"], products.mean(axis=0), rtol=1e-3)
     np.testing.assert_allclose(plot["error"], stats.sem(products - predicted, axis=0, ddof=0), rtol=1e-3)
     assert covariances(predicted[:1], products[:1])["count"] == 1
-
-
-def test_rate_keeps_four_digits() -> None:
-    plot = rate(np.array([8, 32]), np.array([1 / 3, 2e-7 / 3]), np.array([0.01, 2e5 / 3]), -2 / 3, -0.7, -1.6e5 / 3)
-    assert plot == {
-        "kind": "rate",
-        "widths": [8.0, 32.0],
-        "distances": [0.3333, 6.667e-8],
-        "errors": [0.01, 66670.0],
-        "slope": -0.6667,
-        "low": -0.7,
-        "high": -53330.0,
-    }
 
 
 @pytest.mark.parametrize(

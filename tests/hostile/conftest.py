@@ -14,7 +14,7 @@ import pytest
 
 import attncheck as ac
 from attncheck.commands.cli import main
-from attncheck.records.schema import Closing, Result, content_hash, run_digest
+from attncheck.records.schema import Closing, Result, content_hash, decoded, run_digest
 from attncheck.subject import collapsed
 
 Runs = Callable[..., tuple[int, str]]
@@ -38,7 +38,8 @@ RUN = ("run", "--subject", "tiny_simulator:simulate", "--only", "scores", "--pro
 def sealed(content: bytes) -> bytes:
     """Return an edited record with its digest and hash computed again."""
     *lines, last = content.splitlines(keepends=True)
-    results = [msgspec.json.decode(line, type=Result) for line in lines[1:]]
+    decoder = msgspec.json.Decoder(Result)
+    results = [decoded(line, decoder) for line in lines[1:]]  # as they are read
     closing = msgspec.structs.replace(
         msgspec.json.decode(last, type=Closing),
         digest=run_digest(results),

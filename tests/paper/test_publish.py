@@ -7,7 +7,6 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,13 +15,9 @@ import pytest
 from attncheck._lib.errors import InputError
 from attncheck.paper.experiments import EXPERIMENTS, Experiment
 from attncheck.paper.numbers import markdown, named
-from attncheck.paper.page import finished, read_paper, view_of, write_pages
+from attncheck.paper.page import finished, view_of, write_pages
 from attncheck.paper.results import Figure, encode, gather, published
 from attncheck.paper.run import PaperRun
-from attncheck.records.schema import SCHEMA, Closing
-from attncheck.records.schema import Manifest as RunManifest
-from attncheck.records.writer import Writer
-from attncheck.report import render_report
 
 from .conftest import PUBLISHED
 
@@ -124,20 +119,6 @@ def test_the_page_needs_nothing_else(written: Path) -> None:
     assert "fill:#" not in drawn.partition("</style>")[2].replace("fill:#000000", "")
 
 
-def test_a_report_of_a_run_shows_the_figures(written: Path, tmp_path: Path) -> None:
-    record = tmp_path / "record.jsonl"
-    writer = Writer(record)
-    run: dict[str, Any] = {"versions": {}, "seed": 7, "profile": "smoke", "false_alarm": 1e-6, "level": 5e-4}
-    writer.write(RunManifest(schema=SCHEMA, subject="mine:simulate", planned=[], **run))
-    writer.write(Closing(verdict="consistent", reasons=[], reported=0, seconds=1.0, digest="0"))
-    writer.close()
-    render_report(record, recipe="paper", out=tmp_path / "with.html", paper=read_paper(written))
-    render_report(record, recipe="paper", out=tmp_path / "without.html")
-    shown, absent = (Pictures((tmp_path / f"{name}.html").read_text(encoding="utf-8")) for name in ("with", "without"))
-    assert len(shown.pictures) == len(absent.pictures) + 16
-    assert 'id="experiments"' not in (tmp_path / "without.html").read_text(encoding="utf-8")
-
-
 def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, written: Path, tmp_path: Path) -> None:
     _, data, manifest = tiny
     write_pages(["fig3"], tmp_path, data, manifest)
@@ -159,19 +140,15 @@ def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path) ->
     (tmp_path / "fig1.json").write_bytes(encode(other))
     write_pages(["fig2"], tmp_path, data, manifest)
     assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == 1
-    with pytest.raises(InputError, match="figures of several runs"):
-        read_paper(tmp_path)
 
 
 def test_figures_that_cannot_be_read_are_refused(tmp_path: Path, figures: list[Figure]) -> None:
-    with pytest.raises(InputError, match="contains no figure"):
-        read_paper(tmp_path)
     (tmp_path / "fig1.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match="is not a figure"):
-        read_paper(tmp_path)
+        published(tmp_path)
     (tmp_path / "fig1.json").write_bytes(encode(msgspec.structs.replace(figures[0], schema=0)))
     with pytest.raises(InputError, match="of another version"):
-        read_paper(tmp_path)
+        published(tmp_path)
 
 
 def test_a_missing_unit_is_named(tiny: Tiny, tmp_path: Path) -> None:

@@ -104,15 +104,6 @@ def idle_result(check: str = "conditional.law", claim: str = "conditional", **ch
 def plotted_results() -> list[Result]:
     rng = np.random.default_rng(0)
     values = rng.standard_normal((500, 3))
-    rate = {
-        "kind": "rate",
-        "widths": [8, 16, 32],
-        "distances": [0.04, 0.02, 0.01],
-        "errors": [1e-3, 1e-3, 1e-3],
-        "slope": -1.0,
-        "low": -1.1,
-        "high": -0.9,
-    }
     distance: dict[str, Any] = {"null_effect": 0.0, "alternative": 0.05, "effect": 0.02}
     law = density(values.ravel(), 1.0, special.ndtr)
     heads = matrix(np.cov(values.T), np.eye(3), np.full((3, 3), 0.05), "heads", "correlations between heads", 500)
@@ -123,7 +114,7 @@ def plotted_results() -> list[Result]:
         make_result("scores.size", plot=cdf_of_two(np.sort(values[:, 0]), np.arange(-2, 2, 0.01), np.zeros_like)),
         make_result("scores.spread", plot=covariances(np.ones((500, 3)), values**2)),
         make_result("conditional.scale", "conditional", plot=histogram_of_residuals(values.ravel())),
-        make_result("theorem1.order", "theorem1", plot=rate, **(distance | {"kind": "limit", "null_effect": 0.03})),
+        make_result("theorem1.order", "theorem1", **(distance | {"kind": "limit", "null_effect": 0.03})),
     ]
 
 

@@ -32,7 +32,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PAGES = ("clean", "faulty", "hostile", "killed", "gate", "paper")
+PAGES = ("clean", "faulty", "hostile", "killed")
 SCREENS = {"phone": (360, 740), "tablet": (820, 1180), "desktop": (1280, 800), "wide": (1600, 900)}
 
 
@@ -61,12 +61,10 @@ def pages(
     folder = tmp_path_factory.mktemp("pages")
     killed = write_record(folder / "killed.jsonl", [make_result()], close=False)
     made = {
-        "clean": (clean_record, None, "validation"),
-        "faulty": (faulty_record, clean_record, "validation"),
-        "hostile": (hostile_record, hostile_record, "validation"),
-        "killed": (killed, None, "validation"),
-        "gate": (faulty_record, clean_record, "gate"),
-        "paper": (clean_record, None, "paper"),
+        "clean": (clean_record, None),
+        "faulty": (faulty_record, clean_record),
+        "hostile": (hostile_record, hostile_record),
+        "killed": (killed, None),
     }
     power = folder / "power.json"
     cells = [
@@ -76,8 +74,8 @@ def pages(
     ]
     power.write_text(json.dumps({"profile": "smoke", "cells": cells}), encoding="utf-8")
     return {
-        name: render_report(record, baseline, recipe, folder / f"{name}.html", power=power)
-        for name, (record, baseline, recipe) in made.items()
+        name: render_report(record, baseline, folder / f"{name}.html", power=power)
+        for name, (record, baseline) in made.items()
     }
 
 
@@ -127,7 +125,7 @@ def test_asks_for_nothing_complains_of_nothing_fits_the_screen_and_leads_somewhe
     ("name", "wanted"),
     [
         ("faulty", ["#verdict h2", ".first figure", ".first dd.code", ".first pre"]),
-        ("clean", ["#verdict h2", ".first .bars", ".first .map"]),
+        ("clean", ["#verdict h2", ".first figure", ".first .map"]),
     ],
 )
 def test_first_screen_holds_all_that_is_wanted(
@@ -137,19 +135,6 @@ def test_first_screen_holds_all_that_is_wanted(
         for selector in wanted:
             box = opened.page.locator(selector).first.bounding_box()
             assert box["y"] + box["height"] <= SCREENS["desktop"][1], selector
-
-
-def test_labels_of_a_scale_do_not_touch(browser: Any, pages: dict[str, Path]) -> None:
-    """On any screen, with everything expanded."""
-    ends = "[...t.children].map(c => c.getBoundingClientRect()).map(r => [r.left, r.right])"
-    with Opened(browser, pages["faulty"]) as opened:
-        opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        for width, height in SCREENS.values():
-            opened.page.set_viewport_size({"width": width, "height": height})
-            scales = opened.page.evaluate(f"[...document.querySelectorAll('.ticks')].map(t => {ends})")
-            assert len(scales) > 4
-            for places in scales:
-                assert all(left > right for (_, right), (left, _) in itertools.pairwise(places)), (width, places)
 
 
 @pytest.mark.sampled

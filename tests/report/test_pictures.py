@@ -10,16 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attncheck.checks.check import Setting
-from attncheck.checks.registry import check_named
-from attncheck.checks.returned import EVERY_FIELD
-from attncheck.evidence.looks import per_look_power
 from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions
-from attncheck.layers.attention import AttentionLayer
-from attncheck.records.run_record import read_record
 from attncheck.records.tallies import tallied
+from attncheck.report.intervals import by_case
 from attncheck.report.results import of_result
-from attncheck.report.scales import by_case
 
 from .conftest import LAYERS, make_result, violated_result, write_record
 from .page import render
@@ -35,7 +29,7 @@ def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
         page = render(write_record(tmp_path / f"{number}.jsonl", [violated_result()], closing=closing))
         found = [image for image in page.all("img") if "Inputs that change" in str(image["alt"])]
         assert len(found) == (plot is seen)
-        assert ("figure.scale" in page.first) is (plot is not seen)
+        assert ("by case with 99% intervals" in page.section("verdict")) is (plot is not seen)
         if found:
             assert "2 of 9 differ, first at query 0 and input 1: 1 is observed, 0 is" in str(found[0]["alt"])
 
@@ -49,21 +43,17 @@ def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path
     assert text.partition("not shown")[2].count("✗") == 3  # the cell, the claim and the check
 
 
-def test_scale_ends_its_band_where_the_promise_ends() -> None:
+def test_effects_by_case_are_drawn_and_told(tmp_path: Path) -> None:
     tally = tallied([make_result(), violated_result(layer=LAYERS[1], mde=1.5)])["scores.scale"]
-    scale = by_case(tally)
-    assert scale is not None
-    wrong, right = scale.rows
-    assert wrong.marks[0].wrong
-    assert not right.marks[0].wrong
-    assert wrong.band is not None
-    assert right.band is not None
-    assert scale.declared is not None
-    low, high = wrong.band
-    # Ratios symmetric about 1, and further for larger detectable effects.
-    assert scale.declared - low == pytest.approx(high - scale.declared, abs=0.02)
-    assert (high - low) / (right.band[1] - right.band[0]) == pytest.approx(np.log(1.5) / np.log(1.03), rel=0.02)
-    assert wrong.marks[0].high < low < right.marks[0].at < high
+    drawing = by_case(tally)
+    assert drawing is not None
+    assert drawing.caption.endswith("by case with 99% intervals. Shaded: too small to be detected")
+    wrong, right = drawing.alt.partition("detected: ")[2].split("; ")
+    assert wrong.startswith(f"{LAYERS[1].describe()}: 0.25 [0.23,")
+    assert right.startswith(f"{LAYERS[0].describe()}: ")
+    svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
+    assert svg.count("var(--c6)") > 0  # the violated one
+    assert f">{LAYERS[0].describe()}</text>" in svg
 
 
 def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
@@ -77,24 +67,9 @@ def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
 
 def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
     alternatives = " ".join(str(image["alt"]) for image in render(clean_record).all("img"))
-    kinds = "distribution function", "Histogram of 1,500 whitened", "predicted covariances", "fitted slope is -1"
+    kinds = "distribution function", "Histogram of 1,500 whitened", "predicted covariances"
     for words in (*kinds, "Distance from the limit", "the law of the limit and the normal law", "between heads"):
         assert words in alternatives
-
-
-def test_the_page_says_why_small_widths_are_the_sharpest(clean_record: Path) -> None:
-    """The plot's numbers are the plan's: draws of a look times the weights of a literal draw."""
-    layers = [AttentionLayer(width=width) for width in (2, 512)]
-    level = read_record(clean_record).manifest.level
-    check = check_named("scores.scale")
-    exposed = frozenset(EVERY_FIELD)
-    power = per_look_power(0.99)
-    sizes = [check.size(Setting(layer, exposed, 1), level, power, 10**9) for layer in layers]
-    near, far = (size * layer.weight_entries for size, layer in zip(sizes, layers, strict=True) if size)
-    assert 1_000 * near < far
-    page = render(clean_record)
-    told = f"at widths 2 and 512: scores.scale: {near:.1g} and {far:.1g}"
-    assert any(told in str(plot["alt"]) for plot in page.all("img"))
 
 
 @pytest.mark.parametrize(
@@ -166,4 +141,5 @@ def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
         matrix(np.eye(2), np.eye(2), np.eye(2), "heads", "", 3) | {"size": 3},
     ]
     results = [make_result(f"scores.{number}", plot=plot) for number, plot in enumerate(plots)]
-    assert len(render(write_record(tmp_path / "bad.jsonl", results)).all("img")) == 2
+    # Effects by check, detectable effects, and visited shapes.
+    assert len(render(write_record(tmp_path / "bad.jsonl", results)).all("img")) == 3

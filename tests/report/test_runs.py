@@ -47,7 +47,7 @@ def record_of(path: Path, subject: str, *properties: str, layers: Sequence[Atten
 def test_fault_is_named_first(tmp_path: Path, fault: str, properties: list[str], words: list[str]) -> None:
     # One layer: diagnosing and shrinking violated layers takes most of the time.
     record = record_of(tmp_path / "record.jsonl", f"attncheck.faults:{fault}", *properties, layers=LAYERS[:1])
-    page = render_report(record, recipe="gate", out=tmp_path / "page.html").read_text(encoding="utf-8")
+    page = render_report(record, out=tmp_path / "page.html").read_text(encoding="utf-8")
     verdict, _, failures = page.partition('id="failures"')
     assert words[0][1:] in failures.partition("<h3>")[2].partition("</h3>")[0]  # a heading begins with a capital
     for word in words[1:]:
