@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from attncheck._lib.errors import InputError
-from attncheck.records.schema import Closing, Result, StatementResult, read
+from attncheck.records.schema import Closing, Result, read
 
 #: Relative tolerance.
 TOLERANCE = 1e-9
@@ -38,30 +38,22 @@ SERIES = ("p_values", "effects")
 _LISTED = 20
 
 
-def read_lines(path: Path) -> tuple[dict[str, Result | StatementResult], str]:
+def read_lines(path: Path) -> tuple[dict[str, Result], str]:
     """Return a record's contents by key, and its digest, empty if the run did not end."""
-    lines: dict[str, Result | StatementResult] = {}
+    lines: dict[str, Result] = {}
     digest = ""
     for line in read(path):
-        if isinstance(line, Result | StatementResult):
-            if line.key in lines:
-                raise InputError(f"record={path}: {line.key} comes twice; make the record again")
-            lines[line.key] = line
+        if isinstance(line, Result):
+            if line.id in lines:
+                raise InputError(f"record={path}: {line.id} comes twice; make the record again")
+            lines[line.id] = line
         elif isinstance(line, Closing):
             digest = line.digest
     return lines, digest
 
 
-def numbers_of(line: Result | StatementResult) -> dict[str, float | None]:
-    """Return the numbers of a line by name; series are indexed too.
-
-    Examples
-    --------
-    >>> numbers_of(StatementResult("rates.a@1", "rates.a@1", "consistent", {"order": -1.0}, "", "", 0.0))
-    {'order': -1.0}
-    """
-    if isinstance(line, StatementResult):
-        return dict(line.numbers)
+def numbers_of(line: Result) -> dict[str, float | None]:
+    """Return the numbers of a result by name; series are indexed too."""
     fields = msgspec.structs.asdict(line)
     series = {f"{name}[{place}]": value for name in SERIES for place, value in enumerate(fields[name], 1)}
     return {name: fields[name] for name in NUMBERS} | series
@@ -80,10 +72,9 @@ def far(old: float | None, new: float | None) -> bool:
     return not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=0.0)
 
 
-def changed_numbers(old: Result | StatementResult, new: Result | StatementResult) -> Iterator[str]:
+def changed_numbers(old: Result, new: Result) -> Iterator[str]:
     """Yield the numbers that differ, each with both values."""
-    cases = [line.case.get("of") if isinstance(line, Result) else None for line in (old, new)]
-    if cases[0] != cases[1]:
+    if old.case.get("of") != new.case.get("of"):
         yield "a pool of other cases"
     before, now = numbers_of(old), numbers_of(new)
     for name in dict.fromkeys((*before, *now)):
@@ -91,9 +82,7 @@ def changed_numbers(old: Result | StatementResult, new: Result | StatementResult
             yield f"{name} {before.get(name)!r} -> {now.get(name)!r}"
 
 
-def differences(
-    old: Mapping[str, Result | StatementResult], new: Mapping[str, Result | StatementResult]
-) -> dict[str, list[str]]:
+def differences(old: Mapping[str, Result], new: Mapping[str, Result]) -> dict[str, list[str]]:
     """Return differing keys with their details, by kind."""
     both = sorted(old.keys() & new.keys())
     moved = [key for key in both if old[key].verdict != new[key].verdict]

@@ -1,164 +1,89 @@
-"""Compare the methods' speed with literal matrices and with drawing their normals.
-
-``python benchmarks/speed.py`` measures on one thread and prints two tables; ``--write`` updates benchmarks/speed.md.
-Compared tasks alternate within one process, and a ratio is the median over rounds. Times are processor time of the
-thread, system calls included.
-"""
+"""Times of the methods at finite width, of the limit, of the main job, and of large layers."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import math
+import json
 import os
+import subprocess
+import sys
+import tempfile
 import time
-import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
-from scipy.stats import qmc
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
-from attncheck._lib.measured import installed, spread, table
-from attncheck._lib.memory import DEFAULT_MEMORY
-from attncheck.looks.examine import probed
-from attncheck.looks.item import Item
-from attncheck.looks.look import MOST_HELD, observe
-from attncheck.looks.plan import Cost
-from attncheck.methods import READINGS, Method
-from attncheck.simulators import blocks
-from attncheck.subject import Subject
+from attncheck._lib.measured import spread, table
+from attncheck.methods import Method
+from attncheck.records.schema import Closing, Result, of_pool, read
+from benchmarks.pages import WORKERS, children_seconds
 
+ROOT = Path(__file__).resolve().parents[1]
 FloatArray = NDArray[np.float64]
-
-MEBIBYTE = 2**20
-PUBLISHED = "literal loop, legacy generator"
-MODERN = "literal loop, default_rng"
-DIRECT_FILL = "12 n² normals into the direct reading's buffer"
-WHOLE_FILL = "12 n² normals into one whole buffer"
-COLLAPSED_FILL = "s·n normals into a buffer of a block of draws"
-SMALL_FILL = "s·n normals into a buffer of one draw"
-
-CHEAPEST = ac.AttentionLayer(width=2, seq_len=1, num_heads=1)
-# Draws with which every check can be planned.
-LEAST = 10**5
+METHODS: tuple[Method, ...] = ("direct", "matrix-free", "collapsed")
+LOOP, NORMALS = "literal loop", "s·n normals into a buffer"
+# One BLAS thread per worker, as in tox.
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+# Promised wall seconds of the main job with the profile default, on two cores.
+TARGET = 60.0
+# Sizes of GPT-2, of its largest version and of Llama 7B.
+LARGE = tuple(
+    ac.AttentionLayer(width=heads * head_dim, seq_len=1024, num_heads=heads, head_dim=head_dim)
+    for heads, head_dim in ((12, 64), (25, 64), (32, 128))
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Benchmark size.
+    """Size of the page.
 
-    Attributes
-    ----------
-    rounds : int
-    seconds : float
-        Least time of a task per round.
-    small, large : int
-        Widths of the comparisons.
-    growth : tuple of int
-        Widths for the cost of the collapsed method.
-    memory : tuple of (int, int)
-        Widths and sizes of the direct draws whose memory is measured.
-    look : (int, int)
-        Draws of the two looks whose memory is compared.
-    points : int
-        Points per scrambling (of 8) of the reference cdf.
+    Rounds, and the least seconds of a task per round; widths; profiles of the main job; large layers.
     """
 
-    rounds: int
-    seconds: float
-    small: int
-    large: int
-    growth: tuple[int, ...]
-    memory: tuple[tuple[int, int], ...]
-    look: tuple[int, int]
-    points: int
+    rounds: int = 15
+    seconds: float = 0.15
+    widths: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
+    profiles: tuple[str, ...] = ("smoke", "default")
+    large: tuple[ac.AttentionLayer, ...] = LARGE
 
 
-FULL = Scale(
-    rounds=15,
-    seconds=0.15,
-    small=256,
-    large=1024,
-    growth=(256, 512, 1024, 2048, 4096),
-    memory=((256, 50), (256, 200), (1024, 4), (4096, 1)),
-    look=(10**5, 10**6),
-    points=2**18,
-)
-QUICK = Scale(
-    rounds=2,
-    seconds=0.001,
-    small=16,
-    large=32,
-    growth=(16, 32, 64),
-    memory=((16, 50), (16, 200)),
-    look=(1_000, 2_000),
-    points=2**16,
-)
+TINY = Scale(2, 0.001, (16, 32, 64), (), (LARGE[0].replace(seq_len=32),))
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """Table row; `met` is None without a target."""
-
-    what: str
-    measured: str
-    target: str = "for scale"
-    met: bool | None = None
-
-    def cells(self) -> tuple[str, ...]:
-        verdict = {True: "met", False: "missed", None: ""}[self.met]
-        return self.what, self.measured, self.target, verdict
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    run: Callable[[int], object]
-    block: int = 1
-
-    def size_for(self, seconds: float) -> int:
-        """Return the draws, in whole blocks, that take about `seconds`; the first call warms up."""
-        self.run(self.block)
-        return self.block * max(1, round(seconds / (self.time(self.block) * self.block)))
-
-    def time(self, size: int) -> float:
-        started = time.process_time()
-        self.run(size)
-        # Coarse clocks may show no time for a short call.
-        return max(time.process_time() - started, 1e-9) / size
+# Methods
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Seconds per draw of each task, one per round."""
+    """Processor seconds per draw of each task, one per round."""
 
     seconds: Mapping[str, FloatArray]
 
-    def typical(self, name: str) -> float:
-        return float(np.median(self.seconds[name]))
-
-    def ratios(self, slow: str, fast: str) -> FloatArray:
-        return self.seconds[slow] / self.seconds[fast]
-
-    def at_least(self, slow: str, fast: str, target: float) -> tuple[str, str, bool]:
-        """Return measured value, target and whether `fast` is `target` times faster."""
-        ratios = self.ratios(slow, fast)
-        return spread(ratios, "×", ",.0f"), f"at least {target:,.0f}×", bool(np.median(ratios) >= target)
-
-    def at_most(self, slow: str, fast: str, target: float) -> tuple[str, str, bool]:
-        """Return measured value, target and whether `slow` takes at most `target` times as long."""
-        ratios = self.ratios(slow, fast)
-        return spread(ratios, "×", ".2f"), f"at most {target}×", bool(np.median(ratios) <= target)
+    def ratio(self, slow: str, fast: str) -> tuple[str, float]:
+        """Return how many times as long a task takes as another one: median with quartiles, and median."""
+        ratios = self.seconds[slow] / self.seconds[fast]
+        return spread(ratios, "×", ".3g"), float(np.median(ratios))
 
 
-def take_turns(tasks: Mapping[str, Task], scale: Scale) -> Times:
-    sizes = {name: task.size_for(scale.seconds) for name, task in tasks.items()}
-    rounds = [{name: task.time(sizes[name]) for name, task in tasks.items()} for _ in range(scale.rounds)]
+def clocked(run: Callable[[int], object], size: int) -> float:
+    """Return the processor seconds per draw; coarse clocks may show no time for a short call."""
+    started = time.process_time()
+    run(size)
+    return max(time.process_time() - started, 1e-9) / size
+
+
+def take_turns(tasks: Mapping[str, Callable[[int], object]], scale: Scale) -> Times:
+    """Time tasks in turn, each on as many draws as take about the seconds of the scale."""
+    sizes = {}
+    for name, run in tasks.items():
+        run(1)  # warms up
+        size = max(1, round(scale.seconds / clocked(run, 1)))
+        sizes[name] = max(size, round(scale.seconds / clocked(run, size)))
+    rounds = [{name: clocked(run, sizes[name]) for name, run in tasks.items()} for _ in range(scale.rounds)]
     return Times({name: np.array([times[name] for times in rounds]) for name in tasks})
 
 
@@ -167,42 +92,23 @@ def layer_of(width: int) -> ac.AttentionLayer:
     return ac.AttentionLayer(width=width, seq_len=4, num_heads=2)
 
 
-def draws_per_block(layer: ac.AttentionLayer, method: Method) -> int:
-    return max(1, blocks.BLOCK_ENTRIES // READINGS[ac.AttentionLayer][method](layer, 1).entries)
-
-
-def method_task(layer: ac.AttentionLayer, method: Method) -> Task:
+def drawn_by(method: Method, layer: ac.AttentionLayer) -> Callable[[int], object]:
     """Return the task of drawing a layer with a method, through the public interface."""
-    return Task(lambda size: ac.simulate(layer, size, method=method), draws_per_block(layer, method))
+    return lambda size: ac.simulate(layer, size, method=method)
 
 
-def filling_task(entries: int, buffers: int, draws: int) -> Task:
-    """Return the task of drawing normals into a reused buffer.
-
-    Each of the `draws` in the buffer has `entries` normals, redrawn `buffers` times.
-    """
-    rng = np.random.default_rng(0)
-    buffer = np.zeros((draws, entries))
-
-    def run(size: int) -> None:
-        for _ in range(buffers * -(-size // draws)):
-            rng.standard_normal(out=buffer)
-
-    return Task(run, draws)
-
-
-def literal_task(layer: ac.AttentionLayer, legacy: bool) -> Task:
-    """Return a plain loop over draws, with NumPy's old or new generator."""
-    source = np.random.RandomState(0) if legacy else np.random.default_rng(0)
+def literal_loop(layer: ac.AttentionLayer) -> Callable[[int], object]:
+    """Return a plain loop over draws."""
+    source = np.random.default_rng(0)
 
     def run(size: int) -> None:
         for _ in range(size):
             literal_draw(layer, source)
 
-    return Task(run)
+    return run
 
 
-def literal_draw(layer: ac.AttentionLayer, source: np.random.RandomState | np.random.Generator) -> FloatArray:
+def literal_draw(layer: ac.AttentionLayer, source: np.random.Generator) -> FloatArray:
     """Draw the outputs of the paper's layer naively: a new array for every matrix."""
     n, s = layer.width, layer.seq_len
 
@@ -219,221 +125,123 @@ def literal_draw(layer: ac.AttentionLayer, source: np.random.RandomState | np.ra
     return outputs
 
 
-def time_methods(width: int, scale: Scale) -> Times:
-    """Time the methods, the literal loop and plain normals at one width."""
-    layer = layer_of(width)
-    matrices = layer.seq_len + 4 * layer.num_heads
-    vectors = layer.seq_len * width
-    tasks = {
-        "direct": method_task(layer, "direct"),
-        DIRECT_FILL: filling_task(width**2, matrices, draws_per_block(layer, "direct")),
-        WHOLE_FILL: filling_task(matrices * width**2, 1, 1),
-        PUBLISHED: literal_task(layer, legacy=True),
-        MODERN: literal_task(layer, legacy=False),
-        "matrix-free": method_task(layer, "matrix-free"),
-        "collapsed": method_task(layer, "collapsed"),
-        COLLAPSED_FILL: filling_task(vectors, 1, draws_per_block(layer, "collapsed")),
-        SMALL_FILL: filling_task(vectors, 1, 1),
-    }
-    return take_turns(tasks, scale)
+def normals(layer: ac.AttentionLayer) -> Callable[[int], object]:
+    """Return the task of drawing the normals that a draw needs, into a reused buffer."""
+    rng, buffer = np.random.default_rng(0), np.zeros(layer.seq_len * layer.width)
+
+    def run(size: int) -> None:
+        for _ in range(size):
+            rng.standard_normal(out=buffer)
+
+    return run
 
 
-def method_rows(scale: Scale, small: Times, large: Times) -> list[Row]:
-    n, m = f"n = {scale.small:,}", f"n = {scale.large:,}"
+def methods(scale: Scale) -> list[str]:
+    """Compare the methods with literal matrices and with drawing normals, on one thread."""
+    targets = {"collapsed": (300.0, 1500.0), "matrix-free": (50.0, 200.0)}
+    ends = (scale.widths[0], scale.widths[2])
+    rows: list[tuple[str, str, str, bool | None]] = []
+    timed = {}
+    for end, width in enumerate(ends):
+        layer = layer_of(width)
+        tasks: dict[str, Callable[[int], object]] = {method: drawn_by(method, layer) for method in METHODS}
+        timed[width] = take_turns(tasks | {LOOP: literal_loop(layer), NORMALS: normals(layer)}, scale)
+        at = f"n = {width:,}"
+        for method, least in targets.items():
+            text, ratio = timed[width].ratio("direct", method)
+            rows.append((f"{method} against direct, {at}", text, f"at least {least[end]:,.0f}×", ratio >= least[end]))
+        text, _ = timed[width].ratio(LOOP, "collapsed")
+        rows.append((f"collapsed against a {LOOP}, {at}", text, "for scale", None))
+    text, ratio = timed[ends[1]].ratio("collapsed", NORMALS)
+    rows.append((f"collapsed against {NORMALS}, n = {ends[1]:,}", text, "at most 2.5×", ratio <= 2.5))
+    costs = take_turns({str(n): drawn_by("collapsed", layer_of(n)) for n in scale.widths}, scale)
+    medians = [float(np.median(seconds)) for seconds in costs.seconds.values()]
+    slope = float(np.polyfit(np.log(scale.widths), np.log(medians), 1)[0])
+    listed = ", ".join(f"{n:,}" for n in scale.widths)
+    rows.append((f"exponent of the cost of collapsed, n = {listed}", f"{slope:.2f}", "at most 1.1", slope <= 1.1))
+    rows.append(limit_row(scale))
+    times = [
+        (name, *(f"{1e6 * np.median(timed[n].seconds[name]):,.1f}" for n in ends)) for name in timed[ends[0]].seconds
+    ]
+    verdicts = {True: "met", False: "missed", None: ""}
     return [
-        Row(f"collapsed against direct, {n}", *small.at_least("direct", "collapsed", 300)),
-        Row(f"collapsed against direct, {m}", *large.at_least("direct", "collapsed", 1500)),
-        Row(f"matrix-free against direct, {n}", *small.at_least("direct", "matrix-free", 50)),
-        Row(f"matrix-free against direct, {m}", *large.at_least("direct", "matrix-free", 200)),
-        Row(f"direct against {DIRECT_FILL}, {n}", *small.at_most("direct", DIRECT_FILL, 1.6)),
-        Row(f"direct against {WHOLE_FILL}, {n}", *small.at_most("direct", WHOLE_FILL, 1.6)),
-        Row(f"collapsed against {COLLAPSED_FILL}, {m}", *large.at_most("collapsed", COLLAPSED_FILL, 2.5)),
-        Row(f"collapsed against {SMALL_FILL}, {m}", *large.at_most("collapsed", SMALL_FILL, 2.5)),
-        *literal_rows(small, n),
-        *literal_rows(large, m),
+        "## Methods at finite width",
+        (
+            f"s = 4, H = 2, one thread, {scale.rounds} rounds in turn; median (quartiles) of processor time, system "
+            "calls included."
+        ),
+        table(("what", "measured", "target", "verdict"), [(*row[:3], verdicts[row[3]]) for row in rows]),
+        table(("processor µs per draw, median", *(f"n = {n:,}" for n in ends)), times),
     ]
 
 
-def literal_rows(times: Times, width: str) -> list[Row]:
-    """Return the rows that compare with a plain loop like the published code's."""
-    return [
-        Row(f"{fast} against a {slow}, {width}", spread(times.ratios(slow, fast), "×", form))
-        for slow in (PUBLISHED, MODERN)
-        for fast, form in (("collapsed", ",.0f"), ("direct", ".2f"))
-    ]
-
-
-def reference_cdf(t: FloatArray, points: int, scrambles: int = 8) -> tuple[FloatArray, float]:
-    """Return the limit's cdf of the paper's layer, and four standard errors at the worst point.
-
-    Independent of attncheck's code, from the theorem: K = I, so that a row of scores is standard normal, and y given
-    the scores has variance (|A^1_i|² + |A^2_i|²)/2. Integrates over all eight scores.
-    """
-    replicates = np.stack([replicate_cdf(t, points, [20250600846, k]) for k in range(scrambles)])
-    standard = replicates.std(axis=0, ddof=1) / np.sqrt(scrambles)
-    return replicates.mean(axis=0), float(4 * standard.max())
-
-
-def replicate_cdf(t: FloatArray, points: int, seed: Sequence[int]) -> FloatArray:
-    """Return the average of Φ(t/√v) over one set of scrambled Sobol points."""
-    sobol = qmc.Sobol(8, scramble=True, bits=30, rng=np.random.default_rng(seed))
-    scores = special.ndtri(sobol.random(points) + 2.0**-31).reshape(points, 2, 4)
-    variances = (special.softmax(scores, axis=-1) ** 2).sum(axis=(1, 2)) / 2
-    total = np.zeros(t.shape)
-    for part in np.array_split(variances**-0.5, max(1, points // 1024)):
-        total += special.ndtr(np.multiply.outer(t, part)).sum(axis=1)
-    return np.asarray(total / points)
-
-
-def limit_error(t: FloatArray, points: int) -> tuple[float, float]:
-    """Return the largest error of the limit's cdf, and the reference's own error."""
-    # By symmetry half of the reference is enough.
-    negative = t[t <= 0]
-    half, error = reference_cdf(negative, points)
-    law = ac.limit(layer_of(64))
-    lower = np.abs(law.cdf(negative) - half).max()
-    upper = np.abs(law.cdf(-negative) - (1 - half)).max()
-    return float(max(lower, upper)), error
-
-
-def fresh_cdf_seconds(t: FloatArray) -> tuple[float, float]:
-    """Return processor and wall seconds of a new law's cdf at `t`, without caches."""
-    wall, processor = time.perf_counter(), time.process_time()
-    ac.limit(layer_of(64)).cdf(t)
-    return time.process_time() - processor, time.perf_counter() - wall
-
-
-def limit_rows(scale: Scale) -> list[Row]:
+def limit_row(scale: Scale) -> tuple[str, str, str, bool]:
+    """Return the row on the limit's cdf: the time of a new law without caches."""
     t = np.linspace(-4, 4, 401)
-    first, *others = [fresh_cdf_seconds(t) for _ in range(1 + scale.rounds)]
-    seconds, wall = np.array(others).T
-    error, uncertainty = limit_error(t, scale.points)
-    where = "limit cdf, 401 points from -4 to 4"
-    return [
-        Row(
-            f"{where}: sup error against 8 × {scale.points:,} other points",
-            f"{error:.1e} (reference ± {uncertainty:.0e})",
-            "at most 1e-5",
-            error <= 1e-5,
-        ),
-        Row(
-            f"{where}: fresh law each time",
-            f"{spread(seconds, ' s', '.3f')}, wall {np.median(wall):.3f} s",
-            "at most 0.15 s",
-            bool(np.median(seconds) <= 0.15),
-        ),
-        Row(
-            f"{where}: first law in the process",
-            f"{first[0]:.3f} s, wall {first[1]:.3f} s",
-            "at most 0.15 s",
-            first[0] <= 0.15,
-        ),
-    ]
+    seconds = np.array([clocked(lambda _: ac.limit(layer_of(64)).cdf(t), 1) for _ in range(scale.rounds)])
+    measured = spread(seconds, " s", ".3f")
+    return "limit cdf, 401 points, a new law", measured, "at most 0.15 s", bool(np.median(seconds) <= 0.15)
 
 
-def growth_row(scale: Scale) -> Row:
-    tasks = {str(n): method_task(layer_of(n), "collapsed") for n in scale.growth}
-    times = take_turns(tasks, dataclasses.replace(scale, seconds=scale.seconds / 2))
-    cost = np.array([times.typical(name) for name in tasks])
-    slope = float(np.polyfit(np.log(scale.growth), np.log(cost), 1)[0])
-    last = float(np.log2(cost[-1] / cost[-2]) / np.log2(scale.growth[-1] / scale.growth[-2]))
-    listed = ", ".join(f"{1e6 * seconds:.1f}" for seconds in cost)
-    return Row(
-        f"exponent of the cost of collapsed, n = {', '.join(f'{n:,}' for n in scale.growth)}",
-        f"{slope:.2f}, at the end {last:.2f}; {listed} µs a draw",
-        "1: linear (up to 1.1)",
-        max(slope, last) <= 1.1,
-    )
+# The main job
 
 
-def memory_row(width: int, size: int) -> Row:
-    """Return the row on the direct method's working memory, without its results."""
-    layer = layer_of(width)
-    ac.simulate(layer, 1, method="direct")
-    tracemalloc.start()
-    draws = ac.simulate(layer, size, method="direct")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    working = peak - sum(array.nbytes for array in draws.as_dict().values())
-    limit = DEFAULT_MEMORY
-    return Row(
-        f"working memory of direct, n = {width:,}, {size} draw{'s' if size > 1 else ''}",
-        f"{working / MEBIBYTE:.1f} MiB",
-        f"at most {limit // MEBIBYTE} MiB",
-        working <= limit,
-    )
+def main_job(profile: str) -> tuple[str, ...]:
+    """Run ``pytest -n 2 properties/`` with a profile, and return its row."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "record.jsonl"
+        options = ["--attncheck-profile", profile, "--attncheck-record", str(record)]
+        line = [sys.executable, "-m", "pytest", "-q", "-n", str(WORKERS), "properties/", *options]
+        before, started = children_seconds(), time.perf_counter()
+        environment = {**os.environ, **dict.fromkeys(THREADS, "1")}
+        run = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        seconds, used = time.perf_counter() - started, children_seconds() - before
+        if not record.exists():
+            sys.exit(f"profile {profile}: pytest wrote no record; it said:\n{run.stdout}{run.stderr}")
+        lines = list(read(record))
+    results = [each for each in lines if isinstance(each, Result) and not of_pool(each)]
+    verdict = next((each.verdict for each in lines if isinstance(each, Closing)), "did not finish")
+    examined = f"{sum(bool(each.p_values) for each in results):,} of {len(results):,}"
+    met = f"at most {TARGET:.0f} s: {'met' if seconds <= TARGET else 'missed'}" if profile == "default" else ""
+    return profile, f"{seconds:.0f}", f"{used:.0f}", verdict, examined, met
 
 
-def look_peak(draws: int, held: float) -> float:
-    """Return the peak MiB of a look at the cheapest layer by all exactness checks, in chunks of 2^14.
+# Large layers
 
-    A check keeps `held` raw numbers before it condenses them.
-    """
-    subject = Subject.of("attncheck.subject:collapsed")
-    plan = probed([Item("exactness", CHEAPEST)], subject, 0, Cost(max(draws, LEAST), 5e-4, 0.99))
-    plan = dataclasses.replace(plan, chunk=min(draws, 2**14), sizes=dict.fromkeys(plan.sizes, draws))
-    with mock.patch("attncheck.looks.look.MOST_HELD", held):
-        tracemalloc.start()
-        observe(plan, list(plan.sizes), 1, subject, np.random.default_rng(0), np.random.SeedSequence(0))
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    return peak / MEBIBYTE
+_DRAW = """
+import json, resource, sys, time
+import attncheck as ac
+
+layer = ac.AttentionLayer.from_dict(json.loads(sys.argv[1]))
+wall, processor = time.perf_counter(), time.process_time()
+ac.simulate(layer, 1, memory=4 * 2**30)
+spent = time.perf_counter() - wall, time.process_time() - processor
+print(json.dumps([*spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20]))
+"""
 
 
-def look_rows(scale: Scale) -> list[Row]:
-    """Return the rows on memory of the small and the large look, and of one that keeps all data."""
-    few, many = scale.look
-    condensed, whole = ([look_peak(draws, held) for draws in scale.look] for held in (MOST_HELD, math.inf))
-    what = f"memory of a look, n = 2, s = 1, H = 1, {few:,} and {many:,} draws"
-    return [
-        Row(what, "{:.1f} and {:.1f} MiB".format(*condensed), "at most 1.2×", condensed[1] <= 1.2 * condensed[0]),
-        Row(f"{what}, all data held", "{:.1f} and {:.1f} MiB".format(*whole)),
-    ]
+def large_row(layer: ac.AttentionLayer) -> tuple[str, ...]:
+    """Return the cost of one draw, in a process of its own for its peak memory."""
+    line = [sys.executable, "-c", _DRAW, json.dumps(layer.to_dict())]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    wall, processor, peak = json.loads(done.stdout)
+    sizes = (f"{layer.width:,}", f"{layer.seq_len:,}", str(layer.num_heads), str(layer.head_width))
+    return *sizes, f"{wall:.1f}", f"{processor:.1f}", f"{peak:.2f}"
 
 
-def time_table(scale: Scale, small: Times, large: Times) -> str:
-    rows = [(name, f"{1e6 * small.typical(name):,.1f}", f"{1e6 * large.typical(name):,.1f}") for name in small.seconds]
-    return table(("processor µs per draw, median", f"n = {scale.small:,}", f"n = {scale.large:,}"), rows)
-
-
-def setting(scale: Scale) -> str:
-    return (
-        f"s = 4, H = 2, one thread of {os.cpu_count()} cores, {scale.rounds} rounds; median (quartiles) of "
-        f"processor time. {installed()}."
-    )
-
-
-def measure(scale: Scale) -> tuple[list[Row], str]:
-    """Measure everything on one thread; return the rows and the table of times."""
+def page(tiny: bool) -> list[str]:
+    """Measure everything, and return the page."""
+    scale = TINY if tiny else Scale()
     with threadpool_limits(1):
-        limits = limit_rows(scale)
-        small, large = time_methods(scale.small, scale), time_methods(scale.large, scale)
-        memory = [memory_row(width, size) for width, size in scale.memory]
-        rows = [*method_rows(scale, small, large), growth_row(scale), *limits, *memory, *look_rows(scale)]
-    return rows, time_table(scale, small, large)
-
-
-def report(rows: Sequence[Row], times: str, scale: Scale) -> str:
-    figures = table(("what", "measured", "target", "verdict"), [row.cells() for row in rows])
-    parts = ["# Speed", "`python benchmarks/speed.py --write` makes this page.", setting(scale), figures, times]
-    if scale is QUICK:
-        parts.insert(2, "A quick run: it shows that everything runs; its times and verdicts mean nothing.")
-    return "\n\n".join(parts) + "\n"
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Time attncheck's methods on one thread.")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/speed.md too")
-    parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
-    options = parser.parse_args(arguments)
-    if options.write and options.quick:
-        parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
-    scale = QUICK if options.quick else FULL
-    page = report(*measure(scale), scale)
-    print(page, end="")
-    if options.write:
-        Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+        of_methods = methods(scale)
+    header = ("profile", "wall s", "processor s", "verdict", "examined", "target")
+    return [
+        "# Speed",
+        *of_methods,
+        "## The main job",
+        f"`pytest -n {WORKERS} properties/`: wall seconds with start and collection.",
+        table(header, [main_job(profile) for profile in scale.profiles]),
+        "## One draw of a large layer",
+        f"By the collapsed method, with all of {os.cpu_count()} cores, in a process of its own.",
+        table(("n", "s", "H", "head_dim", "s, wall", "s, processor", "GiB"), map(large_row, scale.large)),
+    ]

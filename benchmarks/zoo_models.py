@@ -1,19 +1,15 @@
-"""Small, freshly initialised models of public packages, one for each model type of transformers.
-
-``python benchmarks/zoo_models.py [NAME ...]`` builds each model, runs one forward and prints the result.
-"""
+"""Small, freshly initialised models of public packages, one for each model type of transformers."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import itertools
 import re
 import signal
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -249,8 +245,8 @@ def _late(*_: Any) -> None:
     raise TimeoutError(f"more than {SECONDS} s")
 
 
-def _reason(model: ZooModel) -> str | None:
-    """Return why `model` is of no use, or None after a forward."""
+def reason(model: ZooModel) -> str:
+    """Return why a model is of no use, empty after a forward."""
     signal.signal(signal.SIGALRM, _late)
     signal.alarm(SECONDS)
     try:
@@ -263,34 +259,24 @@ def _reason(model: ZooModel) -> str | None:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     finally:
         signal.alarm(0)
-    return None
+    return ""
 
 
-def _usable(models: Iterable[ZooModel], skipped: _Skipped) -> Iterator[ZooModel]:
-    for model in models:
-        if (reason := _reason(model)) is None:
-            yield model
-        elif skipped is not None:
-            skipped.append((model.name, reason))
-
-
-_Skipped = list[tuple[str, str]] | None
-
-
-def transformers_models(kinds: Iterable[str] = (), skipped: _Skipped = None) -> Iterator[ZooModel]:
-    """Yield a small model of each model type of transformers that runs.
-
-    Parameters
-    ----------
-    kinds : iterable of str, optional
-        Model types; all by default.
-    skipped : list, optional
-        Receives the name of each model that does not run, and the reason.
-    """
+def names() -> list[str]:
+    """Return the names of all models: one for each model type of transformers, and those of other packages."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-    types = [*kinds] or [*MODEL_MAPPING_NAMES]
-    yield from _usable((ZooModel(f"transformers: {t}", partial(small_model, t), inputs) for t in types), skipped)
+    return [*(f"{_TRANSFORMERS}{kind}" for kind in MODEL_MAPPING_NAMES), *package_models()]
+
+
+def named(name: str) -> ZooModel:
+    """Return a model by its name."""
+    if name.startswith(_TRANSFORMERS):
+        return ZooModel(name, partial(small_model, name.removeprefix(_TRANSFORMERS)), inputs)
+    return package_models()[name]
+
+
+_TRANSFORMERS = "transformers: "
 
 
 def _fixed(names: str, _: Any) -> dict[str, torch.Tensor]:
@@ -301,17 +287,18 @@ def _fixed(names: str, _: Any) -> dict[str, torch.Tensor]:
         return {name.split("=")[0]: image if "im" in name else tokens for name in names.split()}
 
 
-def package_models(skipped: _Skipped = None) -> Iterator[ZooModel]:
-    """Yield small models of the other packages that are installed; `skipped` receives the rest, with reasons."""
-    for build in (_timm, _x_transformers, _vit_pytorch, _open_clip, _litgpt):
-        package = build.__name__.strip("_")
+@functools.cache
+def package_models() -> dict[str, ZooModel]:
+    """Return small models of the other packages that are installed."""
+    models: dict[str, ZooModel] = {}
+    for build in (_timm, _x_transformers):
         try:
-            found = [ZooModel(f"{package}: {name}", make, partial(_fixed, names)) for name, make, names in build()]
-        except ImportError as error:
-            found = []
-            if skipped is not None:
-                skipped.append((package, str(error)))
-        yield from _usable(found, skipped)
+            for name, make, inputs_named in build():
+                title = f"{build.__name__.strip('_')}: {name}"
+                models[title] = ZooModel(title, make, partial(_fixed, inputs_named))
+        except ImportError:
+            continue
+    return models
 
 
 _Named = Iterator[tuple[str, Callable[[], Any], str]]
@@ -335,48 +322,3 @@ def _x_transformers() -> _Named:
             return package.TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=LENGTH, attn_layers=layers)
 
         yield f"{stack}, {option}", make, "x"
-
-
-def _vit_pytorch() -> _Named:
-    shape = {"image_size": IMAGE, "patch_size": 8, "num_classes": 10, "dim": WIDTH, "heads": 4, "mlp_dim": 2 * WIDTH}
-    names = {"vit": "ViT", "simple_vit": "SimpleViT", "deepvit": "DeepViT", "parallel_vit": "ViT", "rvt": "RvT"}
-    for name, cls in names.items():
-        yield name, partial(getattr(importlib.import_module(f"vit_pytorch.{name}"), cls), depth=2, **shape), "img"
-
-
-def _open_clip() -> _Named:
-    clip = importlib.import_module("open_clip.model")
-    vision = clip.CLIPVisionCfg(layers=2, width=WIDTH, head_width=WIDTH // 4, patch_size=8, image_size=IMAGE)
-    text = clip.CLIPTextCfg(context_length=LENGTH, vocab_size=VOCABULARY, width=WIDTH, heads=4, layers=2)
-    for name in ("CLIP", "CustomTextCLIP"):
-        yield name, partial(getattr(clip, name), WIDTH, vision, text), "image text"
-
-
-def _litgpt() -> _Named:
-    package = importlib.import_module("litgpt")
-    size = {"n_layer": 2, "n_embd": WIDTH, "n_head": 4, "head_size": WIDTH // 4, "padded_vocab_size": VOCABULARY}
-    groups = {"pythia-14m": 4, "Llama-3.2-1B": 2, "Gemma-2-2b": 2, "phi-2": 4, "falcon-7b": 1, "Qwen3-0.6B": 2}
-    for name, count in groups.items():
-        config = partial(package.Config.from_name, name, block_size=128, intermediate_size=128, **size)
-        yield name, partial(_gpt, package.GPT, partial(config, n_query_groups=count)), "idx"
-
-
-def _gpt(cls: Callable[[Any], Any], config: Callable[[], Any]) -> Any:
-    return cls(config())
-
-
-def main() -> None:
-    """Print one line per model, and totals."""
-    warnings.simplefilter("ignore")
-    skipped: list[tuple[str, str]] = []
-    models = transformers_models(sys.argv[1:], skipped)
-    names = [model.name for model in itertools.chain(models, () if sys.argv[1:] else package_models(skipped))]
-    for name in names:
-        print(f"{name}: ok")
-    for name, reason in skipped:
-        print(f"{name}: skipped: {reason[:200]}")
-    print(f"{len(names)} models run, {len(skipped)} skipped")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """Checks the numbers that pages of the documentation quote from pages of measurements, while it is built.
 
-``[155 of 165](../benchmarks/power.md "above 99.9%")`` quotes a number: some line of that page has the text in brackets,
-and the words in quotation marks if there are any. The built page shows the text without the link, as it has no pages
-of measurements.
+``[155 of 165](../benchmarks/evidence.md "above 99.9%")`` quotes a number: some line of that page has the text in
+brackets, and the words in quotation marks if there are any. The built page shows the text without the link, as it has
+no pages of measurements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def unquoted(source: str, root: Path = _ROOT) -> tuple[str, list[str]]:
         # Not as a part of a longer number.
         patterns = [re.compile(rf"(?<![\d.,]){re.escape(each)}(?!\d)") for each in wanted]
         page = root / quote["page"]
-        lines = page.read_text(encoding="utf-8").splitlines() if page.is_file() else []
+        text = page.read_text(encoding="utf-8") if page.is_file() else ""
+        lines = [" ".join(line.split()) for line in text.splitlines()]
         if not any(all(each.search(line) for each in patterns) for line in lines):
             wrong.append(f"{quote['page']} has no line with {' and '.join(map(repr, wanted))}; quote what it measures")
         return quote["text"]

@@ -53,7 +53,7 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     ['inputs.law']
     """
     if name.partition(".")[0] in PROGRAM_PROPERTIES:
-        refuse("name", name, "is a property of programs", "pass one of layers, or see benchmarks/programs.py")
+        refuse("name", name, "is a property of programs", "pass one of layers, or see benchmarks/evidence.py")
     return (check_named(name),) if "." in name else checks_of(name)
 
 

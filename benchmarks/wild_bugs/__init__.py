@@ -12,7 +12,7 @@ import os
 from benchmarks.wild_bugs import bug as _bug
 from benchmarks.wild_bugs.bug import Bug, Right, line_told, next_seed
 
-__all__ = ["MODULES", "WHOLE", "Bug", "Right", "bugs", "installed", "line_told", "next_seed", "right", "zoo"]
+__all__ = ["MODULES", "WHOLE", "Bug", "Right", "bugs", "installed", "line_told", "next_seed", "right"]
 
 #: Modules of this package, and their requirements.
 MODULES = {
@@ -32,18 +32,13 @@ def installed(module: str) -> bool:
 
 
 def bugs() -> tuple[Bug, ...]:
-    """Return the bugs of all installed frameworks, in both environments."""
+    """Return the bugs of all installed frameworks."""
     return tuple(bug for each in _loaded() for bug in getattr(each, "BUGS", ()))
 
 
 def right() -> tuple[Right, ...]:
     """Return the right layers of all installed frameworks."""
     return tuple(layer for each in _loaded() for layer in getattr(each, "RIGHT", ()))
-
-
-def zoo() -> tuple[Right, ...]:
-    """Return well-known layers, right or not, of all installed frameworks."""
-    return tuple(layer for each in _loaded() for layer in getattr(each, "ZOO", ()))
 
 
 def _loaded() -> list[object]:

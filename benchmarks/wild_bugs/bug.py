@@ -47,8 +47,6 @@ class Bug:
         Regular expressions that must all match within one line of the output, or two consecutive ones.
     other : callable or None
         Makes the module to compare with: its other path, or what it is taken for.
-    environment : {"new", "old"}
-        "old": keras 3.14.0 and transformers 5.14.1.
     """
 
     name: str
@@ -60,7 +58,6 @@ class Bug:
     call: Call | None = None
     declared: Mapping[str, Any] = field(default_factory=dict)
     other: Make | None = None
-    environment: str = "new"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +90,20 @@ class Right:
         missing = [f"not said: {each}" for each in self.said if not re.search(each, text, re.IGNORECASE)]
         false = [f"said: {each}" for each in self.unsaid if re.search(each, text, re.IGNORECASE)]
         return "; ".join([*missing, *false])
+
+
+#: Width and heads of most fixtures.
+WIDTH, HEADS = 64, 4
+
+
+def bug(name: str, source: str, what: str, make: Make, *sentence: str, width: int = WIDTH, **options: Any) -> Bug:
+    """Return a bug, of the usual width unless another one is given."""
+    return Bug(name=name, source=source, what=what, make=make, sentence=sentence, width=width, **options)
+
+
+def right(name: str, make: Make, *, width: int = WIDTH, **options: Any) -> Right:
+    """Return a right module, of the usual width unless another one is given."""
+    return Right(name=name, make=make, width=width, **options)
 
 
 def installed(names: Iterable[str]) -> bool:

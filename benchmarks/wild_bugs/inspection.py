@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from benchmarks.wild_bugs.bug import Bug, Right, line_told, next_seed
 from benchmarks.wild_bugs.variants import KINDS, Mutant, Variant
@@ -18,18 +17,13 @@ from benchmarks.wild_bugs.variants import KINDS, Mutant, Variant
 # Typed loosely, as the report's API is newer than this script.
 ac: Any = importlib.import_module("attncheck")
 
-ROLES = ("query", "key", "value", "output")
-_ABSENT = "–"
-# Unknown attributes of the report are shown as absent; the others are still written.
-_MISSING = (AttributeError, KeyError, IndexError, TypeError)
 
-
-class BugRow(msgspec.Struct, frozen=True, tag="bug"):
+class BugRow(msgspec.Struct, frozen=True):
     """Inspection result of one bug.
 
     Attributes
     ----------
-    name, source, environment : str
+    name, source : str
     where : str
         First method to find it: "text", "require" or "compare"; empty if none.
     told : str
@@ -40,14 +34,13 @@ class BugRow(msgspec.Struct, frozen=True, tag="bug"):
 
     name: str
     source: str
-    environment: str
     where: str
     told: str
     seconds: float
     seed: int = 0
 
 
-class RightRow(msgspec.Struct, frozen=True, tag="right"):
+class RightRow(msgspec.Struct, frozen=True):
     """Inspection result of one right layer.
 
     Attributes
@@ -68,16 +61,7 @@ class RightRow(msgspec.Struct, frozen=True, tag="right"):
     seconds: float
 
 
-class ZooRow(msgspec.Struct, frozen=True, tag="zoo"):
-    """Measurements of one layer, as table cells."""
-
-    name: str
-    cells: tuple[str, ...]
-    seconds: float
-    seed: int = 0
-
-
-class VariantRow(msgspec.Struct, frozen=True, tag="variant"):
+class VariantRow(msgspec.Struct, frozen=True):
     """Inspection result of one random right module.
 
     Attributes
@@ -98,7 +82,7 @@ class VariantRow(msgspec.Struct, frozen=True, tag="variant"):
     seconds: float
 
 
-class MutantRow(msgspec.Struct, frozen=True, tag="mutant"):
+class MutantRow(msgspec.Struct, frozen=True):
     """Inspection result of one mutant.
 
     Attributes
@@ -121,7 +105,7 @@ class MutantRow(msgspec.Struct, frozen=True, tag="mutant"):
     seconds: float
 
 
-Row = BugRow | RightRow | ZooRow | VariantRow | MutantRow
+Row = BugRow | RightRow | VariantRow | MutantRow
 
 
 def settle(seed: int) -> None:
@@ -175,7 +159,7 @@ def on_bug(bug: Bug, draws: int, seed: int = 0) -> BugRow:
             errors.append(f"{name} ended in {error}")
     if not where:
         told = "; ".join(errors) or "; ".join(blames_of(found[0])) or "nothing of it"
-    return BugRow(bug.name, bug.source, bug.environment, where, told, time.perf_counter() - started, seed)
+    return BugRow(bug.name, bug.source, where, told, time.perf_counter() - started, seed)
 
 
 def blames_of(report: Any) -> tuple[str, ...]:
@@ -226,57 +210,3 @@ def on_mutant(mutant: Mutant, draws: int, seed: int) -> MutantRow:
     except Exception as error:
         named, first = [False], f"not inspected: {failure(error)}"
     return MutantRow(mutant.name, mutant.kind, seed, first, named[0], any(named), time.perf_counter() - started)
-
-
-#: Numbers of a report shown for the zoo, with formats.
-SHOWN = {
-    "temperature": ("theory.temperature", ".3g"),
-    "score variance": ("theory.score_variance", ".3g"),
-    "entropy": ("theory.entropy", ".3g"),
-    "excess kurtosis": ("theory.excess_kurtosis", ".3g"),
-    "mask": ("forward.mask", ""),
-    "scale": ("forward.scale", ".3g"),
-    "map": ("forward.map", ""),
-    "error": ("forward.error", ".1e"),
-}
-ZOO_HEADER = ("layer", "law", *(f"W_{role[0].upper()}" for role in ROLES), *SHOWN, "s")
-
-
-def on_zoo(layer: Right, draws: int, seed: int = 0) -> ZooRow:
-    """Measure one layer."""
-    settle(seed)
-    started = time.perf_counter()
-    try:
-        report = ac.inspect(layer.make, width=layer.width, call=layer.call, draws=draws, seed=seed)
-        laws = dict.fromkeys(law for law in (value_of(report, role, "law") for role in ROLES) if law is not None)
-        sizes = [size_of(report, role) for role in ROLES]
-        cells = (", ".join(map(str, laws)) or _ABSENT, *sizes, *(shown(report, *how) for how in SHOWN.values()))
-    except Exception as error:
-        cells = (f"not inspected: {failure(error)}", *[_ABSENT] * (len(ROLES) + len(SHOWN)))
-    return ZooRow(layer.name, cells, time.perf_counter() - started, seed)
-
-
-def value_of(report: Any, role: str, name: str) -> Any:
-    try:
-        return getattr(report.weights[role], name)
-    except _MISSING:
-        return None
-
-
-def size_of(report: Any, role: str) -> str:
-    """Return the standard deviation of a matrix times √fan-in, with its interval."""
-    std, low, high = (value_of(report, role, name) for name in ("std", "low", "high"))
-    if std is None:
-        return _ABSENT
-    return f"{std:.3f}" if low is None or high is None else f"{std:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def shown(report: Any, path: str, form: str) -> str:
-    """Format a value of a report."""
-    try:
-        value = report
-        for name in path.split("."):
-            value = getattr(value, name)
-        return _ABSENT if value is None else format(value, form if isinstance(value, float | np.floating) else "")
-    except _MISSING:
-        return _ABSENT

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.wild_bugs.bug import OUTPUT, QUERY, SAME, UNDRAWN, Bug, Right
-
-WIDTH, HEADS = 64, 4
+from benchmarks.wild_bugs.bug import HEADS, OUTPUT, QUERY, SAME, UNDRAWN, WIDTH, bug, right
 
 
 def heads_of(x: Tensor, heads: int) -> Tensor:
@@ -39,6 +37,24 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (heads_of(project(x), self.heads) for project in (self.q_proj, self.k_proj, self.v_proj))
         return self.out_proj(merged(F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)))
+
+
+class Layer(nn.Module):
+    """Four matrices without biases, around a function of queries, keys and values."""
+
+    def __init__(
+        self, core: Callable[[Tensor, Tensor, Tensor], Tensor], width: int = WIDTH, heads: int = HEADS
+    ) -> None:
+        super().__init__()
+        self.core, self.heads = core, heads
+        self.wq = nn.Linear(width, width, bias=False)
+        self.wk = nn.Linear(width, width, bias=False)
+        self.wv = nn.Linear(width, width, bias=False)
+        self.wo = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (heads_of(project(x), self.heads) for project in (self.wq, self.wk, self.wv))
+        return self.wo(merged(self.core(q, k, v)))
 
 
 def drawn(init: Callable[[Tensor], Any], width: int = WIDTH, **options: Any) -> Attention:
@@ -131,85 +147,86 @@ def old_memory(weight: Tensor) -> None:
 
 
 BUGS = (
-    Bug(
-        name="packed in_proj",
-        source="pytorch#166378",
-        what="Xavier over the packed (3E, E) matrix; separate matrices are Xavier over (E, E)",
-        make=packed,
+    bug(
+        "packed in_proj",
+        "pytorch#166378",
+        "Xavier over the packed (3E, E) matrix; separate matrices are Xavier over (E, E)",
+        packed,
+        QUERY,
+        r"\b0\.7[01]\d*",
         other=SeparateMatrices,
-        width=WIDTH,
         declared={"query_std": 1.0, "key_std": 1.0, "value_std": 1.0},
-        sentence=(QUERY, r"\b0\.7[01]\d*"),
     ),
-    Bug(
-        name="out_proj of MultiheadAttention",
-        source="pytorch#57117",
-        what="out_proj.weight keeps the default of nn.Linear, another convention than the packed matrix",
-        make=packed,
-        width=WIDTH,
+    bug(
+        "out_proj of MultiheadAttention",
+        "pytorch#57117",
+        "out_proj.weight keeps the default of nn.Linear, another convention than the packed matrix",
+        packed,
+        OUTPUT,
+        r"\b0\.5[78]\d*",
         declared={"output_std": 1.0},
-        sentence=(OUTPUT, r"\b0\.5[78]\d*"),
     ),
-    Bug(
-        name="_reset_parameters",
-        source="pytorch, MultiheadAttention._reset_parameters",
-        what="initialising anew does not draw out_proj.weight",
-        make=reset,
-        width=WIDTH,
-        sentence=(OUTPUT, UNDRAWN),
+    bug(
+        "_reset_parameters",
+        "pytorch, MultiheadAttention._reset_parameters",
+        "initialising anew does not draw out_proj.weight",
+        reset,
+        OUTPUT,
+        UNDRAWN,
     ),
-    Bug(
-        name="cloned encoder layers",
-        source="pytorch#72253, #86274, #120396",
-        what="the layers of an encoder are deep copies of one, and start identical",
-        make=encoder,
-        width=WIDTH,
-        sentence=(r"\blayers\b", SAME),
+    bug(
+        "cloned encoder layers",
+        "pytorch#72253, #86274, #120396",
+        "the layers of an encoder are deep copies of one, and start identical",
+        encoder,
+        r"\blayers\b",
+        SAME,
     ),
-    Bug(
-        name="trunc_normal_ in bfloat16",
-        source="pytorch#145498, #155588",
-        what="rounding sends draws to infinity and the clamp to ±2: std 0.127 where 0.01 is asked for",
-        make=half_precision,
+    bug(
+        "trunc_normal_ in bfloat16",
+        "pytorch#145498, #155588",
+        "rounding sends draws to infinity and the clamp to ±2: std 0.127 where 0.01 is asked for",
+        half_precision,
+        QUERY,
+        r"\b12\.\d+|\b1\.4\d*",
         width=128,
         declared={"query_std": 0.01 * math.sqrt(128)},
-        sentence=(QUERY, r"\b12\.\d+|\b1\.4\d*"),
     ),
-    Bug(
-        name="truncation at ±2",
-        source="torchtitan#3334",
-        what="truncated at ±2, a hundred standard deviations, where ±2σ is meant: nothing is truncated",
-        make=lambda: drawn(lambda weight: nn.init.trunc_normal_(weight, std=0.02)),
-        width=WIDTH,
+    bug(
+        "truncation at ±2",
+        "torchtitan#3334",
+        "truncated at ±2, a hundred standard deviations, where ±2σ is meant: nothing is truncated",
+        lambda: drawn(lambda weight: nn.init.trunc_normal_(weight, std=0.02)),
+        r"^(?!.*truncat).*\bnormal\b|truncat[^.;]*(refused|rejected|ruled out|not\b)",
         declared={"query_std": 0.02 * math.sqrt(WIDTH), "query_law": "truncated normal"},
-        sentence=(r"^(?!.*truncat).*\bnormal\b|truncat[^.;]*(refused|rejected|ruled out|not\b)",),
     ),
-    Bug(
-        name="fan of the wrong axis",
-        source="einygpt#3",
-        what="the last axis of (heads, width, head_dim) is taken for the fan-in",
-        make=lambda: HeadMatrices(last_axis),
-        width=WIDTH,
+    bug(
+        "fan of the wrong axis",
+        "einygpt#3",
+        "the last axis of (heads, width, head_dim) is taken for the fan-in",
+        lambda: HeadMatrices(last_axis),
+        QUERY,
+        r"\b2\.0\d*\b|\b1\.99\d*\b",
+        r"\baxis|fan[-_ ]?out|head_dim|1/√16",
         declared={"query_std": 1.0},
-        sentence=(QUERY, r"\b2\.0\d*\b|\b1\.99\d*\b", r"\baxis|fan[-_ ]?out|head_dim|1/√16"),
     ),
-    Bug(
-        name="never filled, zeros",
-        source="TransformerLens#518",
-        what="weights are left as torch.empty; here the memory holds zeros",
-        make=lambda: HeadMatrices(fresh_page),
-        width=WIDTH,
+    bug(
+        "never filled, zeros",
+        "TransformerLens#518",
+        "weights are left as torch.empty; here the memory holds zeros",
+        lambda: HeadMatrices(fresh_page),
+        QUERY,
+        UNDRAWN,
         declared={"query_std": 1.0},
-        sentence=(QUERY, UNDRAWN),
     ),
-    Bug(
-        name="never filled, old numbers",
-        source="TransformerLens#518",
-        what="weights are left as torch.empty; here the memory holds numbers of somebody else",
-        make=lambda: HeadMatrices(old_memory),
-        width=WIDTH,
+    bug(
+        "never filled, old numbers",
+        "TransformerLens#518",
+        "weights are left as torch.empty; here the memory holds numbers of somebody else",
+        lambda: HeadMatrices(old_memory),
+        QUERY,
+        UNDRAWN,
         declared={"query_std": 1.0},
-        sentence=(QUERY, UNDRAWN),
     ),
 )
 
@@ -217,49 +234,19 @@ _THIRD = math.sqrt(1.0 / 3.0)
 _ALL = ("query_std", "key_std", "value_std", "output_std")
 
 RIGHT = (
-    Right(
-        name="torch nn.Linear ×4",
-        make=Attention,
-        width=WIDTH,
+    right(
+        "torch nn.Linear ×4",
+        Attention,
         declared={**dict.fromkeys(_ALL, _THIRD), "mask": "none", "scale": 0.25},
     ),
-    Right(
-        name="torch nn.Linear ×4, normal, causal",
-        make=lambda: drawn(lambda weight: nn.init.normal_(weight, std=1.0 / math.sqrt(WIDTH)), causal=True),
-        width=WIDTH,
+    right(
+        "torch nn.Linear ×4, normal, causal",
+        lambda: drawn(lambda weight: nn.init.normal_(weight, std=1.0 / math.sqrt(WIDTH)), causal=True),
         declared={**dict.fromkeys(_ALL, 1.0), "mask": "causal"},
     ),
-    Right(
-        name="torch MultiheadAttention, kdim given",
-        make=SeparateMatrices,
-        width=WIDTH,
+    right(
+        "torch MultiheadAttention, kdim given",
+        SeparateMatrices,
         declared={"query_std": 1.0, "key_std": math.sqrt(128 / 129), "value_std": 1.0, "output_std": _THIRD},
-    ),
-)
-
-
-class ByHand(nn.Module):
-    """A packed linear layer, explicit products, and an additive mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.c_attn = nn.Linear(WIDTH, 3 * WIDTH)
-        self.c_proj = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (heads_of(part, HEADS) for part in self.c_attn(x).chunk(3, dim=-1))
-        hidden = torch.full((x.shape[1], x.shape[1]), -math.inf).triu(1)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + hidden
-        return self.c_proj(merged(scores.softmax(-1) @ v))
-
-
-ZOO = (
-    Right(name="torch MultiheadAttention, packed", make=packed, width=WIDTH),
-    *RIGHT,
-    Right(name="torch by hand, packed, causal", make=ByHand, width=WIDTH),
-    Right(
-        name="torch TransformerEncoderLayer",
-        make=lambda: nn.TransformerEncoderLayer(WIDTH, HEADS, dim_feedforward=128, batch_first=True),
-        width=WIDTH,
     ),
 )

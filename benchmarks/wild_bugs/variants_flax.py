@@ -27,6 +27,10 @@ class Written(linen.Module):
     order : str
         Order of the axes of scores.
     causal, bias, scaled_queries : bool
+    std : float or None
+        Of all matrices; None for 1/√fan-in.
+    fault : {"", "tiled", "scaled twice"}
+        Heads of keys and values are tiled instead of repeated; queries are scaled as well as scores.
     """
 
     heads: int
@@ -36,15 +40,22 @@ class Written(linen.Module):
     causal: bool = False
     bias: bool = False
     scaled_queries: bool = False
+    std: float | None = None
+    fault: str = ""
 
     @linen.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        initializers = linen.initializers
+        init = initializers.lecun_normal() if self.std is None else initializers.normal(self.std)
+        dense = partial(linen.DenseGeneral, use_bias=self.bias, kernel_init=init)
+
         def project(heads: int, name: str) -> jax.Array:
-            return linen.DenseGeneral((heads, self.head_dim), use_bias=self.bias, name=name)(x)
+            return dense((heads, self.head_dim), name=name)(x)
 
         q, k, v = project(self.heads, "q"), project(self.groups, "k"), project(self.groups, "v")
-        k, v = (jnp.repeat(each, self.heads // self.groups, axis=2) for each in (k, v))
-        before = self.head_dim**-0.5 if self.scaled_queries else 1.0
+        times, tiled = self.heads // self.groups, self.fault == "tiled"
+        k, v = (jnp.tile(x, (1, 1, times, 1)) if tiled else jnp.repeat(x, times, axis=2) for x in (k, v))
+        before = self.head_dim**-0.5 if self.scaled_queries or self.fault == "scaled twice" else 1.0
         after = 1.0 if self.scaled_queries else self.head_dim**-0.5
         scores = jnp.einsum(f"bihd,bjhd->{self.order}", q * before, k) * after
         if self.causal:
@@ -52,7 +63,7 @@ class Written(linen.Module):
             scores = jnp.where(seen[..., None] if self.order == "bijh" else seen, scores, -1e9)
         weights = jax.nn.softmax(scores, axis=self.order.index("j"))
         mixed = jnp.einsum(f"{self.order},bjhd->bihd", weights, v)
-        return linen.DenseGeneral(x.shape[-1], axis=(-2, -1), use_bias=self.bias, name="out")(mixed)
+        return dense(x.shape[-1], axis=(-2, -1), name="out")(mixed)
 
 
 def bound(module: linen.Module, width: int) -> Any:

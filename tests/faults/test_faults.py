@@ -99,7 +99,7 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
 
 
 # `LiteralSimulator` is right, so that each fault made from it is the only one. tests/test_properties.py tests the
-# methods on all properties, benchmarks/calibration.md on more draws.
+# methods on all properties, benchmarks/evidence.md on more draws.
 @pytest.mark.sampled
 @pytest.mark.parametrize("layer", [PAPER, ONE, GROUPED], ids=AttentionLayer.describe)
 def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:

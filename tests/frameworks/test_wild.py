@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import importlib.util
 import re
-import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,12 +12,11 @@ import pytest
 
 from benchmarks.wild_bugs import Bug, Right, inspection, line_told, variants
 from benchmarks.wild_bugs.bug import installed
-from benchmarks.wild_bugs.inspection import BugRow, MutantRow, RightRow, VariantRow
+from benchmarks.wild_bugs.inspection import RightRow
 from benchmarks.wild_bugs.variants import KINDS, VARIANTS, Mutant, Variant
 
 from .wild_layers import array, assert_runs, dtype_of, inputs_of
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "wild.py"
 BUG = Bug(
     name="b",
     source="s",
@@ -49,10 +44,6 @@ class Note(str):
 class Report:
     def __init__(self, text: str = "", refusal: str = "", notes: tuple[str, ...] = ()) -> None:
         self.text, self.refusal, self.notes = text, refusal, notes
-        query = SimpleNamespace(std=0.7071, low=0.70, high=0.71, law="uniform", laws=("uniform",))
-        self.weights = {"query": query}
-        self.theory = SimpleNamespace(temperature=2.0, score_variance=0.25, entropy=None)
-        self.forward = SimpleNamespace(map="softmax", mask="none", scale=0.25, error=3e-7)
 
     def __str__(self) -> str:
         return self.text
@@ -63,14 +54,10 @@ class Report:
 
 
 @pytest.fixture
-def wild() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmarks_wild", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def models() -> ModuleType:
+    """Return the page's module, which needs PyTorch."""
+    pytest.importorskip("torch")
+    return importlib.import_module("benchmarks.models")
 
 
 def substitute(monkeypatch: pytest.MonkeyPatch, report: Report, compared: str = "") -> None:
@@ -111,7 +98,7 @@ def test_an_error_is_not_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.told == "text ended in ValueError: W_Q 0.707 is odd"
 
 
-def test_a_right_layer_is_green_without_blame(wild: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_right_layer_is_green_without_blame(models: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[RightRow] = []
     for report in (
         Report(notes=(Note("scores have variance 1", False),)),
@@ -121,43 +108,12 @@ def test_a_right_layer_is_green_without_blame(wild: ModuleType, monkeypatch: pyt
     ):
         substitute(monkeypatch, report)
         rows.append(inspection.on_right(RIGHT, draws=2, seed=len(rows)))
-    assert [wild.is_green(row) for row in rows] == [True, False, False, False]
+    assert [models.is_green(row) for row in rows] == [True, False, False, False]
     assert "query_std: 0.9" in rows[-1].refused
-    page = wild.right_section(rows)
+    page = "\n".join(models.right_section(rows))
     assert "False alarms: 3 of 4 inspections, at most 0.987 of them (95%)" in page
-    assert "| r     | 1 of 4 | 2                | 1       | W_Q is not drawn |" in page
-
-
-def test_the_zoo_shows_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    substitute(monkeypatch, Report())
-    cells = dict(zip(inspection.ZOO_HEADER[1:], inspection.on_zoo(RIGHT, draws=2).cells, strict=False))
-    assert cells["W_Q"] == "0.707 [0.700, 0.710]"
-    assert cells["W_K"] == cells["entropy"] == cells["excess kurtosis"] == "–"
-    assert (cells["law"], cells["mask"], cells["scale"], cells["error"]) == ("uniform", "none", "0.25", "3.0e-07")
-
-
-def test_rows_that_are_kept_are_not_made_again(
-    wild: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    substitute(monkeypatch, Report("W_Q 0.707"))
-    monkeypatch.setattr(wild.wild_bugs, "bugs", lambda: (BUG,))
-    monkeypatch.setattr(wild.wild_bugs, "right", lambda: (RIGHT,))
-    monkeypatch.setattr(wild.wild_bugs, "zoo", lambda: ())
-    given: dict[str, Any] = {"quick": False, "draws": 2, "resume": tmp_path / "rows"}
-    given["variants"] = 0
-    first = list(wild.inspected(argparse.Namespace(right=2, **given)))
-    assert [type(row) for row in first] == [BugRow, RightRow, RightRow]
-    substitute(monkeypatch, Report("nothing", refusal="all of it"))
-    again = list(wild.inspected(argparse.Namespace(right=3, **given)))
-    assert again[:3] == first
-    assert [row.refused for row in again[3:]] == ["AssertionError: all of it"]
-    assert len((tmp_path / "rows").read_bytes().splitlines()) == 5
-
-
-def test_bugs_of_earlier_versions_are_named(wild: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = Bug(name="o", source="s", what="w", make=object, width=8, sentence=("x",), environment="old")
-    monkeypatch.setattr(wild.wild_bugs, "bugs", lambda: (old,))
-    assert "Bugs of earlier versions, not inspected: o (s)." in wild.bug_section([])
+    assert "| r     | 1    | W_Q is not drawn " in page
+    assert "| r     | 3    | AssertionError: query_std: 0.9 " in page
 
 
 LAYER = Variant(name="v", make=object, width=8)
@@ -170,7 +126,7 @@ def test_what_a_right_layer_must_and_must_not_get() -> None:
     assert layer.misstated("none; 0 in the limit") == "not said: window of 4; said: 0 in the limit"
 
 
-def test_variants_called_wrong_and_mutants_named(wild: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_called_wrong_and_mutants_named(models: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     substitute(monkeypatch, Report("wrong: KV heads are tiled\nwidth 8"))
     rows, mutants = [inspection.on_variant(LAYER, 2, 0)], [inspection.on_mutant(MUTANT, 2, 0)]
     substitute(monkeypatch, Report("width 8\nwrong: KV heads are tiled"))
@@ -182,26 +138,10 @@ def test_variants_called_wrong_and_mutants_named(wild: ModuleType, monkeypatch: 
     mutants.append(inspection.on_mutant(MUTANT, 2, 2))
     assert [row.wrong for row in rows] == [("wrong: KV heads are tiled",), (), ()]
     assert [(row.named_first, row.named) for row in mutants] == [(True, True), (False, True), (False, False)]
-    section = wild.variant_section(rows)
+    section = "\n".join(models.variant_section(rows))
     assert "3 random right modules. Called wrong: 1, at most 0.865 of them (95%). Not inspected: 1." in section
     assert "| v     | 2    | AttributeError" in section
-    assert "| tiling | 3       | 1           | 2              | m: width 8" in wild.mutant_section(mutants)
-
-
-def test_rows_of_the_generator_are_kept(wild: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    substitute(monkeypatch, Report("width 8"))
-    for name in ("bugs", "right", "zoo"):
-        monkeypatch.setattr(wild.wild_bugs, name, lambda: ())
-    monkeypatch.setattr(wild.variants, "variants", lambda _: (LAYER,))
-    monkeypatch.setattr(wild.variants, "mutants", lambda _: (MUTANT,))
-    options = argparse.Namespace(quick=False, draws=2, right=1, resume=tmp_path / "rows", variants=2)
-    first = list(wild.inspected(options))
-    assert [(type(row), row.seed) for row in first] == [
-        *((VariantRow, 0), (MutantRow, 0)),
-        *((VariantRow, 1), (MutantRow, 1)),
-    ]
-    monkeypatch.setattr(inspection, "ac", None)
-    assert list(wild.inspected(options)) == first
+    assert "| tiling | 3       | 1           | 2              | m: width 8" in "\n".join(models.mutant_section(mutants))
 
 
 def test_configurations_are_the_same_for_the_same_seed() -> None:

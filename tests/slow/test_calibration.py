@@ -1,6 +1,6 @@
 """Every check keeps its false-alarm level, on layers that are hard in different ways.
 
-The code is that of benchmarks/calibration.md, on fewer samples and in two stages: `FEW` samples of each layer select
+The code is that of benchmarks/evidence.md, on fewer samples and in two stages: `FEW` samples of each layer select
 suspicious checks, `MANY` fresh ones decide. Only the second stage can fail, so noise does so with chance below 1e-6,
 split over all comparisons, at any seed. `test_stages_see_what_they_should` tests the power.
 """

@@ -1,6 +1,6 @@
 """Every program check keeps its false-alarm level; orders in n are unbiased.
 
-The code is that of benchmarks/calibration.md, on fewer samples in two stages, as in tests/slow/test_calibration.py.
+The code is that of benchmarks/evidence.md, on fewer samples in two stages, as in tests/slow/test_calibration.py.
 Noise fails a test with chance below 1e-6, split over all comparisons, at any seed.
 """
 
@@ -114,8 +114,8 @@ def test_small_samples_have_draws_and_references_of_their_own() -> None:
 
 
 # 40,000 draws find a bias of 0.07 with chance 0.99, 8,000 one of 0.16, at levels that split 1e-6. The bias left
-# after extrapolation is of order 1/n². One program without scores and one with; benchmarks/calibration.md reads all
-# examples on 100,000 draws.
+# after extrapolation is of order 1/n². One program without scores and one with; benchmarks/evidence.md reads
+# all examples.
 @pytest.mark.parametrize("name", ["perceptron", "cross_attention"])
 def test_orders_are_read_without_bias(name: str) -> None:
     draws = CHEAP if name == "perceptron" else OTHERS

@@ -1,0 +1,97 @@
+"""The table of mistakes: valid simulators, wrong ones, and patterns that name them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck.diagnosis.causes import UNKNOWN
+from attncheck.subject import Subject
+from benchmarks import mistakes
+from benchmarks.first_line import examined
+from benchmarks.mistakes import MISTAKES, Attention, Mistake, simulator
+
+of_each = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+#: Mistakes whose first line says something else than was expected, or the same in other words.
+UNNAMED = {
+    "StuckAtBound",
+    "ValueByKey",
+    "SparseValues",
+    "EncodingByDraw",
+    "ReluProjections",
+    "SignsOnly",
+    "SharedBySlices",
+    "SplitByView",
+    "CrossedHalves",
+    "FirstPositionCached",
+    "ValuesReadWithWrongPitch",
+    "DroppedScores",
+    "DistanceRewarded",
+    "ShiftedScores",
+    "SoftmaxOfHeads",
+    "SoftmaxOverDraws",
+    "WeightsOfOne",
+    "DropoutStaysOn",
+    "WeightsTransposed",
+    "MaskInverted",
+    "MaskNearZero",
+    "MaskSkipped",
+    "MaskAsBias",
+    "SeesNextPosition",
+    "RowIsMasked",
+    "RunningMaximum",
+    "HeadsAveraged",
+    "MergedByReshape",
+    "DroppedHeads",
+    "HeadsNormalised",
+    "LargestHead",
+    "WorkersShareASeed",
+    "RawValues",
+}
+
+
+def test_a_mistake_is_listed_once() -> None:
+    assert len(MISTAKES) == 60
+    assert len({mistake.name for mistake in MISTAKES}) == len({mistake.what for mistake in MISTAKES}) == 60
+    assert len({mistake.source for mistake in MISTAKES}) == 60
+
+
+@pytest.mark.parametrize("layer", [mistakes.CAUSAL, mistakes.GROUPED, mistakes.NARROW], ids=ac.AttentionLayer.describe)
+def test_what_the_mistakes_share_is_right(layer: ac.AttentionLayer) -> None:
+    assert ac.check(simulator(Attention), layer, profile="smoke").verdict == "consistent"
+
+
+@of_each
+def test_a_mistake_draws_its_layer(mistake: Mistake) -> None:
+    layer, rng = mistake.layer, np.random.default_rng(1)
+    sample = Subject.of(mistake.subject).draw(layer, 9, rng)
+    assert sample.outputs.shape == (9, layer.seq_len, 2)
+    assert sample.need("scores").shape == (9, layer.num_heads, layer.seq_len, layer.seq_len)
+    assert np.isfinite(sample.outputs).all()
+
+
+@of_each
+def test_patterns_name_a_mistake_and_not_everything(mistake: Mistake) -> None:
+    assert mistake.what[0].isupper() or mistake.what.startswith("trunc_normal_")
+    assert mistake.what.endswith(".")
+    assert mistake.words
+    assert all(patterns and all(patterns) for patterns in mistake.words)
+    assert not mistake.named_in(UNKNOWN)
+    assert not mistake.named_in("")
+
+
+def test_patterns_exclude_and_refer_to_others() -> None:
+    mistake = Mistake("a", "b", "c", mistakes.PAPER, [["<query>", "!keys"], ["mask"]], simulator(Attention))
+    assert mistake.named_in("w_q is too large")
+    assert mistake.named_in("no MASK")
+    assert not mistake.named_in("queries and keys")
+    assert not mistake.named_in("values")
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("index", range(len(MISTAKES)), ids=[mistake.name for mistake in MISTAKES])
+def test_the_first_line_names_the_mistake(index: int) -> None:
+    row = examined(index)
+    assert row.verdict == "violated"
+    assert MISTAKES[index].named_in(row.causes[0]) or row.name in UNNAMED, row.causes
