@@ -1,6 +1,6 @@
-"""Compare two records of the same run by key: ``python benchmarks/same.py OLD NEW``.
+"""Compare two records of the same run by id: ``python benchmarks/same.py OLD NEW``.
 
-Lists keys in only one record, differing verdicts, and numbers that differ by more than 1e-9 in relative terms;
+Lists ids in only one record, differing verdicts, and numbers that differ by more than 1e-9 in relative terms;
 ignores names, messages and the order of lines. Exit code: 0 same, 1 different, 2 unreadable record.
 """
 
@@ -39,7 +39,7 @@ _LISTED = 20
 
 
 def read_lines(path: Path) -> tuple[dict[str, Result], str]:
-    """Return a record's contents by key, and its digest, empty if the run did not end."""
+    """Return a record's contents by id, and its digest, empty if the run did not end."""
     lines: dict[str, Result] = {}
     digest = ""
     for line in read(path):
