@@ -20,7 +20,8 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from attncheck.paper.figures import panels_of
-from attncheck.paper.results import read_figure
+from attncheck.paper.page import finished
+from attncheck.paper.run import manifest_of, perform_all
 from attncheck.report.svg import METADATA, style
 
 HERE = Path(__file__).resolve().parent
@@ -63,13 +64,14 @@ def screenshot(page: Path, path: Path) -> None:
     image.convert("RGB").quantize(COLORS).save(path, optimize=True)
 
 
-def densities(folder: Path, path: Path) -> None:
+def densities(path: Path) -> None:
     """Write the first figure of the paper: densities, and n times their computed difference from the limit."""
-    attncheck("paper", "fig1", "--out", "paper", folder=folder)
+    manifest = manifest_of(seed=0, scale=1.0)
+    figure_1 = finished("fig1", perform_all(["fig1"], manifest), manifest)
     with style():
         figure = Figure(figsize=(11.0, 4.0), layout="constrained")
         FigureCanvasSVG(figure)
-        panels = panels_of(read_figure(folder / "paper" / "fig1.json"))
+        panels = panels_of(figure_1)
         for axes, panel in zip(figure.subplots(1, 2), panels, strict=False):
             panel.paint(axes)
         figure.savefig(path, metadata=METADATA)
@@ -78,4 +80,4 @@ def densities(folder: Path, path: Path) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         screenshot(red_report(Path(scratch)), HERE / "red-report.png")
-        densities(Path(scratch), HERE / "densities.svg")
+        densities(HERE / "densities.svg")

@@ -23,7 +23,7 @@ def paper(
     figure
         Figures of the paper; default: all.
     out
-        Folder for numbers and an HTML page of all figures. An interrupted run continues where it stopped.
+        Folder for numbers and an HTML page of the figures.
     scale
         Fraction of the published draws, at least 0.001; 0.01 for a quick look.
     seed
@@ -36,7 +36,7 @@ def paper(
     from attncheck._lib.executor_spec import spec_of
     from attncheck._lib.progress import progress_bar
     from attncheck.paper.page import write_pages
-    from attncheck.paper.run import manifest_of, names_of, settle_all
+    from attncheck.paper.run import manifest_of, names_of, perform_all
 
     names, manifest = names_of(list(figure) or "all"), manifest_of(seed, scale)
     spec = spec_of(executor, workers)
@@ -44,10 +44,10 @@ def paper(
     with progress_bar() as progress:
         task = progress.add_task("starting", total=None)
 
-        def told(done: int, total: int, name: str) -> None:
+        def on_progress(done: int, total: int, name: str) -> None:
             progress.update(task, completed=done, total=total, description=name)
 
-        data = settle_all(names, folder, manifest, spec, told)
-    for path in write_pages(names, folder, data, manifest):
+        results = perform_all(names, manifest, spec, on_progress)
+    for path in write_pages(names, folder, results, manifest):
         print(path)
     return ExitCode.CONSISTENT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,9 +12,10 @@ import msgspec
 from attncheck._lib.files import write_whole
 from attncheck.paper.figures import panels_of
 from attncheck.paper.numbers import COLUMNS, made_with, markdown, named, size_of, statements_of
-from attncheck.paper.results import Figure, encode, gather, published
+from attncheck.paper.results import Figure, encode, gather
 from attncheck.paper.run import PaperRun
 from attncheck.paper.statement import PaperStatement
+from attncheck.paper.units import Arrays, Task
 from attncheck.report.page import encoded, fill
 from attncheck.report.svg import Drawing, draw
 
@@ -99,26 +100,20 @@ def render_paper(out: Path, figures: Sequence[Figure]) -> Path:
     return write_whole(out, encoded(fill("paper.html.j2", title, paper=view_of(figures))))
 
 
-def write_pages(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> list[Path]:
-    """Write the figures `names` as JSON, and both pages of all figures of the run; return the paths of the pages.
+def write_pages(names: Sequence[str], out: Path, found: Mapping[Task, Arrays], manifest: PaperRun) -> list[Path]:
+    """Write the figures `names` as JSON, and both pages of all of them; return the paths of the pages.
 
-    The bytes are reproducible. All tasks of `names` must be finished, with their files in `data`.
+    `found` has the results of all tasks of the figures. The bytes are reproducible.
     """
-    for name in names:
-        write_whole(out / f"{name}.json", encode(finished(name, data, manifest)))
-    figures = [figure for figure in published(out) if _belongs(figure, manifest)]
+    figures = [finished(name, found, manifest) for name in names]
+    for figure in figures:
+        write_whole(out / f"{figure.name}.json", encode(figure))
     page = write_whole(out / NUMBERS, markdown(figures).encode())
     return [page, render_paper(out / PAGE, figures)]
 
 
-def finished(name: str, data: Path, manifest: PaperRun) -> Figure:
-    """Return a figure from its task files, with its statements and panel texts."""
-    figure = gather(name, data, manifest)
+def finished(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
+    """Return a figure with its statements and panel texts."""
+    figure = gather(name, found, manifest)
     panels = [panel.text for panel in panels_of(figure)]
     return msgspec.structs.replace(figure, statements=statements_of(figure), panels=panels)
-
-
-def _belongs(figure: Figure, manifest: PaperRun) -> bool:
-    """Return whether a figure belongs to a run."""
-    theirs = (figure.seed, figure.scale, figure.versions)
-    return theirs == (manifest.seed, manifest.scale, manifest.versions)

@@ -1,28 +1,23 @@
-"""Figures as numbers: gathered from task files, written and read as JSON."""
+"""Figures as numbers, gathered from the results of tasks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import InputError
-from attncheck._lib.version import __version__
 from attncheck.paper import units
 from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance, Experiment, ExperimentCase
-from attncheck.paper.run import NAMES, PaperRun
+from attncheck.paper.run import PaperRun
 from attncheck.paper.statement import PanelText, PaperStatement
 from attncheck.paper.units import Arrays, Task
 from attncheck.theory.limit import limit
 
-#: Version of the files, increased when their readers must change.
-SCHEMA = 3
 # Interquartile range of a standard normal.
 _QUARTILES = 1.349
 
@@ -87,7 +82,6 @@ class LimitDensity(msgspec.Struct, frozen=True):
 class Figure(msgspec.Struct, frozen=True):
     """A published figure as numbers, and how they were made."""
 
-    schema: int
     name: str
     kind: str
     title: str
@@ -133,12 +127,10 @@ class Figure(msgspec.Struct, frozen=True):
         return np.array(self.sampled_as(label).kl)
 
 
-def gather(name: str, data: Path, manifest: PaperRun) -> Figure:
-    """Return a figure from its task files, without panels or published statements."""
-    found = {unit: units.recall(unit, data, manifest.seed, manifest.scale) for unit in units.units_of(name)}
+def gather(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
+    """Return a figure from the results of its tasks, without panels or published statements."""
     experiment = EXPERIMENTS[name]
     return Figure(
-        schema=SCHEMA,
         name=name,
         kind=experiment.kind,
         title=experiment.title,
@@ -224,29 +216,6 @@ def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
     return [fit_order(label, arrays) for label, arrays in series.items()]
 
 
-# Files --------------------------------------------------------------------------------------------
-
-
 def encode(figure: Figure) -> bytes:
     """Return a figure as reproducible JSON bytes."""
     return msgspec.json.encode(figure, order="deterministic") + b"\n"
-
-
-def read_figure(path: Path) -> Figure:
-    """Read a figure that `encode` made."""
-    remedy = "pass a folder that attncheck paper wrote"
-    try:
-        figure: Figure = msgspec.json.decode(path.read_bytes(), type=Figure)
-    except OSError as error:
-        raise InputError(f"paper={path}: cannot be read ({error.strerror or error}); {remedy}") from None
-    except msgspec.DecodeError as error:
-        raise InputError(f"paper={path}: is not a figure ({error}); {remedy}") from None
-    if figure.schema != SCHEMA or figure.name not in NAMES:
-        raise InputError(f"paper={path}: is of another version; {remedy} of attncheck {__version__}")
-    return figure
-
-
-def published(folder: Path) -> list[Figure]:
-    """Return the figures in a folder, in the paper's order."""
-    paths = [folder / f"{name}.json" for name in NAMES]
-    return [read_figure(path) for path in paths if path.exists()]

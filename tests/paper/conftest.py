@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from attncheck.paper import exact, units
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance
-from attncheck.paper.run import PaperRun, manifest_of, settle_all
-from attncheck.paper.units import Task
+from attncheck.paper.run import PaperRun, manifest_of, perform_all
+from attncheck.paper.units import Arrays, Task
 
 FloatArray = NDArray[np.float64]
 
@@ -33,28 +33,21 @@ def cheap(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0
 
 
 @pytest.fixture
-def computed_cheaply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "compute", cheap)
-
-
-@pytest.fixture
 def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave three trials of the cheapest item, for child processes."""
-    whole = units.units_of
+    whole = units.tasks_of
 
     def few(name: str) -> list[Task]:
         sampled = [unit for unit in whole(name) if 0 < unit.trial <= 3]
         return [unit for unit in sampled if unit.subject.layer.width * unit.subject.layer.num_heads < 1000]
 
-    monkeypatch.setattr(units, "units_of", few)
+    monkeypatch.setattr(units, "tasks_of", few)
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PaperRun]:
-    """Return the folder of a tiny whole run, that of its items, and its manifest."""
-    out = tmp_path_factory.mktemp("paper")
+def tiny() -> tuple[Mapping[Task, Arrays], PaperRun]:
+    """Return the results of a tiny whole run, and its manifest."""
     manifest = manifest_of(3, TINY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "compute", cheap)
-        data = settle_all(PUBLISHED, out, manifest)
-    return out, data, manifest
+        return perform_all(PUBLISHED, manifest), manifest
