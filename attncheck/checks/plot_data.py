@@ -9,7 +9,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.laws import MarginalLaw
 from attncheck.checks.sample import Sample
-from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix
+from attncheck.evidence.plot_data import covariances, density, matrix
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.rotary import score_alignment
 from attncheck.layers.parts.scores import offset_covariance
@@ -23,12 +23,12 @@ _MOST = 12
 
 def whitened_scores(sample: Sample) -> dict[str, Any]:
     """Return a histogram of scores whitened by inputs and keys."""
-    return histogram_of_residuals(sample.whitened_scores.flat())
+    return density(sample.whitened_scores.flat())
 
 
 def whitened_outputs(sample: Sample) -> dict[str, Any]:
     """Return a histogram of outputs whitened by scores and values."""
-    return histogram_of_residuals(sample.output_residual.flat())
+    return density(sample.output_residual.flat())
 
 
 def score_covariances(sample: Sample) -> dict[str, Any]:

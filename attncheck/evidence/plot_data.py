@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.evidence.bands import QUANTILES
@@ -56,36 +57,28 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
     return {"kind": "paired counts", **below, "labels": labels, "count": int(ours.size), "against": int(theirs.size)}
 
 
-def histogram_of_residuals(residuals: FloatArray) -> dict[str, Any]:
-    """Return the shares of whitened residuals in bins from -4 to 4; the outer bins include the tails.
-
-    Examples
-    --------
-    >>> histogram_of_residuals(np.zeros(10))["shares"][16]
-    1.0
-    """
-    edges = np.linspace(-_WIDEST, _WIDEST, _BINS + 1)
-    inside = np.clip(residuals, edges[0], edges[-1])
-    shares = np.histogram(inside, edges)[0] / max(1, residuals.size)
-    return {"kind": "residuals", "widest": _WIDEST, "shares": _decimals(shares), "count": int(residuals.size)}
-
-
-def density(values: FloatArray, std: float, cdf: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
+def density(
+    values: FloatArray, std: float = 1.0, cdf: Callable[[FloatArray], FloatArray] = special.ndtr
+) -> dict[str, Any]:
     """Return shares of values in bins from -4 to 4 standard deviations, and those of a law with this `cdf`.
+
+    The outer bins include the tails. By default, the law is N(0, 1), as of whitened residuals.
 
     Examples
     --------
     >>> uniform = density(np.zeros(10), 2.0, lambda points: np.clip((points + 2.0) / 4.0, 0.0, 1.0))
-    >>> uniform["law"][11:14]
-    [0.0, 0.125, 0.125]
+    >>> uniform["law"][11:14], uniform["shares"][16]
+    ([0.0, 0.125, 0.125], 1.0)
     """
-    edges = std * np.linspace(-_WIDEST, _WIDEST, _BINS + 1)
-    shares = np.diff(cdf(edges[1:-1]), prepend=0.0, append=1.0)
+    edges = np.linspace(-_WIDEST, _WIDEST, _BINS + 1)
+    inside = np.clip(values / std, edges[0], edges[-1])
     return {
-        **histogram_of_residuals(values / std),
         "kind": "density",
-        "law": _decimals(shares),
+        "shares": _decimals(np.histogram(inside, edges)[0] / max(1, values.size)),
+        "law": _decimals(np.diff(cdf(std * edges[1:-1]), prepend=0.0, append=1.0)),
+        "widest": _WIDEST,
         "std": float(f"{std:.4g}"),
+        "count": int(values.size),
     }
 
 
@@ -149,7 +142,7 @@ def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> one, other = (histogram_of_residuals(np.full(size, value)) for size, value in ((10, 0.0), (30, 3.0)))
+    >>> one, other = (density(np.full(size, value)) for size, value in ((10, 0.0), (30, 3.0)))
     >>> both = joined([one, other])
     >>> both["shares"][16], both["shares"][28], both["count"]
     (0.25, 0.75, 40)

@@ -106,14 +106,6 @@ class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="
         return scale * (_angle(ours, self.count) - _angle(np.array(self.pooled) - ours, self.against))
 
 
-class Residuals(msgspec.Struct, frozen=True, tag="residuals", tag_field="kind"):
-    """Shares of whitened residuals in equal bins from -widest to widest."""
-
-    shares: list[float]
-    widest: float
-    count: int
-
-
 class Covariances(msgspec.Struct, frozen=True, tag="covariances", tag_field="kind"):
     """Predicted and observed covariances, with standard errors of their differences."""
 
@@ -134,7 +126,10 @@ class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
 
 
 class MatrixPlot(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
-    """Observed and expected lower triangle of a symmetric matrix, with standard errors; `of` names what a row is."""
+    """Observed and declared entries of a symmetric matrix, its lower triangle with standard errors.
+
+    `of` names what a row is, `what` an entry.
+    """
 
     observed: list[float]
     declared: list[float]
@@ -174,7 +169,7 @@ class ProfilePlot(msgspec.Struct, frozen=True, tag="profile", tag_field="kind"):
     what: str
 
 
-Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | PositionsPlot | ProfilePlot | Covariances
+Plot = Counts | PairedCounts | Density | MatrixPlot | PositionsPlot | ProfilePlot | Covariances
 
 
 def read_plot(raw: dict[str, Any] | None) -> Plot | None:
@@ -182,7 +177,7 @@ def read_plot(raw: dict[str, Any] | None) -> Plot | None:
 
     Examples
     --------
-    >>> read_plot({"kind": "residuals", "shares": [0.5, 0.5], "widest": 4.0, "count": 10}).count
+    >>> read_plot({"kind": "density", "shares": [1.0], "law": [1.0], "widest": 4.0, "std": 1.0, "count": 10}).count
     10
     >>> read_plot({"kind": "hologram"}) is None
     True

@@ -26,7 +26,6 @@ from attncheck.report.plots import (
     PairedCounts,
     PositionsPlot,
     ProfilePlot,
-    Residuals,
     leaves,
     read_plot,
 )
@@ -34,6 +33,8 @@ from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw
 
 # Smallest half-width in standard deviations, and margin beyond the outermost quantile.
 _WIDEST, _STEP = 4.0, 0.3
+# Two laws are the same if fewer values differ than this share.
+_SAME = 1e-3
 # Entries of two matrices differ if their distance exceeds this share of the largest.
 _APART = 1e-3
 
@@ -43,8 +44,6 @@ def of_result(result: Result) -> Drawing | None:
     match read_plot(result.plot):
         case Counts() | PairedCounts() as plot:
             return _counts(plot, result)
-        case Residuals() as plot:
-            return _residuals(plot, result)
         case Density() as plot:
             return _density(plot, result)
         case MatrixPlot() as plot:
@@ -113,58 +112,37 @@ def band_kept(plot: Counts | PairedCounts) -> str:
     )
 
 
-def _residuals(plot: Residuals, result: Result) -> Drawing:
-    shares = np.array(plot.shares)
-    edges = np.linspace(-plot.widest, plot.widest, len(shares) + 1)
-    cdf = np.array([NormalDist().cdf(edge) for edge in edges])
-    cdf[0], cdf[-1] = 0.0, 1.0
-    middle = 0.5 * (edges[1:] + edges[:-1])
-    expected = np.diff(cdf)
-    spread = float(np.sqrt((shares * middle**2).sum()))
-
-    def paint(axes: Axes) -> None:
-        _densities(axes, edges, shares, expected, result.verdict == Verdict.VIOLATED)
-        axes.set(xlabel="whitened residual", xlim=(edges[0], edges[-1]))
-
-    excess = float(0.5 * np.abs(shares - expected).sum())
-    alt = (
-        f"Histogram of {counted(plot.count, 'whitened residual')} of {_where(result)} with the density of a "
-        f"standard normal. Their standard deviation is about {spread:.2f} where 1 is expected; histogram and normal "
-        f"law differ by {excess:.1%} of the residuals."
-    )
-    caption = f"{_where(result)}: whitened residuals, observed (bars) and N(0, 1) (line)"
-    return draw(paint, alt, caption)
-
-
 def _density(plot: Density, result: Result) -> Drawing:
     observed, law = np.array(plot.shares), np.array(plot.law)
     edges = np.linspace(-plot.widest, plot.widest, len(law) + 1)
     normal = np.diff([0.0, *special.ndtr(edges[1:-1]), 1.0])
     errors = np.sqrt(law * (1.0 - law) / max(1, plot.count))
     half = NormalDist().inv_cdf(1 - 0.005 / len(law))
+    off, apart = (0.5 * float(np.abs(shares - law).sum()) for shares in (observed, normal))
+    name = "N(0, 1)" if apart < _SAME else "limit"
+    dashed: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "linestyle": "--"}
 
     def paint(axes: Axes) -> None:
-        _densities(axes, edges, observed, law, result.verdict == Verdict.VIOLATED, "limit")
-        axes.stairs(normal / np.diff(edges), edges, color=MUTED, linewidth=1.2, linestyle="--", baseline=None)
-        axes.plot([], color=MUTED, linewidth=1.2, linestyle="--", label="Gaussian")
-        axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
+        _densities(axes, edges, observed, law, result.verdict == Verdict.VIOLATED, name)
+        if name == "limit":
+            axes.stairs(normal / np.diff(edges), edges, baseline=None, label="Gaussian", **dashed)
+            axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
 
     def difference(axes: Axes) -> None:
         axes.stairs(100 * half * errors, edges, baseline=-100 * half * errors, fill=True, color=BAND, linewidth=0)
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
-        axes.stairs(100 * (normal - law), edges, color=MUTED, linewidth=1.2, linestyle="--", baseline=None)
+        if name == "limit":
+            axes.stairs(100 * (normal - law), edges, baseline=None, **dashed)
         axes.stairs(100 * (observed - law), edges, color=ACCENT, linewidth=1.4, baseline=None)
-        axes.set(xlim=(edges[0], edges[-1]), xlabel="standard deviations of the limit", ylabel="difference, %")
+        axes.set(xlim=(edges[0], edges[-1]), xlabel=f"standard deviations of {name}", ylabel="difference, %")
 
-    off = [0.5 * float(np.abs(shares - law).sum()) for shares in (observed, normal)]
+    also = f" and the Gaussian of its variance (dashed), which differs by {apart:.1%}" if name == "limit" else ""
     alt = (
-        f"Histogram of {counted(plot.count, 'value')} of {_where(result)}, with the law of the limit and the normal "
-        f"law of the same variance, {plot.std:.3g} squared; below, their differences from the limit by bin. "
-        f"Histogram and limit differ by {off[0]:.1%} of the values, the normal law and the limit by {off[1]:.1%}."
+        f"Histogram of {counted(plot.count, 'value')} of {_where(result)} with {name}{also}; below, their difference "
+        f"by bin. Histogram and {name} differ by {off:.1%} of the values; the standard deviation is {plot.std:.3g}."
     )
     caption = (
-        f"{_where(result)}: values (bars), the limit (line) and the Gaussian of its variance (dashed); below, their "
-        f"difference from the limit, with the 99% band for draws of the limit itself"
+        f"{_where(result)}: values (bars) and {name} (line){also}; below, the difference from {name}, with its 99% band"
     )
     return draw(paint, alt, caption, below=difference, height=320)
 

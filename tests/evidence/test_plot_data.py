@@ -12,7 +12,7 @@ from scipy import special, stats
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.families import Scale, TwoSample, Uniform
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix
+from attncheck.evidence.plot_data import covariances, density, matrix
 from attncheck.records.schema import Result, run_digest
 
 RNG = np.random.default_rng(20)
@@ -62,11 +62,12 @@ def test_histogram_has_a_bin_for_every_quarter_from_minus_four_to_four() -> None
     middles, numbers = np.arange(-3.875, 4.0, 0.25), np.arange(1, 33)
     residuals = np.concatenate([np.repeat(middles, numbers), [-30.0, -4.0, 4.0, 30.0]])
     counts = numbers + 2 * ((numbers == 1) | (numbers == 32))
-    plot = histogram_of_residuals(residuals)
+    plot = density(residuals)
     np.testing.assert_allclose(plot.pop("shares"), counts / residuals.size, atol=1e-5)
-    assert plot == {"kind": "residuals", "widest": 4.0, "count": residuals.size}
-    assert sum(histogram_of_residuals(np.array([0.3]))["shares"]) == 1.0
-    assert histogram_of_residuals(np.empty(0))["count"] == 0
+    assert sum(plot.pop("law")) == pytest.approx(1.0, abs=1e-4)
+    assert plot == {"kind": "density", "widest": 4.0, "std": 1.0, "count": residuals.size}
+    assert sum(density(np.array([0.3]))["shares"]) == 1.0
+    assert density(np.empty(0))["count"] == 0
 
 
 def test_covariances_are_means_over_draws() -> None:

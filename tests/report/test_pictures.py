@@ -67,8 +67,8 @@ def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
 
 def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
     alternatives = " ".join(str(image["alt"]) for image in render(clean_record).all("img"))
-    kinds = "distribution function", "Histogram of 1,500 whitened", "predicted covariances"
-    for words in (*kinds, "Distance from the limit", "the law of the limit and the normal law", "between heads"):
+    kinds = "distribution function", "Histogram of 1,500 values", "predicted covariances"
+    for words in (*kinds, "Distance from the limit", "the Gaussian of its variance", "between heads"):
         assert words in alternatives
 
 
@@ -134,9 +134,9 @@ def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
         {"kind": "paired counts", "below": [1, 1], "pooled": [2, 2], "labels": [1.0] * 7, "count": 3, "against": 3},
         {"kind": "paired counts", "below": [1, 3], "pooled": [2, 6], "labels": [1.0] * 7, "count": 3, "against": 3},
         {"kind": "paired counts", "below": [0, 1], "pooled": [1, 3], "labels": [1.0], "count": 2, "against": 2},
-        {"kind": "residuals", "shares": [1e300], "widest": 4, "count": 3},
+        {"kind": "density", "shares": [1e300], "law": [1.0], "widest": 4, "std": 1, "count": 3},
         {"kind": "covariances", "predicted": [1.0], "observed": [1.0, 2.0], "error": [1.0], "count": 3},
-        {"kind": "residuals", "shares": "many", "widest": 4, "count": 3},
+        {"kind": "density", "shares": "many", "law": [1.0], "widest": 4, "std": 1, "count": 3},
         {"kind": "density", "shares": [1.0], "law": [0.5, 0.5], "widest": 4, "std": 1, "count": 3},
         matrix(np.eye(2), np.eye(2), np.eye(2), "heads", "", 3) | {"size": 3},
     ]
