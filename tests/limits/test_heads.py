@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -15,10 +14,8 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.kernel import psd_root
-from attncheck.theory.limits import chebyshev, heads, one_row
-from attncheck.theory.limits.heads import _integrate, softmax_means
-from attncheck.theory.limits.one_row import OneRow
-from attncheck.theory.limits.row_pairs import RowPair
+from attncheck.theory.limits import heads
+from attncheck.theory.limits.heads import TOLERANCE, head_means, kernel_moment
 
 SMALL = np.array([[1.3, 0.4], [0.4, 0.8]])
 
@@ -48,6 +45,13 @@ def by_quadrature(kernel: FloatArray, std: float, causal: bool) -> FloatArray:
     return result
 
 
+def softmax_means(kernel: FloatArray, std: float, *, causal: bool, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return E[A K Aᵀ] of softmax, and its error."""
+    mask = "causal" if causal else "none"
+    layer = ac.AttentionLayer(width=1, seq_len=len(kernel), num_heads=1, query_std=std, mask=mask)
+    return head_means(layer, kernel, seed, (kernel_moment,))[0]
+
+
 def by_force(layer: ac.AttentionLayer, kernel: FloatArray, std: float, size: int) -> tuple[FloatArray, FloatArray]:
     """E[A K Aᵀ] from independent draws, with standard errors."""
     root = psd_root(kernel)
@@ -62,10 +66,12 @@ def test_two_positions_against_quadrature(std: float, mask: str) -> None:
     found = ac.infinite_heads_kernel(kernel=SMALL, score_std=std, mask=mask, value_std=1.5)
     expected = 2.25 * by_quadrature(SMALL, std, mask == "causal")
     assert np.abs(found.matrix - expected).max() <= found.error + 1e-10
-    assert found.error < 5e-5
+    assert found.error <= 2.25 * TOLERANCE * SMALL.max()
     other = by_quadrature(SMALL, std, mask == "none")
     assert np.abs(found.matrix - 2.25 * other).max() > 10 * found.error
-    assert np.abs(found.matrix - 2.25 * by_quadrature(SMALL, 1.1 * std, mask == "causal")).max() > found.error
+    near = 2.25 * by_quadrature(SMALL, 1.1 * std, mask == "causal")
+    # Scores of 1e-3 change the kernel by less than its error.
+    assert np.abs(found.matrix - near).max() > found.error or std < 0.1
 
 
 # Even with fewer points, errors are at most a quarter of the draws' allowance.
@@ -93,7 +99,7 @@ def test_layer_and_law_say_the_same() -> None:
     given = ac.infinite_heads_kernel(kernel=law.kernel.matrix, score_std=1.2, value_std=0.5)
     assert np.array_equal(found.matrix, law.covariance())
     assert np.allclose(found.matrix, given.matrix, rtol=1e-12)
-    assert abs(found.matrix[0, 0] - law.variance()) < 1e-5
+    assert abs(found.matrix[0, 0] - law.variance()) < found.error + law.variance_error()
     assert found.error == law.covariance_error().max()
 
 
@@ -101,34 +107,11 @@ def test_layer_and_law_say_the_same() -> None:
 def test_long_correlated_sequence_has_small_honest_errors() -> None:
     kernel = smooth(32)
     means, errors = zip(*(softmax_means(kernel, 0.7, causal=False, seed=seed) for seed in range(3)), strict=True)
-    assert max((error / mean).max() for mean, error in zip(means, errors, strict=True)) < 2.5e-4
+    assert max((error / mean).max() for mean, error in zip(means, errors, strict=True)) < 0.05
     for i, j in itertools.combinations(range(3), 2):
-        apart = np.abs(means[i] - means[j])
-        assert (apart / means[i]).max() < 1e-4
-        # Errors are four standard errors from eight replicates, too small now and then: 2 of 28 pairs of seeds differed
-        # by more, by 1.08 times at most. Twice as far has a chance of about 1e-6 for one entry.
-        assert np.all(apart < 2.0 * np.hypot(errors[i], errors[j]))
-
-
-def test_values_and_derivatives_at_three_correlations_give_all_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against integrals over both rows; correlations of both signs, where the polynomial is furthest from its nodes."""
-    monkeypatch.setattr(heads, "_COST", 2e8)
-    monkeypatch.setattr(one_row, "_COST", 4e8)
-    drawn = np.random.default_rng(4).normal(size=(10, 12)) / 4.0
-    kernel = drawn @ drawn.T
-    found, error = softmax_means(kernel, 1.0, causal=False, seed=0)
-    scale = np.sqrt(np.diagonal(kernel))
-    corr = kernel / np.outer(scale, scale)
-    places = [np.unravel_index(at, corr.shape) for at in (np.argmin(corr), np.argmax(corr - np.eye(10)))]
-    pairs = [RowPair(10, 10, kernel[i, i], kernel[k, k], float(corr[i, k])) for i, k in places]
-    direct = _integrate(kernel, pairs, [0])
-    assert OneRow.around(kernel, pairs * 20) is not None
-    for (i, k), values, pair in zip(places, direct, pairs, strict=True):
-        assert abs(pair.corr) > 0.4
-        allowed = error[i, k] + 4 * values.std(ddof=1) / len(values) ** 0.5
-        assert abs(values.mean() - found[i, k]) <= allowed < 1e-3 * found.max()
-    wrong = _integrate(kernel, [dataclasses.replace(pair, corr=-pair.corr) for pair in pairs], [0])
-    assert all(abs(values.mean() - found[at]) > 10 * error[at] for values, at in zip(wrong, places, strict=True))
+        # Errors are four standard errors from 16 scramblings, too small now and then. Twice as far has a chance of
+        # about 1e-6 for one entry.
+        assert np.all(np.abs(means[i] - means[j]) < 2.0 * np.hypot(errors[i], errors[j]))
 
 
 def of_rank_one(values: FloatArray, std: float) -> FloatArray:
@@ -170,38 +153,24 @@ FOUND = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("case", [*FOUND, *range(9)])
 def test_errors_cover_the_exact_integral_of_rank_one(case: int | str) -> None:
-    """Errors are four standard errors of eight scramblings.
+    """Errors are four standard errors of 16 scramblings.
 
-    Entries of a rank-one kernel share one normal and err together: by Student's law, six errors are exceeded in any of
-    14 cases with probability below 1e-6.
+    Entries of a rank-one kernel share one normal and err together: by Student's law, three errors are exceeded in any
+    of 14 cases with probability below 1e-6.
     """
     values, std = FOUND[case] if isinstance(case, str) else drawn_of_rank_one(case)
     found = ac.infinite_heads_kernel(kernel=np.outer(values, values), score_std=std)
     exact = of_rank_one(values, std)
     assert found.error < 0.013 * np.abs(exact).max()
-    assert np.abs(found.matrix - exact).max() <= 6.0 * found.error
-    assert np.abs(found.matrix - of_rank_one(values, 1.5 * std)).max() > 6.0 * found.error
-
-
-@pytest.mark.usefixtures("fewer_points")
-def test_one_row_at_few_nodes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error of two nodes far exceeds that of points, and the error measured between nodes covers it."""
-    monkeypatch.setattr(chebyshev, "node_count", lambda length, scale, wanted: 2)
-    found = ac.infinite_heads_kernel(kernel=np.outer(HARD, HARD), score_std=0.1339)
-    wrong = np.abs(found.matrix - of_rank_one(HARD, 0.1339)).max()
-    monkeypatch.setattr(OneRow, "_between", lambda self, seed: np.zeros((1, 9)))
-    without = ac.infinite_heads_kernel(kernel=np.outer(HARD, HARD), score_std=0.1339)
-    assert 2 * without.error < wrong < found.error
+    assert np.abs(found.matrix - exact).max() <= 3.0 * found.error
+    assert np.abs(found.matrix - of_rank_one(values, 1.5 * std)).max() > 3.0 * found.error
 
 
 @pytest.mark.sampled
 @pytest.mark.usefixtures("fewer_points")
 @pytest.mark.parametrize(("std", "unit"), [(0.02, 2.0**-12), (0.7, 2.0**12), (1.5, 2.0**-12)])
 def test_units_do_not_matter(unit: float, std: float) -> None:
-    """Scores of c K and σ_Qσ_K / c are those of K and σ_Qσ_K, by one row and between nodes.
-
-    Powers of two keep the rounding, except that of variances to twelve decimal digits.
-    """
+    """Scores of c K and σ_Qσ_K / c are those of K and σ_Qσ_K; powers of two keep the rounding."""
     values = np.random.default_rng(5).uniform(-1.0, 1.0, (16, 2))
     kernel = values @ values.T
     one = ac.infinite_heads_kernel(kernel=kernel, score_std=std)
@@ -211,15 +180,25 @@ def test_units_do_not_matter(unit: float, std: float) -> None:
     assert other.error / unit == pytest.approx(one.error, rel=1e-4, abs=1e-9 * largest)
 
 
-@pytest.mark.parametrize("ratio", [0.1, 0.4, 0.7])
-def test_what_coefficients_leave_out(ratio: float) -> None:
-    """1 / (1 - q T): a geometric series, and one of every second polynomial, with last coefficient 0."""
-    for step in (1, 2):
-        sizes = np.where(np.arange(60) % step == 0, ratio ** (np.arange(60) / step), 0.0)
-        for count in (4, 5, 6, 7):
-            assert chebyshev.left_out(sizes[:count]) >= sizes[count:].sum()
-            assert chebyshev.left_out(sizes[:count]) <= 30 * sizes[count - 2 :].sum()
-    assert chebyshev.left_out(np.ones(1)) == 0.0
+def test_points_double_until_the_error_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In units of the kernel, for one layer; with fewer points the error is larger and says so."""
+    kernel = 4.0 * smooth(4)
+    one, error = softmax_means(kernel, 0.25, causal=True, seed=0)
+    assert 0.1 * TOLERANCE < error.max() / kernel.max() <= TOLERANCE
+    monkeypatch.setattr(heads, "_MOST", 2**12)
+    few, larger = softmax_means(kernel, 0.25, causal=True, seed=0)
+    assert larger.max() > 2.0 * TOLERANCE * kernel.max()
+    assert np.all(np.abs(one - few) <= 1.5 * np.hypot(error, larger))
+
+
+def test_the_leading_rows_of_a_causal_mask_are_those_of_the_shorter_sequence() -> None:
+    kernel = smooth(6)
+    whole, error = softmax_means(kernel, 1.0, causal=True, seed=0)
+    alone, of_alone = softmax_means(kernel[:3, :3], 1.0, causal=True, seed=0)
+    np.testing.assert_array_equal(whole[:3, :3], alone)
+    np.testing.assert_array_equal(error[:3, :3], of_alone)
+    full, _ = softmax_means(kernel, 1.0, causal=False, seed=0)
+    assert np.abs(full[:3, :3] - alone).max() > 0.01
 
 
 @pytest.mark.usefixtures("fewer_points")
@@ -229,9 +208,10 @@ def test_errors_at_large_scores_are_honest() -> None:
     for (one, error), (other, of_other) in zip(found[::2], found[1::2], strict=True):
         assert np.all(np.abs(one - other) <= 1.5 * np.hypot(error, of_other))
         assert (error / one).max() > 1e-5
+        assert error.max() > TOLERANCE * kernel.max(), "fewer points are not enough, and the error says so"
 
 
-def test_grids_of_more_nodes_than_pairs_are_not_made() -> None:
+def test_hard_attention_has_closed_forms() -> None:
     """For such large scores weights are one-hot, given by signs of normals with known orthants."""
     layer = ac.AttentionLayer(width=16, seq_len=3, position_std=1.0, query_std=1e6, key_std=1e6)
     found = ac.infinite_heads_kernel(layer)

@@ -13,8 +13,8 @@ from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.kernel import input_kernel, psd_root
 from attncheck.methods import tangent_kernel
 from attncheck.theory.limits.draw import draw_limit
-from attncheck.theory.limits.heads import softmax_moments
-from attncheck.theory.limits.one_row import _hermite
+from attncheck.theory.limits.heads import head_means
+from attncheck.theory.limits.tangent import _softmax_slopes
 
 BASE: dict[str, Any] = {
     "width": 64,
@@ -93,9 +93,10 @@ def test_linear_attention_has_closed_forms() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("std", [0.3, 1.0, 3.0])
 def test_slopes_are_the_derivative_of_the_mean(causal: bool, std: float) -> None:
-    """By points without controls: E tr(J K J'ᵀ K), by another integration."""
+    """E tr(J K J'ᵀ K), by draws and explicit derivatives."""
     kernel = np.array([[1.0, 0.6, 0.1], [0.6, 0.8, 0.3], [0.1, 0.3, 1.2]])
-    means, errors = softmax_moments(kernel, std, causal, 0, (1,))[0]
+    layer = AttentionLayer(width=1, seq_len=3, num_heads=1, query_std=std, mask="causal" if causal else "none")
+    means, errors = head_means(layer, kernel, 0, (_softmax_slopes,))[0]
     rng, size = np.random.default_rng(1), 200_000
     root = np.linalg.cholesky(kernel)
     scores = std * root @ rng.standard_normal((size, 3, 3)) @ root.T
@@ -108,22 +109,11 @@ def test_slopes_are_the_derivative_of_the_mean(causal: bool, std: float) -> None
     assert (np.abs(values.mean(axis=0) - means) <= quantile * values.std(axis=0) / size**0.5 + errors + 1e-12).all()
 
 
-@pytest.mark.parametrize("power", range(9))
-def test_polynomials_are_interpolated_with_their_derivative(power: int) -> None:
-    at = np.array([-1.0, -0.4, 0.0, 0.3, 1.0])
-    places = np.array([-1.0, 0.0, 1.0])
-    polynomial = np.polynomial.Polynomial.basis(power)
-    given = np.stack([polynomial.deriv(n)(places) if n else polynomial(places) for n in range(3)], axis=1).ravel()
-    for order in (0, 1):
-        expected = polynomial.deriv(order)(at) if order else polynomial(at)
-        np.testing.assert_allclose(_hermite(at, 3, order) @ given, expected, atol=1e-9)
-
-
 def test_errors_hold_between_scramblings() -> None:
     layer = AttentionLayer(**{**BASE, "seq_len": 8, "position_std": 0.5})
     one, other = (infinite_heads_tangent(layer, scramble=seed) for seed in (0, 1))
     assert np.abs(one.matrix - other.matrix).max() <= one.error + other.error
-    assert one.error < 1e-3 * one.matrix.max()
+    assert one.error < 2e-3 * one.matrix.max()
     assert (one.matrix > 2.0 * infinite_heads_kernel(layer).matrix).all()
 
 

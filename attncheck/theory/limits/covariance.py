@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,15 +19,10 @@ from attncheck.layers.parts.mask import plain_mask
 from attncheck.layers.parts.rotary import pair_alignment
 from attncheck.layers.parts.scores import has_offset, heads_differ, offset_variance, score_kernel
 from attncheck.theory.limits import rows
-from attncheck.theory.limits.heads import softmax_means
+from attncheck.theory.limits.heads import head_means, kernel_moment
 from attncheck.theory.limits.mixture import check_numbers
 from attncheck.theory.limits.rows import score_std
 
-# Number of score entries per replicate.
-_ENTRIES = 2**20
-_MOST_POINTS = 2**14
-_FEWEST_POINTS = 2**4
-_BLOCK = 2**20
 # Relative rounding error of sums of products.
 _ROUNDING = 1e-14
 # Bounds on the largest entry of a nonzero kernel, so that products of three kernels and four stds do not overflow.
@@ -50,7 +44,7 @@ def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: Fl
 def mean_covariance(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return E[S] and its error, each of shape (s, s).
 
-    Linear and ReLU attention have closed forms; softmax uses control variates, other maps Sobol points alone.
+    Linear and ReLU attention have closed forms; other maps use the points of `head_means`.
     """
     factor = output_factor(layer) * layer.num_heads
     mean, error = _one_head(layer, kernel, seed)
@@ -91,7 +85,8 @@ def infinite_heads_kernel(
     Returns
     -------
     Kernel
-        `error` is the largest error of an entry: rounding for linear and ReLU attention, else four standard errors.
+        `error` is the largest error of an entry: rounding for linear and ReLU attention, else four standard errors. It
+        is at most 1e-4 times the largest entry of K, unless large scores or long sequences need too many points.
 
     Raises
     ------
@@ -172,11 +167,8 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         return mean, _ROUNDING * np.abs(mean)
     turned = rows.drawn_whole(layer, kernel)
     plain = not has_offset(layer) and score_kernel(layer, kernel) is kernel
-    if plain and plain_softmax(layer) and not turned:
-        return softmax_means(kernel, std, layer.mask == "causal", seed)
     if not (plain and isinstance(layer.map, Linear | Relu)):
-        replicates = by_points(layer, kernel, seed, mean_grams)
-        return replicates.mean(axis=0), rows.error_of_mean(replicates)
+        return head_means(layer, kernel, seed, (kernel_moment,))[0]
     seen = visible(layer)
     own = std**2 * np.diagonal(kernel)
     mean = np.empty((s, s))
@@ -196,70 +188,3 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
 def plain_softmax(layer: AttentionLayer) -> bool:
     """Return whether weights are plain softmax over all positions, or causal softmax."""
     return layer.map == Softmax() and plain_mask(layer)
-
-
-def mean_grams(weights: FloatArray, root: FloatArray) -> FloatArray:
-    """Return the mean of A F Fᵀ Aᵀ over weights of shape (points, s, s)."""
-    projected = weights @ root
-    # One matrix product sums over points and directions.
-    flat = projected.swapaxes(0, 1).reshape(weights.shape[1], -1)
-    return np.asarray(flat @ flat.T / len(weights))
-
-
-def by_points(
-    layer: AttentionLayer, kernel: FloatArray, seed: int, mean_of: Callable[[FloatArray, FloatArray], FloatArray]
-) -> FloatArray:
-    """Return the mean of a function of attention weights in each replicate, (REPLICATES, s, s).
-
-    `mean_of` maps weights, (points, s, s), and F with F Fᵀ = K to the mean over points, (s, s).
-    """
-    # Use the root of the correlations: that of the kernel would drop positions of much smaller variance.
-    stds = np.sqrt(np.diagonal(kernel))
-    scale = np.where(stds > 0, stds, 1.0)
-    root = stds[:, None] * psd_root(kernel / scale[:, None] / scale)
-    std, s = score_std(layer), layer.seq_len
-
-    rank = root.shape[1]
-    whole = rows.root_of_scores(layer, kernel) if rows.drawn_whole(layer, kernel) else None
-    between = score_kernel(layer, kernel)
-    side = root if between is kernel else psd_root(between)
-    means = rows.mean_scores(layer, kernel)
-
-    def scores_of(normals: FloatArray) -> FloatArray:
-        if whole is not None:
-            return (normals @ whole.T).reshape(-1, s, s)
-        return np.asarray(std * (side @ normals.reshape(-1, rank, rank) @ side.T))
-
-    def mean_over_heads(scores: FloatArray) -> FloatArray:
-        each = (mean_of(attention_weights(layer, scores + mean), root) for mean in means)
-        return np.asarray(sum(each) / len(means))
-
-    def replicate(stream: np.random.SeedSequence) -> FloatArray:
-        dimension = rank * rank if whole is None else whole.shape[1]
-        count = rows.power_of_two(_ENTRIES / s**2, _FEWEST_POINTS, _MOST_POINTS)
-        normals = rows.scrambled_normals(dimension, count, np.random.default_rng(stream))
-        step = max(1, _BLOCK // (s * s))
-        blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
-        sums = (len(block) * mean_over_heads(scores_of(block)) for block in blocks)
-        return np.asarray(sum(sums) / len(normals))
-
-    # A separate stream key, since these points must differ from those of a row.
-    streams = np.random.SeedSequence([seed, s]).spawn(rows.REPLICATES)
-    found = np.stack([replicate(stream) for stream in streams])
-    alike = bool(visible(layer).all()) and whole is None and not has_offset(layer) and _exchangeable(kernel)
-    return _symmetrised(found) if alike else found
-
-
-def _exchangeable(kernel: FloatArray) -> bool:
-    """Return whether all pairs of positions have the same moments."""
-    s = len(kernel)
-    own, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]
-    return bool(np.ptp(own) == 0 and (s == 1 or np.ptp(pair) == 0))
-
-
-def _symmetrised(matrices: FloatArray) -> FloatArray:
-    """Average over permutations of positions to reduce integration error."""
-    s = matrices.shape[-1]
-    own = np.trace(matrices, axis1=-2, axis2=-1) / s
-    pair = (matrices.sum(axis=(-2, -1)) - s * own) / max(1, s * (s - 1))
-    return np.asarray(np.where(np.eye(s, dtype=bool), own[:, None, None], pair[:, None, None]))

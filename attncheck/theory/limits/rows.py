@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy
 from scipy import special
@@ -108,11 +110,16 @@ def drawn_whole(layer: AttentionLayer, kernel: FloatArray) -> bool:
 
 def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> FloatArray:
     """Return (count, dimension) scrambled Sobol points, transformed to standard normals."""
+    return normal_points(dimension, rng)(count)
+
+
+def normal_points(dimension: int, rng: np.random.Generator) -> Callable[[int], FloatArray]:
+    """Return a function that returns the next `count` points of a sequence, as `scrambled_normals`."""
     if dimension > scipy.stats.qmc.Sobol.MAXDIM:
-        return rng.standard_normal((count, dimension))
-    points = scipy.stats.qmc.Sobol(dimension, scramble=True, bits=30, rng=rng).random(count)
+        return lambda count: rng.standard_normal((count, dimension))
+    sequence = scipy.stats.qmc.Sobol(dimension, scramble=True, bits=30, rng=rng)
     # Scrambled points are multiples of 2^-30, possibly 0, so shift them to cell centres.
-    return np.asarray(special.ndtri(points + 2.0**-31), dtype=np.float64)
+    return lambda count: np.asarray(special.ndtri(sequence.random(count) + 2.0**-31), dtype=np.float64)
 
 
 def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: BoolArray) -> FloatArray:

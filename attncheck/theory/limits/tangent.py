@@ -10,6 +10,8 @@ with covariance σ_V²σ_O² K. It is 0 between neurons. With scores divided by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -17,12 +19,12 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.kernel import Kernel, psd_root
+from attncheck.layers.kernel import Kernel
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Sigmoid
 from attncheck.theory.limits import covariance
-from attncheck.theory.limits.heads import softmax_moments
-from attncheck.theory.limits.rows import error_of_mean, score_std
+from attncheck.theory.limits.heads import head_means, kernel_moment, squares_of, summed
+from attncheck.theory.limits.rows import score_std
 
 # Relative rounding error of sums of products.
 _ROUNDING = 1e-14
@@ -83,13 +85,31 @@ def _mean_parts(
     """Return contributions of W^V, W^O and of W^Q, W^K to the mean, with errors."""
     std, factor = score_std(layer), 2.0 * covariance.output_factor(layer) * layer.num_heads
     if std > 0 and kernel.any() and covariance.plain_softmax(layer):
-        values, slopes = softmax_moments(kernel, std, layer.mask == "causal", seed, (0, 1))
+        values, slopes = head_means(layer, kernel, seed, (kernel_moment, _softmax_slopes))
     else:
         mean, error = covariance.mean_covariance(layer, kernel, seed)
         values = mean * 2.0 / factor, error * 2.0 / factor
         slopes = _mean_slopes(layer, kernel, seed)
     by_scores = factor * std**2 * kernel
     return (factor * values[0], factor * values[1]), (by_scores * slopes[0], np.abs(by_scores) * slopes[1])
+
+
+def _softmax_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
+    """Return the moment tr(J_i K J_kᵀ K) of softmax, J_i = diag(A_i) - A_i A_iᵀ."""
+    of_squares = squares_of(lambda weights: weights, kernel**2)
+
+    def total(weights: FloatArray) -> FloatArray:
+        projected = weights @ kernel
+        across = summed(weights, projected**2)
+        both = projected @ weights.swapaxes(-1, -2)
+        return np.asarray(of_squares(weights) - across - across.T + (both**2).sum(axis=0))
+
+    return total, float(np.diagonal(kernel).max()) ** 2
+
+
+def _sigmoid_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
+    """Return the moment tr(J_i K J_kᵀ K) of the sigmoid, J_i = diag(A_i (1 - A_i))."""
+    return squares_of(lambda weights: weights * (1.0 - weights), kernel**2), float(np.diagonal(kernel).max()) ** 2
 
 
 def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
@@ -103,9 +123,7 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
         problem = "has an attention map or a mask for which the mean is not known"
         refuse("layer", layer.describe(), problem, "leave it out, or average draws of tangent_kernel at a large width")
     if isinstance(layer.map, Sigmoid):
-        root = psd_root(squares)
-        replicates = covariance.by_points(layer, kernel, seed, lambda A, _: covariance.mean_grams(A * (1.0 - A), root))
-        return replicates.mean(axis=0), error_of_mean(replicates)
+        return head_means(layer, kernel, seed, (_sigmoid_slopes,))[0]
     if isinstance(layer.map, Linear):
         mean = seen @ squares @ seen.T
         return mean, _ROUNDING * mean
