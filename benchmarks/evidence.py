@@ -56,7 +56,7 @@ MAIN = (ANCHORS[0], ANCHORS[1], ANCHORS[3])
 HARD = (
     ANCHORS[2],
     ANCHORS[4],
-    REGIMES["normalised inputs"].layer,
+    REGIMES["normalised inputs"],
     Layer(width=3, seq_len=8, num_heads=2),
     Layer(width=4, seq_len=4, num_heads=2, input_correlation=1.0),
     Layer(width=8, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal"),

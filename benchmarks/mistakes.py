@@ -171,7 +171,7 @@ PAPER, CAUSAL = AttentionLayer(width=16), AttentionLayer(width=16, mask="causal"
 HEADS, NARROW = AttentionLayer(width=8, seq_len=3, num_heads=4), AttentionLayer(width=16, head_dim=8)
 GROUPED, ONE = AttentionLayer(width=16, num_heads=4, num_kv_heads=2), AttentionLayer(width=4, num_heads=1)
 #: Inputs that are not centred, and inputs with positions.
-RELU, POSITIONS = REGIMES["relu inputs"].layer, REGIMES["positions"].layer
+RELU, POSITIONS = REGIMES["relu inputs"], REGIMES["positions"]
 
 
 # Weights

@@ -47,7 +47,7 @@ def power(
     checks
         Module that registers further checks, whose faults can be named as MODULE:FUNCTION; can be repeated.
     out
-        Write the table as JSON to this path, for attncheck report --power.
+        Write the table as JSON to this path.
     """
     from attncheck._lib.executor_spec import spec_of
     from attncheck.calibration.power import power_table, to_json

@@ -15,7 +15,6 @@ def report(
     /,
     *,
     baseline: Path | None = None,
-    power: Path | None = None,
     out: Annotated[Path, Out] = Path("report.html"),
 ) -> int:
     """Render a record as a self-contained HTML page.
@@ -26,10 +25,8 @@ def report(
         Record of a run.
     baseline
         Record to compare with.
-    power
-        Table written by attncheck power.
     out
         Write the page to this path.
     """
-    print(f"Report: {render_report(run, baseline, out, power=power)}")
+    print(f"Report: {render_report(run, baseline, out)}")
     return ExitCode.CONSISTENT

@@ -51,24 +51,24 @@ NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
         "repeated_stream": (_PAPER, "draws.repeats"),
         "clipped_outputs": (_PAPER, "exactness.extremes"),
         "growing_outputs": (_PAPER, "conditional.trend"),
-        "ignored_over_n": (REGIMES["1/n scaling"].layer, "scores.scale"),
-        "full_rank_heads": (REGIMES["low rank"].layer, "scores.key_law"),
-        "linear_as_softmax": (REGIMES["linear attention"].layer, "conditional.scale"),
-        "repeated_heads": (REGIMES["many heads"].layer, "scores.key_copies"),
-        "untied_query_key": (REGIMES["tied queries and keys"].layer, "exactness.score"),
-        "centred_relu": (REGIMES["relu inputs"].layer, "exactness.input_overlap"),
-        "forgotten_positions": (REGIMES["positions"].layer, "inputs.law"),
+        "ignored_over_n": (REGIMES["1/n scaling"], "scores.scale"),
+        "full_rank_heads": (REGIMES["low rank"], "scores.key_law"),
+        "linear_as_softmax": (REGIMES["linear attention"], "conditional.scale"),
+        "repeated_heads": (REGIMES["many heads"], "scores.key_copies"),
+        "untied_query_key": (REGIMES["tied queries and keys"], "exactness.score"),
+        "centred_relu": (REGIMES["relu inputs"], "exactness.input_overlap"),
+        "forgotten_positions": (REGIMES["positions"], "inputs.law"),
         **{
             misreading.name: (_PAPER.replace(**part.example), misreading.check)
             for part in named_parts()
             for misreading in part.misreadings
         },
-        "positions_apart": (REGIMES["positions"].layer, "scores.key_law"),
+        "positions_apart": (REGIMES["positions"], "scores.key_law"),
         "skipped_values": (_ONE, "independence.output_inputs"),
         "ignored_mask": (_GROUPED, "conditional.joint"),
         "unscaled_uniform_weights": (_PAPER, "outputs.limit"),
-        "forgotten_norm": (REGIMES["normalised inputs"].layer, "exactness.input_length"),
-        "other_norm": (REGIMES["normalised inputs"].layer, "exactness.input"),
-        "norm_over_positions": (REGIMES["normalised inputs"].layer, "exactness.input_length"),
+        "forgotten_norm": (REGIMES["normalised inputs"], "exactness.input_length"),
+        "other_norm": (REGIMES["normalised inputs"], "exactness.input"),
+        "norm_over_positions": (REGIMES["normalised inputs"], "exactness.input_length"),
     }
 )

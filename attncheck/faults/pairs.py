@@ -19,11 +19,11 @@ _GROUPS = AttentionLayer(width=8, seq_len=8, num_heads=4, num_kv_heads=2)
 # Heads that share keys and W_Q have equal scores.
 _ONE_GROUP = AttentionLayer(width=8, seq_len=4, num_heads=2, num_kv_heads=1)
 _SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
-_OVER_N, _TIED = REGIMES["1/n scaling"].layer, REGIMES["tied queries and keys"].layer
-_LOW_RANK, _LINEAR, _MANY = (REGIMES[name].layer for name in ("low rank", "linear attention", "many heads"))
+_OVER_N, _TIED = REGIMES["1/n scaling"], REGIMES["tied queries and keys"]
+_LOW_RANK, _LINEAR, _MANY = (REGIMES[name] for name in ("low rank", "linear attention", "many heads"))
 # Too many pairs of heads for rotation to find a shared matrix.
 _CROWD = ANCHORS[4]
-_RELU, _POSITIONS = REGIMES["relu inputs"].layer, REGIMES["positions"].layer
+_RELU, _POSITIONS = REGIMES["relu inputs"], REGIMES["positions"]
 
 #: For every check of layers, a fault that it rejects within some thousands of draws, and the layer.
 PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(

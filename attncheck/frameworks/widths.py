@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from attncheck._lib.imports import find
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import generator_kept, home_of, in_words, parameters_of
 from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
-from attncheck.scaling.own import Description, OwnModel, computed
 from attncheck.scaling.predictions import expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import Make, Model, Tap, as_tap
@@ -29,7 +27,7 @@ _STEPS = 2
 
 
 def widths(
-    build: Callable[..., Any] | Description,
+    build: Callable[..., Any],
     widths: Sequence[int] = WIDTHS,
     expect: str | Mapping[str, Any] | None = None,
     *,
@@ -114,19 +112,9 @@ def widths(
             refuse(name, function, "is not a function", f"pass a function as {name}=")
     measured = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
     narrowest = measured[:1]
-    if isinstance(build, Description):
-        if given := [name for name, function in functions.items() if function is not None]:
-            refuse(
-                given[0],
-                functions[given[0]],
-                "applies to models only, not to a layer, stack or program of attncheck",
-                "leave it out",
-            )
-        expected = computed(build, measured) if expect is None else expectation(expect)
-    else:
-        expected = expectation("standard" if expect is None else expect)
+    expected = expectation("standard" if expect is None else expect)
     make = _make(build, narrowest, functions)
-    plain = not isinstance(build, Description) and "rng" in parameters_of(build)
+    plain = "rng" in parameters_of(build)
     made = make(narrowest[0], 0) if plain else None
     moves = hasattr(made.model, "step") if isinstance(made, _PlainModel) else optimizer is not None
     taken = _STEPS * moves if steps is None else steps
@@ -151,12 +139,10 @@ class _PlainModel(Model):
         in_words("step", self.model.step)
 
 
-def _make(build: Callable[..., Any] | Description, narrowest: Sequence[int], functions: Mapping[str, Any]) -> Make:
+def _make(build: Callable[..., Any], narrowest: Sequence[int], functions: Mapping[str, Any]) -> Make:
     """Return the function that makes models."""
     if not narrowest:
         refuse("widths", (), "is empty", "pass e.g. (64, 128, 256, 512, 1024)")
-    if isinstance(build, Description):
-        return functools.partial(OwnModel, build)
     if not callable(build):
         refuse("build", build, "is not a function", "pass a function of the width that returns a new model")
     if "rng" in parameters_of(build):

@@ -11,16 +11,16 @@ from attncheck.layers.regimes import REGIMES
 
 #: Layers that reveal faults well: standard, narrow, one position, causal with groups, many heads, and wide.
 ANCHORS: tuple[AttentionLayer, ...] = (
-    REGIMES["standard"].layer,
+    REGIMES["standard"],
     AttentionLayer(width=8, seq_len=4, num_heads=2),
-    REGIMES["one position"].layer,
-    REGIMES["causal"].layer,
+    REGIMES["one position"],
+    REGIMES["causal"],
     AttentionLayer(width=16, seq_len=12, num_heads=16),
     AttentionLayer(width=256, seq_len=4, num_heads=2),
 )
 #: One layer of each regime that `ANCHORS` lack.
 REGIME_ANCHORS: tuple[AttentionLayer, ...] = tuple(
-    dict.fromkeys(regime.layer for regime in REGIMES.values() if regime.layer not in ANCHORS)
+    dict.fromkeys(layer for layer in REGIMES.values() if layer not in ANCHORS)
 )
 
 

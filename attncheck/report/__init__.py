@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def render_report(
-    run: Path, baseline: Path | None = None, out: Path = Path("report.html"), *, power: Path | None = None
-) -> Path:
+def render_report(run: Path, baseline: Path | None = None, out: Path = Path("report.html")) -> Path:
     """Render a run record as a page; the same records give the same bytes.
 
     Parameters
@@ -18,8 +16,6 @@ def render_report(
         A record to compare with.
     out : Path
         The page; missing folders are created.
-    power : Path, optional
-        A power table written by `attncheck power`.
 
     Returns
     -------
@@ -33,7 +29,7 @@ def render_report(
     """
     from attncheck.report.page import render
 
-    return render(run, baseline, out, power)
+    return render(run, baseline, out)
 
 
 def rendered(record: Path, page: Path) -> str:

@@ -16,15 +16,14 @@ from attncheck.layers.names import layer_name
 from attncheck.records.run_record import read_record
 from attncheck.records.text import interval, reads, telling
 from attncheck.report.compare import compare
-from attncheck.report.power import read_power
 from attncheck.report.view import FAILURES, HEADINGS, POOLS, RunView, looks, visits
 
 
-def render(run: Path, baseline: Path | None, out: Path, power: Path | None) -> Path:
+def render(run: Path, baseline: Path | None, out: Path) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
     found = read_record(Path(run))
     comparison = None if baseline is None else compare(found, read_record(Path(baseline), "baseline"))
-    view = RunView(found, comparison, None if power is None else read_power(Path(power)))
+    view = RunView(found, comparison)
     shown = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"
     return write_whole(Path(out), encoded(fill("report.html.j2", title, view=view, run=found, **shown)))

@@ -31,7 +31,6 @@ from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding,
 from attncheck.report.headline import Headline, headline
 from attncheck.report.intervals import by_case, by_check
 from attncheck.report.plots import read_plot
-from attncheck.report.power import PowerTable
 from attncheck.report.results import of_cause, of_result
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
@@ -44,7 +43,6 @@ HEADINGS = {
     "claims": "Claims",
     "together": "All together",
     "uniformity": "First-look p-values",
-    "power": "Power",
     "space": "Visited",
     "statements": "Statements of the paper",
     "provenance": "How it was made",
@@ -60,7 +58,6 @@ _NEEDED = {
     "claims": "run.claim_layers",
     "comparison": "comparison",
     "failures": "failures",
-    "power": "power",
     "space": "run.space.layers",
     "together": "together",
     "uniformity": "uniformity",
@@ -143,7 +140,6 @@ class RunView:
 
     run: RunRecord
     comparison: RunComparison | None
-    power: PowerTable | None
 
     @property
     def sections(self) -> list[str]:

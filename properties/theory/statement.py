@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from attncheck.evidence import Evidence
-from attncheck.evidence.comparisons import mean_p_value, order_p_value
 from attncheck.looks.examples import draw_examples
+
+from .p_values import mean_p_value, order_p_value
 
 _Function = Callable[..., None]
 # Number of random layers of a statement.

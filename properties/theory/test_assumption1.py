@@ -17,7 +17,6 @@ from scipy import stats
 
 from attncheck import AttentionLayer, InputError
 from attncheck._lib.streams import stream
-from attncheck.evidence.comparisons import normal_p_value, sign_p_value
 from attncheck.layers import nonlinearity
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.program import LinearCombination, Node, Program
@@ -27,6 +26,7 @@ from attncheck.simulators.multipliers import DirectMultiplier
 from attncheck.strategies import layers
 from attncheck.theory.limits.programs import limit_of_program
 
+from .p_values import normal_p_value, sign_p_value
 from .statement import Look, statement
 
 FloatArray = NDArray[np.float64]

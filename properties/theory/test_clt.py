@@ -19,7 +19,6 @@ from scipy import linalg, stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import stream
-from attncheck.evidence.comparisons import mean_p_value, normal_p_value, sign_p_value
 from attncheck.layers import nonlinearity
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import image_kernel, input_covariance, input_kernel
@@ -29,6 +28,7 @@ from attncheck.simulators.interpret import interpret
 from attncheck.simulators.multipliers import DirectMultiplier
 from attncheck.strategies import layers
 
+from .p_values import mean_p_value, normal_p_value, sign_p_value
 from .statement import Look, statement
 
 FloatArray = NDArray[np.float64]

@@ -11,7 +11,6 @@ from scipy import special, stats
 
 import attncheck as ac
 from attncheck._lib.streams import digest
-from attncheck.evidence.comparisons import order_between
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.regimes import REGIMES
 from attncheck.theory.limit import kept_limit
@@ -20,6 +19,7 @@ from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.gap import ERRORS
 
+from .p_values import order_between
 from .statement import Look, statement
 
 FloatArray = NDArray[np.float64]
@@ -39,7 +39,7 @@ def _seed(run_seed: int, *parts: str) -> int:
 
 def _tied_distance(width: int, seed: int) -> tuple[float, float]:
     """Return the distance from the limit of the mixture of normals with drawn variances, and its error."""
-    layer = REGIMES["tied queries and keys"].layer
+    layer = REGIMES["tied queries and keys"]
     own = kept_limit(layer).mixture(0)
     variances = _tied_variances(layer.replace(width=width), seed)
     points = math.sqrt(own.mean()) * np.linspace(0.05, 4.0, 80)
@@ -59,7 +59,7 @@ def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
 
 @statement(name=_MEASURED)
 def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_seed: int, look: Look) -> None:
-    layer = REGIMES[name].layer
+    layer = REGIMES[name]
     reference = "infinite width" if layer.head_dim is not None else "limit"
     found = [
         distance(
@@ -124,7 +124,7 @@ def test_linear_attention_of_two_positions_and_one_head_is_laplace() -> None:
 
 
 def test_many_heads_approach_their_gaussian_as_one_over_their_number() -> None:
-    wide = REGIMES["many heads"].layer
+    wide = REGIMES["many heads"]
     own, one_head = _gaussian(float(ac.infinite_heads_kernel(wide).matrix[0, 0])), wide.replace(num_heads=1)
     # Millions of draws distinguish it from one head.
     near = _kolmogorov(ac.limit(wide).mixture(0), own)
@@ -158,21 +158,21 @@ def test_what_the_width_adds_does_not_average_over_heads() -> None:
 
 def test_predictions_in_closed_form_are_the_limits() -> None:
     for name in ("1/n scaling", "one position"):
-        law = ac.limit(REGIMES[name].layer).mixture(0)
+        law = ac.limit(REGIMES[name]).mixture(0)
         assert law.variance() < 1e-9 * law.mean() ** 2
     layer = ac.AttentionLayer(width=16, seq_len=3, score_scaling="1/n", input_correlation=0.5, value_std=1.5, clip=1e9)
     mean = 1.5**2 * (3 + 6 * 0.5) / 9
     for position in range(3):
         assert ac.limit(layer).variance(position) == pytest.approx(mean, rel=1e-9)
-    tied = REGIMES["tied queries and keys"].layer
+    tied = REGIMES["tied queries and keys"]
     kernel = input_kernel(tied.inputs).matrix
     weights = np.exp(tied.query_std * tied.key_std * kernel[0])
     weights /= weights.sum()
     own = _gaussian(float(weights @ kernel @ weights))
     assert _kolmogorov(own, ac.limit(tied).mixture(0)) < 1e-9
-    relu = ac.limit(REGIMES["relu inputs"].layer).kernel.matrix
+    relu = ac.limit(REGIMES["relu inputs"]).kernel.matrix
     assert relu[0, 0] == pytest.approx(0.5, rel=1e-12)
     assert relu[0, 1] == pytest.approx(0.5 / math.pi, rel=1e-9)
-    rms = REGIMES["normalised inputs"].layer
+    rms = REGIMES["normalised inputs"]
     assert ac.limit(rms).kernel.matrix[0, :2] == pytest.approx([1.0, 1.0 / math.pi], rel=1e-9)
     assert ac.limit(rms.replace(norm="layer")).kernel.matrix[0, :2] == pytest.approx([1.0, 0.0], abs=1e-9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -64,8 +63,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = np.asarray(arrays["outputs"]).reshape(400, layer.seq_len, -1)[..., 0]
     np.savetxt(folder / "samples.csv", rows, delimiter=",", header="y1,y2", comments="")
     (folder / "layer.toml").write_text(layer.to_toml(), "utf-8")
-    cell = {"fault": "tied", "exposure": "outputs", "power": 0.4, "check": "scores.tied"}
-    (folder / "power.json").write_text(json.dumps({"profile": "smoke", "cells": [cell]}))
     return folder
 
 

@@ -65,7 +65,6 @@ DAMAGED = {
     "function of another module": Damage("layer.toml", lambda content: content + b'mask = "os:system"\n', CHECK),
     "archive cut": Damage("samples.npz", lambda content: content[: len(content) // 2], CHECK),
     "pickled": Damage("samples.npz", pickled, CHECK),
-    "table": Damage("power.json", lambda content: b"[" * 500, (*REPORT, "--power", "power.json")),
 }
 
 

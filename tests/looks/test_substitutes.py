@@ -17,7 +17,7 @@ from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import collapsed
 
-GROUPED = REGIMES["causal"].layer
+GROUPED = REGIMES["causal"]
 
 
 def made(subject: Any = None) -> Run:
@@ -71,7 +71,7 @@ def test_a_subject_of_low_rank_heads_alone_is_examined() -> None:
 
 
 def test_stand_ins_keep_all_that_is_supported() -> None:
-    tied = REGIMES["tied queries and keys"].layer
+    tied = REGIMES["tied queries and keys"]
     assert substitute(tied, lambda layer: layer.mask == "none") == tied
     assert substitute(tied, lambda layer: not layer.tied_query_key) == tied.replace(tied_query_key=False)
     # Fields supported only together, in any order.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -66,17 +65,7 @@ def pages(
         "hostile": (hostile_record, hostile_record),
         "killed": (killed, None),
     }
-    power = folder / "power.json"
-    cells = [
-        {"fault": "tied", "exposure": "grams", "power": 1.0, "check": "scores.tied"},
-        {"fault": "tied", "exposure": "outputs", "power": 0.4},
-        {"fault": "mask", "exposure": "grams", "power": 0.93},
-    ]
-    power.write_text(json.dumps({"profile": "smoke", "cells": cells}), encoding="utf-8")
-    return {
-        name: render_report(record, baseline, folder / f"{name}.html", power=power)
-        for name, (record, baseline) in made.items()
-    }
+    return {name: render_report(record, baseline, folder / f"{name}.html") for name, (record, baseline) in made.items()}
 
 
 class Opened:

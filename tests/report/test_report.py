@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -334,26 +333,3 @@ def test_baseline_shows_what_moved(clean_record: Path, faulty_record: Path) -> N
 
 def test_run_against_itself_shows_no_change(faulty_record: Path) -> None:
     assert "The verdict changed on 0; 0 moved" in render(faulty_record, baseline=faulty_record).text
-
-
-# The power table ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("content", ["{}", "not JSON", '{"profile": "smoke", "cells": []}'])
-def test_unusable_power_tables_are_refused(tmp_path: Path, clean_record: Path, content: str) -> None:
-    table = tmp_path / "power.json"
-    table.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match="pass a file that `attncheck power` wrote"):
-        render(clean_record, power=table)
-
-
-def test_power_table_is_shown(tmp_path: Path, clean_record: Path) -> None:
-    cells = [
-        {"fault": "tied_query_key", "exposure": "grams", "power": 0.998, "check": "scores.tied"},
-        {"fault": "tied_query_key", "exposure": "outputs", "power": 0.0},
-    ]
-    table = tmp_path / "power.json"
-    table.write_text(json.dumps({"profile": "smoke", "cells": cells}), encoding="utf-8")
-    text = render(clean_record, power=table).text
-    assert "The lowest chance is 0%, for tied_query_key with outputs exposed" in text
-    assert "tied_query_key 99.8 scores.tied 0" in text

@@ -34,6 +34,7 @@ from attncheck.methods import simulate
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject, collapsed
+from tests.regimes import FAULT_OF
 
 from .conftest import COST, GROUPED, LAYER, examined, planned, results_of
 
@@ -41,9 +42,8 @@ from .conftest import COST, GROUPED, LAYER, examined, planned, results_of
 @functools.cache
 def said_in(regime: str) -> tuple[str, ...]:
     """Return the diagnosis of a fault in a regime, cached."""
-    chosen = REGIMES[regime]
-    subject = Subject.of(faults.FAULTS[chosen.fault].subject)
-    return tuple(diagnose(Item("exactness", chosen.layer), subject, 0))
+    subject = Subject.of(faults.FAULTS[FAULT_OF[regime]].subject)
+    return tuple(diagnose(Item("exactness", REGIMES[regime]), subject, 0))
 
 
 class TestMessage:

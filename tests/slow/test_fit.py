@@ -33,6 +33,7 @@ from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.check import check
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject
+from tests.regimes import FAULT_OF
 
 LAYERS = (AttentionLayer(width=16), AttentionLayer(width=8, seq_len=3, num_heads=4, mask="causal"))
 SIZE, FEW = 2_500, 1_000
@@ -89,7 +90,7 @@ def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: st
 @pytest.mark.parametrize("exposure", ["scores", "outputs"])
 def test_layer_norm_for_rms_norm_is_told_beside_odd_activations(exposure: str) -> None:
     """Both leave positions uncorrelated with equal lengths, up to order 1/n: few draws cannot distinguish them."""
-    layers = [REGIMES["normalised inputs"].layer]
+    layers = [REGIMES["normalised inputs"]]
     subject = right(change=lambda _: {"norm": "layer"})
     first_two = words(fitted(samples(subject, exposure, layers), root())[0])[:2]
     assert "the draws fit a layer with norm='layer'" in first_two
@@ -165,9 +166,9 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
     ],
 )
 def test_what_a_regime_was_read_as_is_said(regime: str, said: str) -> None:
-    chosen = REGIMES[regime]
-    first, *_ = words(fitted(samples(FAULTS[chosen.fault].subject, "grams", [chosen.layer]), root())[0])
-    assert said in first or first == FAULTS[chosen.fault].what
+    fault = FAULTS[FAULT_OF[regime]]
+    first, *_ = words(fitted(samples(fault.subject, "grams", [REGIMES[regime]]), root())[0])
+    assert said in first or first == fault.what
 
 
 def test_what_does_not_show_has_no_cause() -> None:
@@ -237,7 +238,7 @@ def of_law(weights: str | Mapping[str, Any], layer: AttentionLayer | None = None
 
 def test_scores_of_one_matrix_have_a_scale_of_their_own() -> None:
     """Divided by √n with W_Q = W_K: no layer declares that, as it has no limit. Keys are as declared."""
-    layer = REGIMES["tied queries and keys"].layer
+    layer = REGIMES["tied queries and keys"]
 
     def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
         return np.asarray(layer.width**0.5 * dot_products(layer, made, rng))
