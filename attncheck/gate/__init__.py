@@ -22,9 +22,9 @@ from attncheck.records.text import replay_command
 class Judgement:
     """Whether a run passes, and why not.
 
-    ``findings`` are reasons not to pass, in the order of their parts; ``notes`` do not affect the
-    verdict; ``wrong`` holds (label, text) pairs of a violated run, "cause" first; ``first`` tells whether only a
-    baseline is missing for a pass.
+    ``findings`` are reasons not to pass, in the order of their parts; ``notes`` do not affect the verdict; ``wrong``
+    holds (label, text) pairs of a violated run, "cause" first; ``first`` tells whether only a baseline is missing for a
+    pass.
     """
 
     run: RunRecord

@@ -1,7 +1,7 @@
 """pytest plugin: options, cases as test items, results from any number of workers, the summary.
 
-Tests marked with `examines` become one item per case. Items send results with their reports, so that a
-crashed worker loses one item only. The rest of attncheck is imported lazily, since pytest always imports this module.
+Tests marked with `examines` become one item per case. Items send results with their reports, so that a crashed worker
+loses one item only. The rest of attncheck is imported lazily, since pytest always imports this module.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks, and draw a random seed if one is requested."""
+    """Register the mark, and draw a random seed if one is requested."""
     config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examine a property on many layers")
     if _is_worker(config):
         # Set by pytest-xdist on workers only.
@@ -107,12 +107,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         items = _collectable(lambda: _run_of(config).items(name, strategy))
         rows = [pytest.param(item.case, id=f"{item.id} {item.case.describe()}".strip()) for item in items]
         metafunc.parametrize("case" if "case" in metafunc.fixturenames else "layer", rows)
-
-
-@pytest.fixture
-def run_seed(request: pytest.FixtureRequest) -> int:
-    """Return the run seed, the key of random streams."""
-    return _run_of(request.config).seed
 
 
 @pytest.fixture
@@ -235,7 +229,7 @@ def _run_of(config: pytest.Config) -> Run:
         given = {name: _option(config, name) for name in _DEFAULTS}
         if given["subject"] is None:
             given["subject"] = os.environ.get("ATTNCHECK_SUBJECT") or None
-        given |= {name: Path(given[name]) for name in ("record",) if given[name] is not None}
+        given["record"] = None if given["record"] is None else Path(given["record"])
         given |= {name: [each for each in (given[name] or "").split(",") if each] for name in ("only", "checks")}
         config.stash[_RUN] = Run.of(RunOptions(**given))
     return config.stash[_RUN]
