@@ -118,7 +118,6 @@ UNUSABLE = {
     ("widths", "builtins:object", "--expect", "maximal"): "expect='maximal': is not a prediction",
     ("init", ""): "folder='': names no folder; pass a folder, or . for the current one",
     ("init", "--framework", "tensor"): "attncheck init --help",
-    ("report", "none.jsonl", "--paper", "nowhere"): "contains no figure",
 }
 
 
