@@ -12,7 +12,7 @@ author = "the attncheck developers"
 copyright = f"{author}, MIT licence"
 version = release = attncheck.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "gallery", "measured"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "measured"]
 html_theme = "furo"
 html_title = f"attncheck {release}"
 html_copy_source = False

@@ -66,7 +66,7 @@ class Evidence:
     """Assertions about random draws that share one budget of false alarms.
 
     The k-th assertion gets alpha/(k(k + 1)), so that any number of them keeps the budget. If a callable makes
-    the draws, a suspicious look is repeated on fresh draws, as in `attncheck.evidence.looks`. Arrays are tested once.
+    the draws, a suspicious look is repeated on fresh draws. Arrays are tested once.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> ReducedExpo
     ----------
     simulator : Fault or callable (layer, size, rng) -> mapping
     fields : iterable of str
-        Names in `attncheck.checks.returned.FIELDS`, e.g. a value of `EXPOSURES`.
+        Names of returned arrays, e.g. a value of `EXPOSURES`.
 
     Examples
     --------

@@ -56,7 +56,7 @@ def widths(
     widths : sequence of int
         At least three.
     expect : str or mapping, optional
-        "standard" (the default), "mup", or a table; see `attncheck.scaling.predictions.expectation`. Layers of
+        "standard" (the default), "mup", or a table of predictions by name, pattern or kind of tap. Layers of
         attncheck are by default compared with their exact law at each width, stacks and programs with their limit.
     optimizer : callable, optional
         ``optimizer(module)`` returns an optimiser; for flax, ``optimizer(parameters)`` an optax transformation.

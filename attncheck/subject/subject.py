@@ -46,10 +46,10 @@ class Subject:
         The only layers that the simulator draws, such as those of a module of fixed width and heads. From the
         callable's attribute `layers`; empty if it draws any layer.
     weights : WeightLaws
-        Laws of the weights. From the callable's attribute `weights`: a name in
-        `attncheck.simulators.weights.WEIGHT_LAWS`, or a mapping from "query", "key", "value", "output" and (if the
-        simulator draws inputs) "inputs" to names. Unless all laws are "gaussian", the simulator is compared with draws
-        of explicit matrices.
+        Laws of the weights. From the callable's attribute `weights`: "gaussian", "uniform", "rademacher", "truncated
+        normal", "student5", or a mapping from "query", "key", "value", "output" and (if the simulator draws inputs)
+        "inputs" to these names. Unless all laws are "gaussian", the simulator is compared with draws of explicit
+        matrices.
     fields : sequence of str
         Arrays that the simulator may return. Files with samples may contain further arrays.
     programs : callable or None

@@ -129,7 +129,7 @@ class LimitLaw(MixtureLaw):
         Raises
         ------
         InputError
-            If the matrix exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
+            If the matrix takes more than 512 MiB.
         """
         s = self.layer.seq_len
         check_memory("seq_len", s, "a covariance of all scores", s**4, "multiply entries of `kernel` as you need them")

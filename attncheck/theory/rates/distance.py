@@ -62,8 +62,8 @@ def distance(
     Raises
     ------
     InputError
-        If an argument is invalid, the layer ties queries to keys, or one draw exceeds
-        `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, the layer ties queries to keys, or one draw takes more
+        than 512 MiB.
 
     Examples
     --------

@@ -61,7 +61,7 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     ------
     InputError
         If an argument is invalid, or the layer ties queries to keys or has rotary positions. Methods raise it if
-        one draw of the inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
+        one draw of the inputs takes more than 512 MiB.
 
     Examples
     --------

@@ -30,7 +30,7 @@ _BLOCK = 2**20
 class StackLaw(MixtureLaw):
     """Conjectured law of a stack's output (z^1, …, z^s) at infinite width.
 
-    Given the scores of all layers the output is N(0, C), with the random C of `attncheck.theory.stacks.recursion`. One
+    Given the scores of all layers the output is N(0, C), with a random C that is computed layer by layer. One
     position is a scale mixture of normals, F(t) = E Φ(t/√v), v = C_ii, averaged over `draws`. For one layer this is
     `LimitLaw`; for more layers it is unproved. Every ``…_error`` is four standard errors.
 
