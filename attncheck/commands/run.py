@@ -31,7 +31,7 @@ def run(
     Parameters
     ----------
     profile
-        Sample sizes: smoke takes half a minute, default some minutes, thorough as many draws as --draws.
+        Sample sizes: smoke takes half a minute, default one to two minutes, thorough as many draws as --draws.
     subject
         Simulator to test, MODULE:CALLABLE; default: ATTNCHECK_SUBJECT, else the built-in literal simulator.
     seed
