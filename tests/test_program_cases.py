@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import InputError, Program
-from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.residuals import conditioned_sides, given_inputs, given_one_side
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.checks.statements import STATEMENTS
@@ -36,7 +34,6 @@ from attncheck.strategies import programs
 from attncheck.subject import Subject
 from attncheck.theory.limits.programs import limit_of_program
 
-FloatArray = NDArray[np.float64]
 Arrays = dict[str, Any]
 OWN = "attncheck.subject:direct"
 
@@ -311,14 +308,6 @@ def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     assert all(row.name in page for row in STATEMENTS)
 
 
-def test_every_program_check_has_null_departure_and_hint() -> None:
-    for check in PROGRAM_CHECKS:
-        assert check.null
-        assert check.hint
-        assert check.alternative.text
-        assert check.reads.endswith(":")
-
-
 def test_deep_programs_cost_no_more_than_their_lines() -> None:
     program = Program()
     state = program.initial("s")
@@ -355,16 +344,3 @@ class TestOrder:
         power = family.power(-0.3, 400, level)
         # Five standard errors of a share.
         assert abs(seen / 1_000 - power) < 5 * (power * (1 - power) / 1_000) ** 0.5 + 0.005
-
-    @pytest.mark.parametrize(
-        ("logs", "widths", "said"),
-        [
-            (np.zeros((5, 2)), [1, 4, 16], "must be (draws, 3)"),
-            (np.zeros((5, 3)), [1, 4, 8], "do not grow by the factor 4"),
-            (np.full((5, 3), np.nan), [1, 4, 16], "must be finite"),
-        ],
-    )
-    def test_bad_data(self, logs: FloatArray, widths: list[int], said: str) -> None:
-        with pytest.raises(InputError) as caught:
-            Order(-0.5).test(logs, widths)
-        assert said in str(caught.value)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
-from attncheck import InputError, Program
+from attncheck import InputError
 from attncheck.layers.program import Output, Score
 from attncheck.layers.program.coverage import CoverageKind
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
@@ -64,19 +64,11 @@ class TestEachExample:
             assert covered.of(node.name).statement is best
 
     @each_example
-    def test_toml_gives_it_back(self, name: str) -> None:
-        program = EXAMPLES[name]()
-        again = Program.from_toml(program.to_toml())
-        assert again.to_dict() == program.to_dict()
-        one, other = (ac.simulate(each.at(4), 3, seed=1) for each in (program, again))
-        np.testing.assert_array_equal(one.outputs, other.outputs)
-
-    @each_example
     def test_readings_have_one_law(self, name: str) -> None:
         """At width 3, where wrong use of a matrix shows most: level 1e-6 per functional."""
         program = EXAMPLES[name]()
-        direct = ac.simulate(program.at(3), 4_000, seed=1, method="direct", coordinates=2)
-        matrix_free = ac.simulate(program.at(3), 4_000, seed=2, method="matrix-free", coordinates=2)
+        direct = ac.simulate(program.at(3), 16_000, seed=1, method="direct", coordinates=2)
+        matrix_free = ac.simulate(program.at(3), 16_000, seed=2, method="matrix-free", coordinates=2)
         for one, other in zip(functionals(direct), functionals(matrix_free), strict=True):
             assert stats.ks_2samp(one, other).pvalue > 1e-6
 

@@ -26,7 +26,6 @@ from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
-LEVEL = 5e-4
 TIES = check_named("exactness.extremes")
 
 

@@ -14,7 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
 from attncheck.checks.draws import _distinct, _neighbours, hashes, marks
-from attncheck.checks.rotation import neighbours, pairings, rotating_pairs
+from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.normal import Association
@@ -176,13 +176,6 @@ def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
     noise, weight = rotating_pairs(Residual(residual, kept), 1)
     moved, _ = rotating_pairs(Residual(residual + means, kept), 1)
     assert moved @ weight == pytest.approx(noise @ weight, abs=1e-9)
-
-
-def test_two_neurons_come_in_turn() -> None:
-    values = np.arange(24.0).reshape(4, 1, 6)
-    assert (neighbours(values, 2)[:, 0] % 6).tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
-    for few in (1, 2):
-        np.testing.assert_array_equal(neighbours(values[:, :, :few], 2), values[:, :, :few], strict=True)
 
 
 def test_hashes_tell_rows_apart() -> None:

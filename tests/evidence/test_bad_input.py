@@ -16,8 +16,12 @@ from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.groups import EqualVariances, LargestAssociation
 from attncheck.evidence.looks import detection, per_look_power
+from attncheck.evidence.orders import Order
+from attncheck.evidence.pools import Pool
+from attncheck.evidence.summaries import Events, NormalScore, from_record
 
 LEVEL, POWER = 5e-4, 0.99
+SCORE = NormalScore(0.0, 1.0)
 BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Scale(dof=0), "dof"),
     (lambda: Scale(dof=1).test([1.0, math.nan]), "squares"),
@@ -93,6 +97,23 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Trend().test([np.nan] * 40, [40]), "values"),
     (lambda: Extremes().power(2.0, 10, 1e-3), "alternative"),
     (lambda: Extremes().power(0.1, 0, 1e-3), "size"),
+    (lambda: Order(-0.5).test(np.zeros((5, 2)), [1, 4, 16]), "logs"),
+    (lambda: Order(-0.5).test(np.zeros((5, 3)), [1, 4, 8]), "widths"),
+    (lambda: Order(-0.5).test(np.full((5, 3), np.nan), [1, 4, 16]), "logs"),
+    (lambda: Pool({}), "summaries"),
+    (lambda: Pool({"a": SCORE, "b": Events(0, 1, 0.5)}), "summaries"),
+    (lambda: Pool({"a": SCORE, "b": NormalScore(0.0, 1.0, "ratio")}), "summaries"),
+    (lambda: Pool({"a": Events(0, 1, 0.5), "b": Events(0, 1, 0.5, one_sided=False)}), "summaries"),
+    (lambda: Pool({"a": SCORE}).merge(Pool({"a": NormalScore(1.0, 1.0)})), "summaries"),
+    (lambda: NormalScore(math.nan, 1.0), "z"),
+    (lambda: NormalScore(0.0, -1.0), "information"),
+    (lambda: NormalScore(0.0, 1.0, "ratios"), "unit"),
+    (lambda: NormalScore(0.0, 1.0, bias=-1.0), "bias"),
+    (lambda: Events(2, 1, 0.5), "events"),
+    (lambda: Events(0, 0, 0.5), "trials"),
+    (lambda: Events(0, 1, 1.5), "probability"),
+    (lambda: from_record({"z": 1.0}), "summary"),
+    (lambda: from_record({"trials": 1}), "summary"),
     (lambda: Budget(0.0), "false_alarm"),
     (lambda: Budget(1.0), "false_alarm"),
     (lambda: Budget(float("nan")), "false_alarm"),

@@ -88,10 +88,6 @@ def test_the_power_of_calls_is_a_mixture_of_chi_squares(calls: int, share: float
     assert Calls(calls).power(share, size, level) == pytest.approx(chance, rel=1e-6)
 
 
-def test_calls_that_share_nothing_are_told_apart_for_sure() -> None:
-    assert Calls(2).power(1.0, 1, 1e-3) == 1.0
-
-
 def test_repeats() -> None:
     marks = np.arange(1_000, dtype=np.uint64)
     assert Repeats().test(marks).p_value == 1.0

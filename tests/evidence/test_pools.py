@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attncheck._lib.errors import InputError
 from attncheck.evidence.exchange import Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.groups import EqualVariances, LargestAssociation
@@ -202,44 +201,6 @@ def test_a_record_holds_a_summary(name: str) -> None:
     assert summary is not None
     assert from_record(to_record(summary)) == summary
     assert len(str(to_record(summary))) < 200
-
-
-@pytest.mark.parametrize(
-    ("summaries", "field"),
-    [
-        ({}, "summaries"),
-        ({"a": NormalScore(0.0, 1.0), "b": Events(0, 1, 0.5)}, "summaries"),
-        ({"a": NormalScore(0.0, 1.0), "b": NormalScore(0.0, 1.0, "ratio")}, "summaries"),
-        ({"a": Events(0, 1, 0.5), "b": Events(0, 1, 0.5, one_sided=False)}, "summaries"),
-    ],
-)
-def test_what_is_not_alike_is_refused(summaries: dict[str, Summary], field: str) -> None:
-    with pytest.raises(InputError, match=f"{field}=.*one kind.*pool the summaries of one statistic"):
-        Pool(summaries)
-
-
-def test_two_stories_of_one_case_are_refused() -> None:
-    with pytest.raises(InputError, match="in both pools with different numbers"):
-        Pool({"a": NormalScore(0.0, 1.0)}).merge(Pool({"a": NormalScore(1.0, 1.0)}))
-
-
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
-        (lambda: NormalScore(math.nan, 1.0), "z"),
-        (lambda: NormalScore(0.0, -1.0), "information"),
-        (lambda: NormalScore(0.0, 1.0, "ratios"), "unit"),
-        (lambda: NormalScore(0.0, 1.0, bias=-1.0), "bias"),
-        (lambda: Events(2, 1, 0.5), "events"),
-        (lambda: Events(0, 0, 0.5), "trials"),
-        (lambda: Events(0, 1, 1.5), "probability"),
-        (lambda: from_record({"z": 1.0}), "summary"),
-        (lambda: from_record({"trials": 1}), "summary"),
-    ],
-)
-def test_bad_numbers_are_refused(make: Callable[[], Summary], field: str) -> None:
-    with pytest.raises(InputError, match=f"{field}="):
-        make()
 
 
 def test_samples_without_information_say_nothing() -> None:

@@ -17,7 +17,7 @@ import attncheck as ac
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.frameworks import effective
-from attncheck.frameworks.binding import Binding, NoAttentionCall, bind
+from attncheck.frameworks.binding import Binding, bind
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import Trace
@@ -345,15 +345,6 @@ def test_what_is_no_binding_is_refused() -> None:
     plain = Plain()
     assert isinstance(plain, Binding)
     assert bind(plain, 8) is plain
-
-
-def test_an_binding_lets_attention_say_that_it_is_not_there() -> None:
-    class Absent(Plain):
-        def run(self, state: Any, x: Array, trace: Trace, path: str = "") -> Array:
-            raise NoAttentionCall
-
-    with pytest.raises(NoAttentionCall):
-        Absent().outputs({}, np.zeros((1, 1, 64)), Trace(), "")
 
 
 MODULE = """

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck.frameworks.equinox import Equinox
 from attncheck.frameworks.flax import NNX, Linen
 from attncheck.frameworks.jax_trace import watching
 from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace
 
 from .reading import assert_replaced, cores_of
 
-eqx: Any = pytest.importorskip("equinox")
 nn: Any = pytest.importorskip("flax.linen")
 nnx: Any = pytest.importorskip("flax.nnx")
 jax: Any = pytest.importorskip("jax")
@@ -185,44 +183,6 @@ def test_groups_of_jax(length: int, causal: bool) -> None:
     # Rows are those of two heads of a group.
     for found, own in ((core.query, q), (core.key, k[::2]), (core.value, v[::2]), (core.weights, weights)):
         np.testing.assert_allclose(found, own.reshape(found.shape), atol=1e-5)
-    assert_replaced(binding, state, x)
-
-
-@pytest.mark.parametrize("length", [1, LENGTH])
-def test_flax(length: int) -> None:
-    x = inputs(length)
-    linen = Linen(lambda: nn.MultiHeadDotProductAttention(HEADS), WIDTH)
-    state = linen.init(0)
-    module = NNX(lambda rngs: nnx.MultiHeadAttention(HEADS, WIDTH, rngs=rngs), WIDTH)
-    other = module.init(0)
-    names = ("query", "key", "value")
-    params = {n: {"kernel": getattr(other, n).kernel[...], "bias": getattr(other, n).bias[...]} for n in names}
-    binding: Any
-    for binding, made, own in ((linen, state, state["params"]), (module, other, params)):
-        _, (core,) = cores_of(binding, made, x)
-        q, *rest = expected(own, x, SIZE**-0.5)
-        # linen scales the queries, nnx the scores.
-        q = q * SIZE**-0.5 if binding is linen else q
-        found = core.query, core.key, core.value, core.weights
-        for one, right in zip(found, (q, *rest), strict=True):
-            np.testing.assert_allclose(one, right, atol=1e-5)
-        assert_replaced(binding, made, x)
-
-
-@pytest.mark.parametrize("length", [1, LENGTH])
-def test_equinox(length: int) -> None:
-    binding = Equinox(lambda key: eqx.nn.MultiheadAttention(HEADS, WIDTH, key=key), WIDTH)
-    state, x = binding.init(0), inputs(length)
-    _, (core,) = cores_of(binding, state, x)
-    for found, part, scale in (
-        (core.query, state.query_proj, SIZE**-0.5),
-        (core.key, state.key_proj, 1),
-        (core.value, state.value_proj, 1),
-    ):
-        own = (x @ np.asarray(part.weight).T * scale).reshape(BATCH, length, HEADS, SIZE).swapaxes(1, 2)
-        np.testing.assert_allclose(found, own.reshape(found.shape), atol=1e-5)
-    weights = np.exp(core.query @ core.key.swapaxes(1, 2))
-    np.testing.assert_allclose(core.weights, weights / weights.sum(-1, keepdims=True), atol=1e-5)
     assert_replaced(binding, state, x)
 
 

@@ -21,16 +21,16 @@ pytestmark = pytest.mark.usefixtures("verdicts_only")
 FloatArray = NDArray[np.float64]
 
 LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, activation="identity", query_std=1.5)
-NORMS = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
+NORMS = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm, "none": torch.nn.Identity}
 
 
-def attention_behind(norm: str, eps: float = 1e-5) -> Any:
-    """Return a simulator that normalises its inputs by torch's module."""
+def attention_behind(norm: str, eps: float = 1e-5, axis: int = -1) -> Any:
+    """Return a simulator that normalises its inputs by torch's module, along an axis."""
 
     def subject(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
         n, heads = layer.width, layer.num_heads
-        module = NORMS[norm](n, elementwise_affine=False, eps=eps, dtype=torch.float64)
-        x = module(torch.tensor(inputs))[:, None]
+        module = NORMS[norm](inputs.shape[axis], elementwise_affine=False, eps=eps, dtype=torch.float64)
+        x = module(torch.tensor(inputs).swapaxes(axis, -1)).swapaxes(axis, -1)[:, None]
         shapes = {"query_std": n, "key_std": n, "value_std": n, "output_std": 2}
         q, k, v, o = (
             torch.tensor(getattr(layer, name) * n**-0.5 * rng.standard_normal((len(inputs), heads, n, size)))
@@ -47,7 +47,8 @@ def test_norms_of_torch_are_the_declared_ones(norm: Any) -> None:
     layer = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, activation="relu", norm=norm)
     assert ac.check(attention_behind(norm), layer, profile="smoke", seed=0).verdict == "consistent"
     other = "rms" if norm == "layer" else "layer"
-    assert ac.check(attention_behind(other), layer, profile="smoke", seed=0).verdict == "violated"
+    for wrong in (attention_behind(other), attention_behind("none"), attention_behind(norm, axis=1)):
+        assert ac.check(wrong, layer, profile="smoke", seed=0).verdict == "violated"
 
 
 def test_an_epsilon_that_is_too_large_shows() -> None:

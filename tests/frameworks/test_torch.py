@@ -77,16 +77,6 @@ def test_options_that_people_forget(given: dict[str, Any], said: str) -> None:
     assert found.forward.known
 
 
-def test_an_output_matrix_that_is_not_drawn() -> None:
-    kept = multi_head()()
-
-    def make() -> Any:
-        kept._reset_parameters()  # draws the packed matrices, and no W_O
-        return kept
-
-    assert inspected(make).blamed == ("W_O is the same in every draw: this initialiser does not draw it",)
-
-
 def test_packed_values_of_zero_are_not_drawn() -> None:
     def make() -> Any:
         module = multi_head()()
@@ -269,10 +259,9 @@ def test_shapes_by_hand(heads: int, width: int) -> None:
 class Heads(nn.Module):
     """Hand-written attention with matrices (heads, width, head_dim); `fan` is the axis that sets the scale."""
 
-    def __init__(self, fan: int = 1, empty: bool = False) -> None:
+    def __init__(self, fan: int = 1) -> None:
         super().__init__()
-        parts = torch.randn(3, 4, 64, 16) / (4, 64, 16)[fan] ** 0.5
-        self.parts = nn.ParameterList(list(torch.zeros_like(parts) if empty else parts))
+        self.parts = nn.ParameterList(list(torch.randn(3, 4, 64, 16) / (4, 64, 16)[fan] ** 0.5))
         self.last = nn.Parameter(torch.randn(4, 16, 64) / 8)
 
     def forward(self, x: Any) -> Any:
@@ -286,12 +275,6 @@ def test_by_hand_with_heads_on_an_axis_of_their_own() -> None:
     assert wrong.weights["query"].known == ("1/head_dim (fan over the axis of a head)",)
     with pytest.raises(AssertionError, match=r"W_Q: std·√fan-in is [12]\.[09]"):
         wrong.require(query_std=1.0)
-
-
-def test_zeros_are_not_drawn() -> None:
-    found = inspected(lambda: Heads(empty=True))
-    assert "every entry of W_K is 0: this initialiser does not draw it" in told(found)
-    assert "every entry of W_Q is 0" in str(found).splitlines()[0]
 
 
 def test_a_mask_that_ends() -> None:

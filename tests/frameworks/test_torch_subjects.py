@@ -67,25 +67,6 @@ def test_modules_run_at_once_as_they_do_one_by_one(make: Make, weights: str, at_
     reading.assert_at_once(ac.inspect(make, width=16, draws=2).subject(weights=weights), at_once)
 
 
-def test_biases_that_are_zero_are_none_and_others_are_declared() -> None:
-    found = ac.inspect(multi_head(16, 2), width=16, draws=2)
-    assert found.subject(weights="own").weights == dict.fromkeys(("query", "key", "value", "output"), "uniform")
-
-    def biased() -> nn.Module:
-        layer: nn.Module = multi_head(16, 2)()
-        nn.init.normal_(layer.in_proj_bias)
-        return layer
-
-    found = ac.inspect(biased, width=16, draws=2)
-    assert ("theory", "of the layer without its biases") in found.predicted
-    weights = found.subject(weights="own").weights
-    assert isinstance(weights, dict)
-    declared = {name: law for name, law in weights.items() if "bias" in name}
-    assert declared == {
-        f"{role}_bias": ("gaussian", pytest.approx(4.0, rel=0.03)) for role in ("query", "key", "value")
-    }
-
-
 # Over widths --------------------------------------------------------------------------------------
 
 
@@ -109,21 +90,6 @@ def test_a_width_that_cannot_be_made() -> None:
 
 
 # transformers -------------------------------------------------------------------------------------
-
-
-def test_two_implementations_of_one_module() -> None:
-    transformers = pytest.importorskip("transformers")
-
-    def make() -> Any:
-        config = transformers.GPT2Config(n_embd=64, n_head=4, n_layer=1, vocab_size=8)
-        return transformers.GPT2Model(config).h[0].attn
-
-    found = inspected(make)
-    said = "two paths of this module differ in mask: eval, sdpa: causal; eval, eager and train, eager: no mask"
-    assert said in told(found)
-    assert found.blamed == ()  # configured for the other
-    assert found.weights["query"].known == ("0.02² (whatever the width)",)
-    assert {m.law for m in found.weights.values()} == {"normal"}
 
 
 def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:

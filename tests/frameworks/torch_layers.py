@@ -49,8 +49,3 @@ def inspected(make: Any, call: Any = None, **options: Any) -> Inspection:
 
 def told(found: Inspection) -> list[str]:
     return [str(note) for note in found.notes]
-
-
-def asked(found: Inspection) -> list[str]:
-    """Return the notes on what may be meant."""
-    return [str(note) for note in found.notes if note.convention]

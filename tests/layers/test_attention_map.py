@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,30 +11,19 @@ from attncheck import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
-
-
-def weights_of_row(name: str, row: list[float], seq_len: int) -> list[float]:
-    if name == "softmax":
-        total = sum(math.exp(p) for p in row)
-        return [math.exp(p) / total for p in row]
-    if name == "relu":
-        return [max(p, 0.0) / seq_len for p in row]
-    if name == "sigmoid":
-        return [1.0 / (1.0 + math.exp(-p + math.log(seq_len))) for p in row]
-    return row
+from tests.simulators.conftest import weights_of_row
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", ATTENTION_MAPS)
-@pytest.mark.parametrize("seq_len", [1, 2, 5])
+@pytest.mark.parametrize("seq_len", [1, 2, 5, 8, 9, 40])
 def test_weights_are_the_definition(name: Any, mask: Any, seq_len: int) -> None:
     layer = AttentionLayer(width=8, seq_len=seq_len, attention_map=name, mask=mask)
     scores = np.random.default_rng(0).standard_normal((3, 2, seq_len, seq_len))
     weights = attention_weights(layer, scores)
     for index in np.ndindex(3, 2, seq_len):
-        last = index[-1] + 1 if mask == "causal" else seq_len
-        expected = weights_of_row(name, scores[index][:last].tolist(), seq_len)
-        np.testing.assert_allclose(weights[index], expected + [0.0] * (seq_len - last), rtol=1e-13)
+        expected = weights_of_row(layer, scores[index].tolist(), index[-1])
+        np.testing.assert_allclose(weights[index], expected, rtol=1e-13)
     row = layer.map.weights(scores[..., 0, :], visible(layer)[0])
     np.testing.assert_array_equal(row, weights[..., 0, :])
 

@@ -96,6 +96,10 @@ LAYERS: dict[str, AttentionLayer] = {
 }
 
 
+# Whose weights have a declared derivative.
+SLOPED = ("softcap", "sink", "sink, cap, window", "capped linear", "causal window")
+
+
 def written_out(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
     """Return outputs of one neuron, (size, s), with all matrices."""
     n, s, nu = layer.width, layer.seq_len, layer.head_dim or layer.width
@@ -211,9 +215,9 @@ def test_laws_at_finite_width_are_those_of_draws(name: str, rng: np.random.Gener
     assert (np.abs(shares - law.cdf(points, position)) <= law.cdf_error(points, position) + 3.0 * _DRAWS**-0.5).all()
 
 
-@pytest.mark.parametrize("name", ["softcap", "sink", "sink, cap, window", "capped linear", "causal window"])
+@pytest.mark.parametrize("name", [*SLOPED, "softmax", "linear", "relu", "sigmoid"])
 def test_slopes_are_derivatives_of_weights(name: str, rng: np.random.Generator) -> None:
-    layer = LAYERS[name]
+    layer = LAYERS[name] if name in SLOPED else AttentionLayer(width=4, mask="causal", attention_map=name)
     s = layer.seq_len
     scores, values = rng.standard_normal((s, s)), rng.standard_normal(s)
     slopes, step = weight_slopes(layer, scores, values), 1e-6
@@ -373,12 +377,30 @@ def test_files_of_layers_with_a_mask_of_ones_own_need_trust(tmp_path: Path) -> N
         ({"attention_map": lambda p, seen: p - p.mean()}, "depend on other rows"),
         ({"attention_map": lambda p, seen: p - p.mean(axis=-1, keepdims=True)}, "not visible"),
         ({"attention_map": "no.such.module:f"}, "cannot be imported"),
+        ({"norm": "batch"}, "norm="),
+        ({"norm": True}, "norm="),
+        ({"norm": "layer", "width": 1}, "norm="),
+        ({"rotary_base": 1.0, "head_dim": 4}, "rotary_base="),
+        ({"rotary_base": np.nan, "head_dim": 4}, "rotary_base="),
+        ({"rotary_base": 10.0, "head_dim": 3}, "rotary_base="),
+        ({"rotary_base": 10.0}, "rotary_base="),
+        ({"rotary_base": 10.0, "head_dim": 4, "tied_query_key": True, "score_scaling": "1/n"}, "rotary_base="),
+        ({"position_std": -1.0}, "position_std="),
+        ({"position_std": 1e-9}, "position_std="),
+        ({"position_std": np.nan}, "position_std="),
+        ({"position_reach": 2.0}, "position_reach="),
+        ({"position_std": 1.0, "position_reach": 0.0}, "position_reach="),
+        ({"position_std": 1.0, "position_reach": 3.0, "input_correlation": 1.0}, "position_reach="),
+        ({"tied_query_key": 1}, "tied_query_key="),
+        ({"tied_query_key": True}, "tied_query_key="),
+        ({"tied_query_key": True, "score_scaling": "1/n", "key_std": 2.0}, "key_std="),
+        ({"tied_query_key": True, "score_scaling": "1/n", "num_kv_heads": 1}, "num_kv_heads="),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_impossible_parts_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        ac.simulate(AttentionLayer(width=8, **fields), 1)
+        ac.simulate(AttentionLayer(**{"width": 8, **fields}), 1)
 
 
 def test_no_tangent_kernel_is_invented() -> None:

@@ -11,8 +11,6 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck._lib.errors import InputError
-from attncheck._lib.streams import digest
-from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.check import Setting
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
@@ -20,52 +18,13 @@ from attncheck.checks.returned import FIELDS
 from attncheck.diagnosis.causes import common
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
-from attncheck.layers.stack import AttentionStack
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
-from attncheck.looks.profiles import PROFILES
-from attncheck.looks.result import violated
 from attncheck.records.tallies import Space
 from attncheck.simulators.collapsed import attend, draw_hidden, draw_inputs, output_covariance
-from attncheck.subject import Subject
-from attncheck.theory.rates.drivers import Fluctuations
+
+from .conftest import rejected
 
 PLACED = ac.AttentionLayer(width=64, seq_len=5, position_std=1.5, position_reach=1.2, activation="identity")
 TIED = ac.AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
-
-
-def rejected(subject: Any, layer: ac.AttentionLayer, name: str) -> bool:
-    """Return whether a smoke run violates a property; layers are not shrunk."""
-    return bool(violated(run_item(Item(name, layer), Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
-
-
-@pytest.mark.parametrize("layer", [PLACED, TIED], ids=["positions", "tied"])
-def test_descriptions_come_back(layer: ac.AttentionLayer) -> None:
-    assert ac.AttentionLayer.from_dict(layer.to_dict()) == layer
-    assert ac.AttentionLayer.from_toml(layer.to_toml()) == layer
-    assert digest(layer.to_dict()) != digest(ac.AttentionLayer(width=64, seq_len=layer.seq_len).to_dict())
-    assert "position_std=1.5" in PLACED.describe()
-    assert "tied_query_key=True" in TIED.describe()
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"position_std": -1.0}, "position_std="),
-        ({"position_std": 1e-9}, "position_std="),
-        ({"position_std": np.nan}, "position_std="),
-        ({"position_reach": 2.0}, "position_reach="),
-        ({"position_std": 1.0, "position_reach": 0.0}, "position_reach="),
-        ({"position_std": 1.0, "position_reach": 3.0, "input_correlation": 1.0}, "position_reach="),
-        ({"tied_query_key": 1}, "tied_query_key="),
-        ({"tied_query_key": True}, "tied_query_key="),
-        ({"tied_query_key": True, "score_scaling": "1/n", "key_std": 2.0}, "key_std="),
-        ({"tied_query_key": True, "score_scaling": "1/n", "num_kv_heads": 1}, "num_kv_heads="),
-    ],
-)
-def test_impossible_ones_are_refused(fields: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        ac.AttentionLayer(width=4, **fields)
 
 
 def test_positions_have_the_declared_covariance() -> None:
@@ -136,11 +95,6 @@ def test_checks_find_right_simulators_right_and_others_wrong(layer: ac.Attention
     assert rejected("attncheck.faults:value_std_10", layer, "conditional")
 
 
-_DRAWS = 60_000
-# Two-sided 1e-6 for each comparison.
-_QUANTILE = 4.9
-
-
 def test_the_gap_of_a_score_with_positions_falls_as_one_over_n() -> None:
     """`rates.outputs` of the properties tests outputs."""
     layer = ac.AttentionLayer(width=64, position_std=1.5)
@@ -152,54 +106,10 @@ def test_the_gap_of_a_score_with_positions_falls_as_one_over_n() -> None:
     assert found.leading < 0.7 * without.leading
 
 
-def test_gram_matrices_with_positions_have_the_computed_moments() -> None:
-    layer = ac.AttentionLayer(width=6, seq_len=3, activation="relu", position_std=1.5, input_correlation=0.5)
-    fluctuations = Fluctuations(layer, (0, 1, 2), shared=True, groups=2)
-    rng = np.random.default_rng(0)
-    gram = fluctuations.draw(_DRAWS, rng).gram
-    error = gram.std(axis=0) / _DRAWS**0.5
-    assert np.all(np.abs(gram.mean(axis=0) - fluctuations.mean.gram[0]) < _QUANTILE * error)
-    directions = fluctuations.gram_directions(rng)
-    second = np.einsum("kij,kab->ijab", directions, directions)
-    products = np.einsum("bij,bkl->bijkl", gram, gram)
-    error = products.std(axis=0) / _DRAWS**0.5
-    # 4,096 Sobol points leave a percent.
-    off = np.abs(products.mean(axis=0) - second)
-    assert np.all(off < _QUANTILE * error + 0.01 * np.abs(second))
-    # With a length of their own, like h, moments would be larger.
-    shared = Fluctuations(
-        layer.replace(position_std=0.0, input_std=layer.inputs.hidden_std), (0, 1, 2), shared=True, groups=2
-    )
-    wrong = np.einsum("kij,kab->ijab", *2 * [shared.gram_directions(rng)])
-    assert np.any(np.abs(products.mean(axis=0) - wrong) > 5 * _QUANTILE * error)
-
-
 @pytest.mark.parametrize("call", [ac.finite_width_law, ac.distance, ac.rate])
 def test_rates_of_tied_layers_are_refused(call: Callable[[ac.AttentionLayer], Any]) -> None:
     with pytest.raises(InputError, match="tied_query_key=True"):
         call(TIED)
-
-
-def test_stacks_of_layers_with_positions_have_the_covariance_of_the_recursion() -> None:
-    layer = ac.AttentionLayer(width=256, seq_len=3, position_std=1.5, num_heads=1)
-    stack = AttentionStack(layer=layer, depth=2, residual=True)
-    draws, limiting = (ac.simulate(stack, 4_000, seed=2, method=each) for each in ("collapsed", "limit"))
-    for k in range(2):
-        spread = np.hypot(draws.grams[:, k].std(axis=0), limiting.grams[:, k].std(axis=0)) / 4_000**0.5
-        off = np.abs(draws.grams[:, k].mean(axis=0) - limiting.grams[:, k].mean(axis=0))
-        assert np.all(off < 5 * spread + 4 / 256 * limiting.grams[:, k].mean(axis=0))
-    first = draws.streams[:, 0, :, 0]
-    assert np.allclose(np.cov(first.T), input_covariance(layer.inputs), atol=0.4)
-
-
-def test_stacks_of_tied_layers_approach_the_kernels_that_they_make() -> None:
-    stack = AttentionStack(layer=TIED.replace(width=6), depth=2)
-    ours, theirs = (ac.simulate(stack, 20_000, seed=1, method=each) for each in ("collapsed", "matrix-free"))
-    for name in ("grams", "scores", "outputs"):
-        one, other = getattr(ours, name), getattr(theirs, name)
-        for power in (1, 2):
-            spread = np.hypot((one**power).std(axis=0), (other**power).std(axis=0)) / 20_000**0.5
-            assert np.all(np.abs((one**power).mean(axis=0) - (other**power).mean(axis=0)) < 6 * spread)
 
 
 def test_a_report_counts_layers_without_the_fields_with_those_that_have_them() -> None:

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 import attncheck as ac
 from attncheck import AttentionLayer, InputError, Program
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.imports import path_of
 from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import clip, declared, monomial, relu
 from attncheck.layers.program import LinearCombination
@@ -107,11 +106,6 @@ class TestFunctionsWithoutNames:
         assert fields["lines"][1]["nonlin"] == {"local": "<lambda>"}
         with pytest.raises(InputError, match="was a local function, which cannot be imported"):
             Program.from_dict(fields)
-
-    def test_paths(self) -> None:
-        assert path_of(gate) == f"{__name__}:gate"
-        assert path_of(np.tanh) == "numpy:tanh"
-        assert path_of(lambda x: x) == ""
 
 
 def lines(*rows: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -12,19 +12,14 @@ import pytest
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import InputError
-from attncheck._lib.streams import digest
-from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import Sample
 from attncheck.faults.literal import LiteralSimulator, Projections
 from attncheck.layers.parts.rotary import pair_alignment, score_alignment, turned, turned_by
 from attncheck.layers.stack import AttentionStack
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
-from attncheck.looks.profiles import PROFILES
-from attncheck.looks.result import violated
-from attncheck.subject import Subject
+
+from .conftest import rejected
 
 # Correlated inputs: otherwise rotation hardly shows in wide layers.
 TURNED = ac.AttentionLayer(
@@ -42,30 +37,6 @@ LINEAR = ac.AttentionLayer(
     width=8, seq_len=4, num_heads=2, head_dim=8, rotary_base=100.0, activation="relu", attention_map="linear"
 )
 PLAIN = TURNED.replace(rotary_base=None)
-
-
-def test_the_description_comes_back_and_old_keys_stay() -> None:
-    assert ac.AttentionLayer.from_dict(TURNED.to_dict()) == TURNED
-    assert ac.AttentionLayer.from_toml(TURNED.to_toml()) == TURNED
-    assert "rotary_base=10.0" in TURNED.describe()
-    assert ac.AttentionLayer(width=8).key == digest({"width": 8})
-    assert TURNED.key != PLAIN.key
-    assert TURNED.key != TURNED.replace(rotary_base=11.0).key
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"rotary_base": 1.0}, "rotary_base="),
-        ({"rotary_base": np.nan}, "rotary_base="),
-        ({"rotary_base": 10.0, "head_dim": 3}, "rotary_base="),
-        ({"rotary_base": 10.0, "head_dim": None}, "rotary_base="),
-        ({"rotary_base": 10.0, "tied_query_key": True, "score_scaling": "1/n"}, "rotary_base="),
-    ],
-)
-def test_what_cannot_be_turned_is_refused(fields: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        ac.AttentionLayer(**{"width": 8, "head_dim": 4, **fields})
 
 
 def test_stacks_and_laws_at_a_width_are_refused() -> None:
@@ -238,8 +209,7 @@ def rejects(name: str, score: Score, layer: ac.AttentionLayer, *fields: str) -> 
         drawn = literal(case, size, rng)
         return {name: drawn[name] for name in fields or drawn}
 
-    item = Item(name, layer)
-    return bool(violated(run_item(item, Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
+    return rejected(subject, layer, name)
 
 
 @pytest.mark.sampled

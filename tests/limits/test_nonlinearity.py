@@ -66,16 +66,6 @@ def test_dual_is_the_integral(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1
     assert float(error) <= 1e-12 * max(np.sqrt(v1 * v2), abs(expected))
 
 
-@pytest.mark.parametrize("bound", [0.01, 0.1, 1.0, 4.0, 100.0])
-@pytest.mark.parametrize("std", [1.0, 0.3, 2.0])
-def test_clip_diagonal(bound: float, std: float) -> None:
-    c = bound / std
-    phi_c, upper = stats.norm.pdf(c), stats.norm.sf(c)
-    expected = std**2 * (1 - 2 * upper - 2 * c * phi_c + 2 * c**2 * upper)
-    value, _ = nl.clip(bound).dual(std**2, std**2, std**2)
-    assert float(value) == pytest.approx(expected, rel=1e-9)
-
-
 def test_clip_close_to_perfect_correlation() -> None:
     # The derivative in the correlation is P(|X| < C, |Y| < C), at correlation one 2Φ(C) - 1.
     gap = 1e-7

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import attncheck as ac
 from attncheck import AttentionLayer, InputError, Program
@@ -109,48 +106,6 @@ class TestClosedForms:
 
 
 class TestAgainstFiniteWidth:
-    @pytest.mark.parametrize("program", [recurrent(3), perceptron(3)], ids=["recurrent", "perceptron"])
-    def test_vectors_approach_the_limit(self, program: Program) -> None:
-        law = ac.limit(program)
-        (result,) = ac.simulate(program.at(4), 1).outputs.shape[1:2]
-        assert result == 1
-        width, size = 400, 400
-        drawn = ac.simulate(program.at(width), size, seed=3, coordinates=width).outputs[:, 0]
-        exact = law.sample(200_000, seed=4).outputs[:, 0, 0]
-        means = (drawn**2).mean(axis=1)  # Fact 1: an average over coordinates
-        error = means.std(ddof=1) / size**0.5
-        theirs = (exact**2).std(ddof=1) / len(exact) ** 0.5
-        # Second moments at width n are off by at most 0.3/n, as measured at small widths.
-        bias = 1.0 / width * (exact**2).mean()
-        assert abs(means.mean() - (exact**2).mean()) < QUANTILE * np.hypot(error, theirs) + bias
-
-    def test_scores_and_outputs_approach_the_limit(self) -> None:
-        program = crossed()
-        law = ac.limit(program)
-        width = 512
-        draws = ac.simulate(program.at(width), 20_000, seed=1)
-        limit = ac.simulate(program.at(width), 40_000, seed=2, method="limit")
-        for i, j in itertools.combinations_with_replacement(range(2), 2):
-            products = draws.scores[:, i] * draws.scores[:, j]
-            error = products.std(ddof=1) / len(products) ** 0.5
-            # Width n adds (1/n) Cov(x², y²) to the variances and (2/n) Var(xy) to the covariance of input
-            # coordinates x and y, times the weights' variances and the scores' factors: at most 0.4/n here.
-            assert abs(products.mean() - law.score_covariance[i, j]) < QUANTILE * error + 1.0 / width
-        assert stats.ks_2samp(draws.outputs[:, 0, 0], limit.outputs[:, 0, 0]).pvalue > 1e-6
-
-    def test_readings_of_a_program_have_one_law(self) -> None:
-        program = crossed()
-        one = ac.simulate(program.at(3), 8_000, seed=1, method="direct", coordinates=2)
-        other = ac.simulate(program.at(3), 8_000, seed=2, method="matrix-free", coordinates=2)
-        functionals: tuple[Callable[[ac.ProgramDraws], FloatArray], ...] = (
-            lambda d: d.scores[:, 0],
-            lambda d: d.scores[:, 0] * d.scores[:, 1],
-            lambda d: d.outputs[:, 0, 0] * d.outputs[:, 0, 1],
-            lambda d: d.outputs[:, 0, 0] ** 2 * d.scores[:, 1] ** 2,
-        )
-        for functional in functionals:
-            assert stats.ks_2samp(functional(one), functional(other)).pvalue > 1e-6
-
     def test_averages_are_random_in_the_limit(self) -> None:
         """Theorem 1: (1/n) Σ ψ(y_α) tends to E[ψ(Z^y) | p°], a function of the scores."""
         program = crossed()

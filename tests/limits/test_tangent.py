@@ -13,8 +13,6 @@ from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.kernel import input_kernel, psd_root
 from attncheck.methods import tangent_kernel
 from attncheck.theory.limits.draw import draw_limit
-from attncheck.theory.limits.heads import head_means
-from attncheck.theory.limits.tangent import _softmax_slopes
 
 BASE: dict[str, Any] = {
     "width": 64,
@@ -87,26 +85,6 @@ def test_linear_attention_has_closed_forms() -> None:
     kernel = np.array([[2.0, 0.5], [0.5, 1.0]])
     found = infinite_heads_tangent(kernel=kernel, score_std=1.5, value_std=0.5, attention_map="linear")
     np.testing.assert_allclose(found.matrix, 4.0 * 1.5**2 * 0.5**2 * kernel * (kernel**2).sum())
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("std", [0.3, 1.0, 3.0])
-def test_slopes_are_the_derivative_of_the_mean(causal: bool, std: float) -> None:
-    """E tr(J K J'ᵀ K), by draws and explicit derivatives."""
-    kernel = np.array([[1.0, 0.6, 0.1], [0.6, 0.8, 0.3], [0.1, 0.3, 1.2]])
-    layer = AttentionLayer(width=1, seq_len=3, num_heads=1, query_std=std, mask="causal" if causal else "none")
-    means, errors = head_means(layer, kernel, 0, (_softmax_slopes,))[0]
-    rng, size = np.random.default_rng(1), 200_000
-    root = np.linalg.cholesky(kernel)
-    scores = std * root @ rng.standard_normal((size, 3, 3)) @ root.T
-    scores = np.where(np.tri(3, dtype=bool), scores, -np.inf) if causal else scores
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    slopes = (weights[..., None] * (np.eye(3) - weights[..., None, :])) @ kernel
-    values = np.einsum("nrij,nqji->nrq", slopes, slopes)
-    quantile = stats.norm.isf(_LEVEL / 2.0)
-    assert (np.abs(values.mean(axis=0) - means) <= quantile * values.std(axis=0) / size**0.5 + errors + 1e-12).all()
 
 
 def test_errors_hold_between_scramblings() -> None:

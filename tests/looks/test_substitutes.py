@@ -87,18 +87,6 @@ def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
     assert run.items("scores", layers()) == made().items("scores", layers())
 
 
-def being(*own: AttentionLayer) -> Any:
-    simulator: Any = functools.partial(collapsed)
-    simulator.layers = list(own)
-    return simulator
-
-
-def test_a_subject_that_says_which_layers_it_is_is_examined_on_these() -> None:
-    own = (AttentionLayer(width=8, query_std=0.5), GROUPED)
-    run = made(being(*own))
-    assert [item.case for item in run.items("scores", layers())] == list(own)
-
-
 @pytest.mark.parametrize(
     ("declared", "message"),
     [

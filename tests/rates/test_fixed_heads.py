@@ -52,13 +52,3 @@ def test_distances_from_both_references_differ_by_the_gap() -> None:
 def test_without_a_head_dim_the_references_are_one() -> None:
     layer = ac.AttentionLayer(width=32)
     assert ac.distance(layer, size=64) == ac.distance(layer, size=64, reference="infinite width")
-
-
-def test_bad_arguments_are_named() -> None:
-    layer = ac.AttentionLayer(width=8, head_dim=2)
-    with pytest.raises(ac.InputError, match="reference"):
-        ac.distance(layer, reference="width")
-    with pytest.raises(ac.InputError, match="width"):
-        ac.distance(layer, reference="infinite width", width=math.inf)
-    with pytest.raises(ac.InputError, match="num_kv_heads"):
-        ac.rate(layer.replace(num_kv_heads=1), _WIDTHS)

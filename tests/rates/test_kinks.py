@@ -27,16 +27,6 @@ def test_an_atom_is_what_symmetry_makes_it(seed: int) -> None:
     assert law.sf(0.0) == pytest.approx((1 - law.atom()) / 2, abs=1e-12) == law.cdf(0.0) - law.atom()
 
 
-def test_an_atom_is_that_of_draws_and_not_the_limits() -> None:
-    layer, draws = RELU.replace(width=8), 60_000
-    law = ac.finite_width_law(layer, size=512)
-    share = float((ac.simulate(layer, draws, seed=0, method="collapsed").outputs[:, 0] == 0.0).mean())
-    # Two-sided 1e-6 for the draws.
-    noise = 4.9 * math.sqrt(share * (1 - share) / draws)
-    assert abs(law.atom() - share) < _LONGER * law.atom_error() + noise
-    assert abs(law.limit.atom() - share) > noise
-
-
 @pytest.mark.parametrize("size", [64, 1024])
 def test_atoms_are_chances_and_divergences_numbers(size: int) -> None:
     law = ac.finite_width_law(RELU, size=size)

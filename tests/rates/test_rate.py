@@ -49,6 +49,11 @@ def test_narrow_widths_that_bend_too_much_do_not_move_the_order() -> None:
     assert sum(order.low <= -2.0 <= order.high for order in orders) >= 45
 
 
+def test_distances_that_are_noise_have_no_order() -> None:
+    with pytest.raises(ac.InputError, match="not significantly above 0"):
+        fit("ks", _made("ks", -1.0, 0.0, 10.0, 0))
+
+
 def test_another_order_is_told_apart() -> None:
     for seed in range(20):
         fitted = fit("ks", _made("ks", -0.5, -2.0, 0.01, seed))
@@ -72,16 +77,6 @@ def _falls(metric: str, order: float) -> None:
     assert found.constant.value == pytest.approx(expected, rel=0.05)
     assert found.leading == pytest.approx(expected, rel=0.05)
     assert found.widths == (64, 128, 256, 512)
-
-
-def test_bad_widths_are_named() -> None:
-    layer = ac.AttentionLayer(width=8)
-    with pytest.raises(ac.InputError, match="four different"):
-        ac.rate(layer, (8, 8, 16, 32))
-    with pytest.raises(ac.InputError, match="widths=0"):
-        ac.rate(layer, (0, 8, 16, 32))
-    with pytest.raises(ac.InputError, match="not significantly above 0"):
-        fit("ks", _made("ks", -1.0, 0.0, 10.0, 0))
 
 
 @pytest.mark.parametrize(("metric", "order", "constant"), [("ks", 0.1, 0.06), ("kl", 0.25, 0.15)])

@@ -165,8 +165,9 @@ class TestReport:
         assert " too: up to " in report.summary()
 
 
-def test_every_check_has_a_hint_and_a_claim() -> None:
-    assert all(check.hint and check.claim in CLAIMS for check in EVERY_CHECK)
+def test_every_check_has_null_departure_hint_and_claim() -> None:
+    assert all(check.null and check.alternative.text and check.hint for check in EVERY_CHECK)
+    assert all(check.claim in CLAIMS and check.reads.endswith(":") for check in EVERY_CHECK)
 
 
 def test_every_claim_is_examined_by_a_property() -> None:

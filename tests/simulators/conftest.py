@@ -11,7 +11,7 @@ from scipy import stats
 from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 
-# Chance that noise fails any comparison of laws in `test_readings` and `test_interpret`, for any seeds, split over
+# Chance that noise fails any comparison of laws in `test_methods` and `test_interpret`, for any seeds, split over
 # at most 2,000 tests, mostly Kolmogorov–Smirnov. Atoms make them conservative.
 LEVEL = 1e-6
 COMPARISONS = 2_000

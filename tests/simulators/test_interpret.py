@@ -21,7 +21,7 @@ from attncheck.simulators.interpret import interpret
 from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier, Multiplier
 from attncheck.strategies import layers
 
-from .conftest import COMPARISONS, LEVEL, assert_same_law, attend_by_definition
+from .conftest import COMPARISONS, LEVEL, attend_by_definition
 
 
 class Recorder:
@@ -137,52 +137,6 @@ def product_table() -> tuple[FloatArray, FloatArray]:
 class ScaledFirst(StackedFunction):
     def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
         return vectors[:, 0] * np.tanh(scores[:, :1]) + scores[:, -1:]
-
-
-def recurrent() -> tuple[Program, list[Node]]:
-    """An RNN with one matrix, two of whose states meet in a score with tied queries."""
-    program = Program()
-    W, U, Q, K = program.weight("W", 1.3), program.weight("U"), program.weight("Q"), program.weight("K", 0.8)
-    token, state = program.initials(["u", "h"], [0.5, 0.0], [[1.0, 0.3], [0.3, 1.0]])
-    drive = program.matmul(U, token)
-    states = [state]
-    for _ in range(3):
-        inner = program.nonlin(LinearCombination((1.0, 0.5)), program.matmul(W, states[-1]), drive)
-        states.append(program.nonlin(np.tanh, inner))
-    first = program.score(program.matmul(Q, states[1]), program.matmul(K, states[3]))
-    second = program.score(program.matmul(Q, states[2]), program.matmul(K, states[3]), 0.5)
-    y = program.output(ScaledFirst(), [program.matmul(W, states[3])], [first, second])
-    again = program.matmul(Q, y)
-    return program, [states[1], states[3], first, second, y, again]
-
-
-@pytest.mark.parametrize("width", [1, 3, 16])
-def test_a_program_that_reuses_a_matrix_has_one_law(width: int) -> None:
-    program, nodes = recurrent()
-    columns: dict[str, list[FloatArray]] = {}
-    for multiplier, seed in ((DirectMultiplier, 21), (MatrixFreeMultiplier, 22)):
-        rng = np.random.default_rng(seed)
-        multiply: Multiplier = multiplier(width, rng)
-        values = interpret(program.steps(), width, 16_000, 1, nodes, multiply, rng)
-        early, late, first, second, y, again = (values.get(node) for node in nodes)
-        found = {
-            "late state": late[:, 0],
-            "states": early[:, 0] * late[:, 0],
-            "overlap": (early * late).mean(axis=1),
-            "first score": first,
-            "both scores": first * second,
-            "score and state": first * late[:, 0],
-            "output": y[:, 0],
-            "output and state": y[:, -1] * late[:, -1],
-            "output energy": np.log((y**2).sum(axis=1)),
-            "output and its image": y[:, 0] * again[:, 0],
-            "score and image": first + again[:, -1],
-            "image": again[:, -1],
-        }
-        for name, value in found.items():
-            columns.setdefault(name, []).append(value)
-    for name, (ours, theirs) in columns.items():
-        assert_same_law(ours, theirs, f"width {width}: {name}")
 
 
 @pytest.mark.parametrize("multiplier", [DirectMultiplier, MatrixFreeMultiplier])

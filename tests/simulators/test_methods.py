@@ -1,19 +1,15 @@
-"""The finite-width methods have one joint law, and the literal one implements the definition."""
+"""The finite-width methods have one joint law; `test_interpret` and `tests/layers/test_parts` have the definition."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from scipy import stats
 
 from attncheck import AttentionLayer, Draws, simulate
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.functionals import FUNCTIONALS
-from attncheck.simulators.linalg import gram_root
 
-from .conftest import COMPARISONS, LEVEL, assert_same_law, attend_by_definition
+from .conftest import COMPARISONS, assert_same_law
 
 # A different seed per method: methods share streams, and compared samples must be independent.
 SEEDS = {"direct": 1, "matrix-free": 2, "collapsed": 3}
@@ -44,6 +40,10 @@ LAYERS = (
         width=3, seq_len=4, num_heads=2, tied_query_key=True, score_scaling="1/n", query_std=1.5, key_std=1.5
     ),
     AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=3, tied_query_key=True, score_scaling="1/n"),
+    AttentionLayer(width=5, seq_len=3, num_heads=2, activation="relu", query_std=1.5, norm="rms"),
+    AttentionLayer(
+        width=4, seq_len=4, num_heads=2, head_dim=3, num_kv_heads=1, clip=1.0, position_std=0.5, norm="layer"
+    ),
 )
 
 
@@ -93,9 +93,8 @@ def test_the_comparisons_cover_all_functionals_and_are_no_more_than_their_level_
     shown = {f.name: sum(f.applies(layer, min(layer.width, 2)) for layer in LAYERS) for f in FUNCTIONALS}
     assert min(shown.values()) >= 2, shown
     of_methods = 2 * (sum(shown.values()) + len(LAYERS) * len(gram_functionals(simulate(LAYERS[0], 1))))
-    of_definition = len(FUNCTIONALS)
-    of_programs = 4 * 12 + 6 * 7 + 30
-    assert of_methods + of_definition + of_programs <= COMPARISONS
+    of_programs = 30
+    assert of_methods + of_programs <= COMPARISONS
 
 
 def test_zero_inputs_give_scores_that_are_exactly_zero() -> None:
@@ -111,53 +110,7 @@ def test_zero_inputs_give_scores_that_are_exactly_zero() -> None:
             assert draws.scores[~either].all()
 
 
-def test_root_of_a_singular_gram_matrix_keeps_zero_rows() -> None:
-    rng = np.random.default_rng(0)
-    x = np.maximum(rng.standard_normal((500, 6, 3)), 0.0)
-    gram = x @ x.swapaxes(-1, -2)
-    root = gram_root(gram)
-    np.testing.assert_allclose(root @ root.swapaxes(-1, -2), gram, atol=1e-12)
-    assert not root[(x == 0.0).all(axis=-1)].any()
-    assert (np.linalg.matrix_rank(root) == np.linalg.matrix_rank(x)).all()
-
-
 # Against the definition
-
-
-def draw_matrices(layer: AttentionLayer, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw the matrices of the definition: rows are outputs, so W_O is n × ν and the others ν × n."""
-    n, nu = layer.width, layer.width if layer.head_dim is None else layer.head_dim
-    rho = layer.input_correlation
-    drawn = {
-        f"W{i + 1}": rng.normal(0.0, layer.input_std * math.sqrt((1 - rho) / n), (n, n)) for i in range(layer.seq_len)
-    }
-    drawn["W0"] = rng.normal(0.0, layer.input_std * math.sqrt(rho / n), (n, n))
-    for k in range(layer.num_heads):
-        drawn[f"Q{k + 1}"] = rng.normal(0.0, layer.query_std / math.sqrt(n), (nu, n))
-        drawn[f"K{k + 1}"] = rng.normal(0.0, layer.key_std / math.sqrt(n), (nu, n))
-        drawn[f"V{k + 1}"] = rng.normal(0.0, layer.value_std / math.sqrt(n), (nu, n))
-        drawn[f"O{k + 1}"] = rng.normal(0.0, layer.output_std / math.sqrt(nu), (n, nu))
-    return drawn
-
-
-def draw_by_definition(layer: AttentionLayer, size: int, coordinates: int, seed: int) -> Draws:
-    rng = np.random.default_rng(seed)
-    none = np.zeros((layer.seq_len, layer.width))
-    drawn = [
-        attend_by_definition(layer, rng.standard_normal(layer.width), none, draw_matrices(layer, rng))
-        for _ in range(size)
-    ]
-    x, scores, y = (np.array(part) for part in zip(*drawn, strict=True))
-    gram = np.einsum("dic,djc->dij", x, x) / layer.width
-    return Draws(outputs=y[..., :coordinates], scores=scores, inputs=x[..., :coordinates], input_gram=gram)
-
-
-def test_direct_has_the_law_of_the_definition() -> None:
-    """`test_interpret.py` tests digits and matrices on any layer; one layer shows that the method uses these."""
-    layer = AttentionLayer(width=4, seq_len=2, num_heads=2, num_kv_heads=1, head_dim=3, mask="causal")
-    layer = layer.replace(score_scaling="1/n", query_std=2.0, output_std=1.5, input_correlation=0.8)
-    naive = draw_by_definition(layer, 5_000, 2, seed=11)
-    assert_same_joint_law(layer, simulate(layer, 30_000, 12, "direct", 2), naive, "direct and the definition")
 
 
 # Gram matrices
@@ -195,30 +148,6 @@ def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: str) -> None:
         null = np.where(values <= 1e-10 * (values[..., -1:] + 1e-300), 1.0, 0.0)
         outside = (scores @ vectors) * null[..., None, :]
         assert np.abs(outside).max() <= 1e-5 * np.abs(scores).max()
-
-
-@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed"])
-@pytest.mark.parametrize("head_dim", [None, 2])
-def test_scores_have_the_scale_of_their_gram_matrices(method: str, head_dim: int | None) -> None:
-    """With one position P/(σ_Q √(G K)) and y/(σ_O A √(V/H)) are exactly N(0, 1), whatever G, K and V are."""
-    layer = AttentionLayer(
-        width=4, seq_len=1, num_heads=1, head_dim=head_dim, query_std=1.5, key_std=0.7, value_std=2.0, output_std=0.5
-    )
-    # Overloads take literal names, parameters any string.
-    draws = simulate(layer, 5_000, 6, method)  # type: ignore[arg-type]  # method is a literal
-    assert draws.input_gram is not None
-    assert draws.key_gram is not None
-    assert draws.value_gram is not None
-    scores = draws.scores[:, 0, 0, 0] / (1.5 * np.sqrt(draws.input_gram[:, 0, 0] * draws.key_gram[:, 0, 0, 0]))
-    outputs = draws.outputs[:, 0, 0] / (0.5 * np.sqrt(draws.value_gram[:, 0, 0, 0]))
-    nu = layer.head_width
-    keys = nu * draws.key_gram[:, 0, 0, 0] / (0.7**2 * draws.input_gram[:, 0, 0])
-    values = nu * draws.value_gram[:, 0, 0, 0] / (2.0**2 * draws.input_gram[:, 0, 0])
-    pvalues = [float(stats.kstest(z, "norm", method="asymp").pvalue) for z in (scores, outputs)]
-    pvalues += [float(stats.kstest(chi, stats.chi2(nu).cdf, method="asymp").pvalue) for chi in (keys, values)]
-    pairs = ((np.abs(scores), keys), (np.abs(outputs), values), (keys, values))
-    pvalues += [float(stats.spearmanr(a, b).pvalue) for a, b in pairs]
-    assert min(pvalues) > LEVEL / COMPARISONS
 
 
 def test_the_limit_has_no_gram_matrices() -> None:

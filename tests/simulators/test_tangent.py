@@ -10,8 +10,7 @@ import pytest
 
 from attncheck import AttentionLayer, InputError, tangent_kernel
 from attncheck._lib.arrays import FloatArray
-from attncheck.layers.attention_map import attention_weights, weight_slopes
-from attncheck.simulators.tangent import TangentDraws, literal_kernel
+from attncheck.simulators.tangent import literal_kernel
 
 BASE = {"width": 5, "seq_len": 3, "query_std": 1.3, "key_std": 0.8, "value_std": 1.2, "output_std": 0.7}
 KINDS: dict[str, dict[str, Any]] = {
@@ -68,38 +67,11 @@ def test_gradients_are_differences(kind: str) -> None:
         np.testing.assert_allclose(found.parts[0, part], expected, rtol=1e-6, atol=1e-8 * np.abs(expected).max())
 
 
-def _matrices(draws: TangentDraws) -> FloatArray:
-    """Return Θ with a row per neuron and position, (size, k s, k s)."""
-    size, k, _, s, _ = draws.kernel.shape
-    return np.asarray(draws.kernel.swapaxes(2, 3).reshape(size, k * s, k * s))
-
-
 def test_draws_do_not_depend_on_their_number() -> None:
     layer = layer_of("grouped, causal").replace(width=64)
     few, many = (tangent_kernel(layer, size, seed=5, coordinates=2) for size in (300, 600))
     block = 100
     np.testing.assert_array_equal(few.kernel[:block], many.kernel[:block])
-
-
-@pytest.mark.parametrize("kind", ["full heads", "tied"])
-def test_parts_are_symmetric_and_positive(kind: str) -> None:
-    draws = tangent_kernel(layer_of(kind), 50, seed=0, coordinates=2)
-    np.testing.assert_allclose(draws.parts, draws.parts.swapaxes(2, 3).swapaxes(4, 5), rtol=1e-10, atol=1e-12)
-    assert (np.linalg.eigvalsh(_matrices(draws)) > -1e-10).all()
-
-
-@pytest.mark.parametrize("attention_map", ["softmax", "linear", "relu", "sigmoid"])
-def test_slopes_are_differences_of_weights(attention_map: Any) -> None:
-    layer = AttentionLayer(width=4, seq_len=3, mask="causal", attention_map=attention_map)
-    rng = np.random.default_rng(0)
-    scores, values = rng.standard_normal((5, 3, 3)), rng.standard_normal((5, 3))
-    slopes, step = weight_slopes(layer, scores, values), 1e-6
-    for row, column in np.ndindex(3, 3):
-        moved = [scores.copy(), scores.copy()]
-        moved[0][:, row, column] += step
-        moved[1][:, row, column] -= step
-        ends = [np.einsum("nj,nj->n", attention_weights(layer, each)[:, row], values) for each in moved]
-        np.testing.assert_allclose(slopes[:, row, column], (ends[0] - ends[1]) / (2.0 * step), atol=1e-8)
 
 
 @pytest.mark.parametrize(

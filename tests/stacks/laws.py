@@ -27,6 +27,11 @@ POST_BLOCK = AttentionStack(layer=PLAIN, depth=2, residual=True, post_norm="laye
 PLAIN_BLOCK = AttentionStack(layer=PLAIN.replace(mask="causal", activation="tanh"), depth=2, mlp="relu", mlp_ratio=1)
 BLOCKS = (PRE_BLOCK, POST_BLOCK, PLAIN_BLOCK)
 
+# With positions, and with queries tied to keys.
+PLACED = AttentionStack(layer=AttentionLayer(width=5, seq_len=3, num_heads=1, position_std=1.5), depth=2, residual=True)
+TIED = AttentionStack(
+    layer=AttentionLayer(width=6, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu"), depth=2
+)
 # Neither norm nor perceptron.
 BARE = (
     AttentionStack(layer=AttentionLayer(width=2, seq_len=3, num_heads=1), depth=2, activations=("identity", "relu")),
@@ -42,6 +47,8 @@ BARE = (
         activations=("relu", "erf"),
         residual=True,
     ),
+    PLACED,
+    TIED,
 )
 
 # Samples of one law exceed this distance with a chance of 1e-9, over all functionals of a file.

@@ -113,8 +113,6 @@ def test_the_law_is_that_of_its_draws(residual: bool) -> None:
     outputs = ac.simulate(stack, 50_000, 9, "limit").outputs[:, 1, 0]
     assert stats.kstest(law.cdf(outputs, 1), "uniform", method="asymp").pvalue > 1e-9
     t = np.linspace(-3, 3, 7)
-    np.testing.assert_allclose(law.cdf(t) + law.sf(t), 1.0, rtol=1e-12)
-    np.testing.assert_allclose(law.ppf(law.cdf(t[t != 0])), t[t != 0], rtol=1e-10)
     np.testing.assert_allclose((law.cdf(t + 1e-4) - law.cdf(t - 1e-4)) / 2e-4, law.pdf(t), rtol=1e-5)
     assert law.excess_kurtosis() > law.excess_kurtosis_error() > 0.0
 

@@ -37,20 +37,6 @@ def test_fresh_inputs_between_layers_are_told_apart() -> None:
         assert found[name] > MOST / 2, found
 
 
-def test_another_gram_matrix_between_layers_is_told_apart() -> None:
-    """Gaussian streams of the mean covariance instead of the scores' own."""
-    stack = BARE[0]
-    rng = np.random.default_rng(1)
-    first = stack.replace(depth=1, activations=("identity",))
-    outputs = simulate(first, SIZE, 3, coordinates=2).outputs
-    covariance = np.einsum("bic,bjc->ij", outputs, outputs) / outputs[:, 0].size
-    fresh = np.linalg.cholesky(covariance) @ rng.standard_normal(outputs.shape)
-    made = attend(stack.layers[1], of_inputs(stack.layers[1].inputs)(fresh), 2, rng)
-    right = simulate(stack, SIZE, 2, "direct", coordinates=2).scores[:, 1]
-    one, other = ((scores**2).sum(axis=(1, 2, 3))[None] for scores in (right, made.scores))
-    assert apart(one, other) > MOST
-
-
 LAYERS = (
     AttentionLayer(width=6, seq_len=3, num_heads=2),
     AttentionLayer(width=3, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal", activation="relu"),
@@ -72,22 +58,6 @@ def test_one_layer_is_an_attention_layer(layer: AttentionLayer) -> None:
             assert stats.ks_2samp(ours.outputs[:, 0, 0], theirs.outputs[:, 0, 0]).pvalue > 1e-9
     inputs = draw_inputs(layer, 3, np.random.default_rng(0))
     assert of_inputs(stack.layers[0].inputs)(inputs).shape == inputs.shape
-
-
-@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed", "limit"])
-@pytest.mark.parametrize("residual", [False, True])
-def test_eight_layers_of_every_reading(method: str, residual: bool) -> None:
-    names = ("clip", "relu", "tanh", "erf", "identity", "clip", "relu", "tanh")
-    stack = AttentionStack(
-        layer=AttentionLayer(width=5, seq_len=6, num_heads=2), depth=8, activations=names, residual=residual
-    )
-    # Overloads take literal names.
-    draws = simulate(stack, 3, 0, method, coordinates=4)  # type: ignore[arg-type]  # method is a literal
-    assert draws.outputs.shape == (3, 6, 4)
-    assert draws.scores.shape == (3, 8, 2, 6, 6)
-    assert draws.streams.shape == (3, 8, 6, 4)
-    assert draws.grams.shape == (3, 8, 6, 6)
-    assert all(np.isfinite(value).all() for value in draws.as_dict().values())
 
 
 @pytest.mark.parametrize("method", ["direct", "collapsed", "limit"])

@@ -28,6 +28,8 @@ LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
         ({"activations": ("relu",)}, r"activations=\('relu',\): must be one name, or 3, one for each layer; pass"),
         ({"activations": 7}, r"activations=7: is neither a name nor a list of names; pass"),
         ({"residual": 1}, r"residual=1: must be a boolean; pass"),
+        ({"post_norm": "batch"}, r"post_norm='batch'"),
+        ({"layer": LAYER.replace(width=1), "post_norm": "layer"}, r"post_norm='layer': makes a single neuron 0"),
     ],
 )
 def test_impossible_stacks_are_refused(fields: dict[str, Any], said: str) -> None:
@@ -88,6 +90,8 @@ def test_descriptions_say_conjecture_from_the_second_layer_on() -> None:
     assert AttentionStack(layer=LAYER, depth=1).describe() == "n=8 s=2 H=2 depth=1 clip=3.0"
     stack = AttentionStack(layer=LAYER, depth=2, activations=("relu", "tanh"), residual=True)
     assert stack.describe() == "n=8 s=2 H=2 depth=2 relu/tanh residual (conjecture)"
+    assert "norm=rms depth=2" in NORMED[0].describe()
+    assert "residual post_norm=rms" in NORMED[2].describe()
 
 
 def test_weight_entries_are_those_of_the_program() -> None:

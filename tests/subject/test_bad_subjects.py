@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,12 +168,6 @@ class TestRefused:
 
         assert results(returning(rounded), "draws")
 
-    def test_leaving_is_a_failure(self) -> None:
-        def leaves(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            raise SystemExit(3)
-
-        assert "leaves: raised SystemExit: 3" in refused(leaves)
-
     def test_errors_that_cannot_be_shown(self) -> None:
         class Silent(Exception):
             def __str__(self) -> str:
@@ -184,12 +177,6 @@ class TestRefused:
             raise Silent
 
         assert "fails: raised Silent: (its message cannot be shown)" in refused(fails)
-
-    def test_modules_that_leave_when_imported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "script_that_leaves.py").write_text("import sys\nsys.exit('done')\n")
-        with pytest.raises(InputError, match="cannot be imported: SystemExit: done"):
-            Subject.of("script_that_leaves:f")
 
     def test_generators_whose_state_is_ignored(self) -> None:
         def again(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
