@@ -119,10 +119,24 @@ class TestResults:
         assert caught.traceback[-1].frame.code.name == "require"
         assert "results are violated" in str(caught.value)
 
+    def test_what_is_computed_later_says_that_it_may_follow(self) -> None:
+        first, *later = small(tied, properties=("exactness", "scores")).messages()
+        assert "W_Q, W_K and W_V are different matrices" in first
+        assert "note:" not in first
+        assert all("note:     may follow from an earlier violation: W_Q, W_K and W_V are" in text for text in later)
+        assert later
+
     def test_same_seed_same_digits(self) -> None:
         first, again, other = (small(collapsed, seed=seed, properties="draws") for seed in (3, 3, 4))
         values = [[result.p_values for result in report.results] for report in (first, again, other)]
         assert values[0] == values[1] != values[2]
+
+    def test_same_digits_as_a_run_with_that_plan(self) -> None:
+        report = small(properties="draws")
+        run = report.run
+        assert [result.p_values for result in run.examine(run.items_on("draws", [LAYER]))] == [
+            result.p_values for result in report.results
+        ]
 
     def test_what_comes_twice_is_examined_once(self) -> None:
         report = small(layer=[LAYER, LAYER], properties=["draws", "draws"])
@@ -157,6 +171,8 @@ class TestInput:
             ({"properties": 5}, "property=5: is not known; use one of exactness"),
             ({"subject": 3}, "is not callable; pass a function (layer, size, rng) or (layer, inputs, rng)"),
             ({"subject": "nowhere:f"}, "subject=nowhere:f: cannot be imported"),
+            ({"profile": ["smoke"]}, "profile=['smoke']: is not known"),
+            ({"false_alarm": "often"}, "false_alarm='often': must be a number"),
         ],
     )
     def test_unusable_argument_is_named(self, options: dict[str, Any], words: str) -> None:
@@ -164,3 +180,10 @@ class TestInput:
             small(**options)
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    def test_subject_that_returns_nonsense_is_named_with_its_layer(self) -> None:
+        def nonsense(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+            return {"outputs": np.full((size, layer.seq_len, 1), np.nan)}
+
+        with pytest.raises(InputError, match=r"=nan: is not finite; mend the simulator \(subject .*on n=8 s=2 H=2\)"):
+            small(nonsense)

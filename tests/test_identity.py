@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -13,12 +14,33 @@ import pytest
 from hypothesis import strategies as st
 
 from attncheck._lib.errors import InputError
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Coordinatewise, Program, ProgramCase
-from attncheck.looks.domains import domain_of
+from attncheck.looks.domains import domain_of, fixed_programs
 from attncheck.looks.examples import draw_examples
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.strategies import layers, stacks
+
+
+def test_a_field_that_comes_later_changes_no_key() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Later(AttentionLayer):
+        dropout: float = 0.0
+
+    layer = AttentionLayer(width=8, mask="causal")
+    assert Later(width=8, mask="causal").key == layer.key
+    assert Later(width=8, mask="causal", dropout=0.1).key != layer.key
+    assert layer.replace(mask="none").key != layer.key
+
+
+def test_no_module_is_named_in_what_programs_are_known_by() -> None:
+    drawn = draw_examples(domain_of("theorem1").strategy("theorem1"), 12, 0, "identity")
+    for case in (*fixed_programs("fact1"), *drawn):
+        text = json.dumps(case.to_dict())
+        assert "attncheck" not in text
+        assert "path" not in text
+        assert type(case).from_dict(json.loads(text)) == case
 
 
 def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

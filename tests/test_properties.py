@@ -25,6 +25,39 @@ OF_LAYERS = [
 # Two fixed smoke cases: n=8 s=4 H=2, and a causal one with grouped heads.
 PLAIN, GROUPED = ANCHORS[1].key, ANCHORS[3].key
 
+SUBJECTS = '''
+import numpy as np
+
+
+def packed(layer, inputs, rng, fan_out=3):
+    """One packed matrix for Q, K and V, initialised with a fan-out of 3n: Xavier's std is √(2/(n + 3n))."""
+    N, s, n = inputs.shape
+    H = layer.num_heads
+    in_proj = rng.standard_normal((N, H, n, 3 * n)) * np.sqrt(2 / (n + fan_out * n))
+    q, k, v = np.split(inputs[:, None] @ in_proj, 3, axis=-1)
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(n)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    out_proj = rng.standard_normal((N, H, n, n)) / np.sqrt(n)
+    outputs = (weights @ v @ out_proj).sum(axis=1) / np.sqrt(H)
+    grams = {name: x @ x.swapaxes(-1, -2) / n for name, x in (("key_gram", k), ("value_gram", v))}
+    return {"outputs": outputs, "scores": scores, **grams}
+
+
+def separate(layer, inputs, rng):
+    return packed(layer, inputs, rng, fan_out=1)
+
+
+def _full_softmax(layer):
+    full = layer.head_dim is None and layer.num_kv_heads is None and layer.head_scaling
+    plain = layer.attention_map == "softmax" and layer.mask == "none" and layer.score_scaling == "1/sqrt(n)"
+    unit = {layer.query_std, layer.key_std, layer.value_std, layer.output_std} == {1.0}
+    return (full and plain and unit) or "only full heads with unmasked softmax and weights of variance 1/n"
+
+
+packed.supports = separate.supports = _full_softmax
+'''
+
 
 @pytest.fixture
 def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
@@ -34,6 +67,7 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     monkeypatch.setitem(PROFILES, "smoke", dataclasses.replace(PROFILES["smoke"], examples=0))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.syspath_prepend(pytester.path)
+    pytester.makepyfile(mine=SUBJECTS)
     return pytester
 
 
@@ -101,3 +135,26 @@ def test_wrong_ones_fail_and_are_told_why(place: pytest.Pytester, fault: str, fi
     worst = violated[replay[1]]
     looks = ", ".join(map(chance, worst.p_values))
     assert f"{worst.text}; p = {looks} on {worst.size:,} draws a look" in text
+
+
+@pytest.mark.usefixtures("no_causes")
+def test_a_subtle_bug_of_ones_own(place: pytest.Pytester) -> None:
+    """Packed Q, K and V wrongly share a fan-out: a public bug of a real library."""
+    result, _, verdict = held(place, "mine:packed", "test_scores.py", only=PLAIN)
+    assert verdict == "violated"
+    text = "\n".join(result.outlines)
+    observed = re.search(r"observed: score variance (\S+) \[(\S+), (\S+)\], declared (\S+)", text)
+    assert observed
+    value, low, high, declared = (float(number) for number in observed.groups())
+    assert low < value < high < declared
+    assert abs(value / declared - 0.25) < 0.03
+    assert re.search(r"observed: key variance 0\.[45]\d+ \[.*\] times the declared", text)
+
+
+def test_and_mended(place: pytest.Pytester) -> None:
+    result, results, verdict = held(place, "mine:separate", "test_scores.py", only=f"{PLAIN} or {GROUPED}")
+    assert result.ret == 0
+    assert verdict == "consistent"
+    # The unsupported grouped layer neither passes nor fails.
+    unsupported = {each.reason for each in results if each.case["num_kv_heads"]}
+    assert unsupported == {"only full heads with unmasked softmax and weights of variance 1/n"}

@@ -305,6 +305,12 @@ def test_explain_quotes_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert said["Definition 1 (iv), Proposition 8"] not in explained(capsys, "netsor")
 
 
+def test_explain_names_the_faults_of_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {check: explained(capsys, check) for check in {detecting(name)[0] for name in PROGRAM_FAULTS}}
+    for name, fault in PROGRAM_FAULTS.items():
+        assert f"{name} ({fault.what})" in said[detecting(name)[0]]
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", FAULTS)
 def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:

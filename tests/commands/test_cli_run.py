@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -52,11 +53,14 @@ def killing(layer, size, rng):
         os._exit(3)
     return collapsed(layer, size, rng)
 
+def broken(layer, size, rng):
+    raise ValueError("not in\\nthe mood")
+
 def slow(layer, size, rng):
     time.sleep(1)
     return collapsed(layer, size, rng)
 
-for function in (small, shifted, killing, slow):
+for function in (small, shifted, killing, broken, slow):
     function.supports = one_number
 """
 
@@ -230,6 +234,18 @@ def quarters(errors: str) -> list[int]:
     return [int(line.partition("% done after ")[0]) for line in errors.splitlines()]
 
 
+def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) -> None:
+    done = examined(folder, few, "broken", "--workers", "0", record=str(tmp_path / "broken.jsonl"))
+    assert done.code == ExitCode.UNUSABLE, done.out + done.err
+    first = done.out.splitlines()[1]
+    assert first.startswith("ERROR: subject=cli_subjects:broken: raised ValueError: not in the mood (cli_subjects.py:")
+    assert first.endswith("Nothing was examined.")
+    assert "missing" not in done.out
+    assert done.out.count("Traceback (most recent call last):") == 1
+    assert "attncheck/" not in done.out.partition("Traceback")[2]
+    assert closing_of(done.record).verdict == "incomplete"
+
+
 def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_path: Path) -> None:
     """Items that kill twice are incomplete, by name."""
     done = examined(folder, few, "killing", "--workers", "1", record=str(tmp_path / "killing.jsonl"))
@@ -305,6 +321,13 @@ def test_ctrl_c_while_workers_begin_is_one_line(
         ["-m", "attncheck", "run", "--profile", "smoke", "--only", "draws", "--workers", "1"], tmp_path
     )
     assert errors == "attncheck: interrupted\n"
+
+
+def test_properties_are_shipped_with_the_wheel() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    shipped = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert shipped["properties"] == "attncheck/properties"
+    assert project["project"]["scripts"] == {"attncheck": "attncheck.commands.cli:program"}
 
 
 # The message on a record of a user's simulator.

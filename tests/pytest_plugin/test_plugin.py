@@ -19,6 +19,7 @@ from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
 
 pytest_plugins = ["pytester"]
 
+ROOT = Path(__file__).resolve().parents[2]
 
 PROPERTY = """
 from attncheck.pytest_plugin import examines
@@ -153,6 +154,15 @@ class TestSeeds:
         assert digits(place) == found
         assert lines(place)[0].planned != manifest.planned
 
+    def test_default_is_fixed(self, place: pytest.Pytester) -> None:
+        found = {}
+        for options in ([], ["--attncheck-seed=1"]):
+            smoke(place, "-k", TINY, *options)
+            manifest, _, closing = lines(place)
+            found[manifest.seed] = closing.digest
+        assert found.keys() == {0, 1}
+        assert found[0] != found[1]
+
 
 class TestOptions:
     @pytest.mark.parametrize(
@@ -160,7 +170,9 @@ class TestOptions:
         [
             (["-v", "--attncheck-seed=abc"], "seed='abc': must be a whole number; pass a whole number, or random"),
             (["--attncheck-profile=smok"], "profile='smok': is not known; use one of 'smoke', 'default', 'thorough'"),
+            (["--attncheck-false-alarm=nan"], "false_alarm=nan: must be finite; pass a chance such as 1e-6"),
             (["--attncheck-draws=1000"], "draws='1000': has no effect with the profile smoke; use the profile thorou"),
+            (["--attncheck-profile=thorough", "--attncheck-draws=0"], "draws=0: must be at least 1"),
             (["--attncheck-record=test_it.py/record"], "record=test_it.py/record: cannot be written"),
             (["--attncheck-record=test_it.py/record", "-n1"], "record=test_it.py/record: cannot be written"),
             (["--attncheck-subject=nowhere:simulate"], "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
@@ -174,6 +186,11 @@ class TestOptions:
         assert [line for line in result.errlines if line] == [line for line in result.errlines if words in line]
         assert "Traceback" not in printed(result)
         assert not (place.path / "record.jsonl").exists()
+
+    def test_draws_of_the_thorough_profile_are_shared_out(self, place: pytest.Pytester) -> None:
+        for draws, affordable in (("1e5", 60_000), ("300000", 150_000)):
+            smoke(place, "--attncheck-profile=thorough", f"--attncheck-draws={draws}", *TWO)
+            assert {result.affordable for result in lines(place)[1]} == {affordable}
 
     def test_subject_is_named_by_option_and_environment(
         self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
@@ -392,3 +409,12 @@ class TestOthers:
         smoke(place, "--junit-xml=junit.xml", "-k", NARROW)
         assert "p_values" not in (place.path / "junit.xml").read_text()
         assert lines(place)[1]
+
+    def test_properties_run_from_another_folder(self, place: pytest.Pytester) -> None:
+        draws = ROOT / "properties" / "test_draws.py"
+        result = place.runpytest_inprocess(
+            str(draws), "--attncheck-profile=smoke", "-p", "no:cacheprovider", "-k", NARROW
+        )
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["attncheck: subject attncheck.subject:direct, seed 0, profile smoke, *"])
+        assert lines(place, "reports/output/record.jsonl")[2].verdict == "consistent"
