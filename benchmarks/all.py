@@ -1,6 +1,6 @@
 """Make the pages of measurements: ``python benchmarks/all.py``, or some of them: ``python benchmarks/all.py speed``.
 
-All five take about half an hour on two cores. The last line of a page has the commit, the machine, the versions and
+The last line of a page has the commit, the machine, the versions and
 the time. ``--tiny`` runs everything at a tiny size and prints the pages in place of writing them. requirements.txt has
 the packages that the page on models needs.
 """

@@ -28,8 +28,8 @@ class LiveDisplay:
         """Set the total number of tasks."""
         self._progress.update(self._task, total=total, description="examining")
 
-    def took(self, name: str, results: Sequence[Result] = ()) -> None:
-        """Count a finished item or statement, and show violations."""
+    def took(self, name: str, results: Sequence[Result]) -> None:
+        """Count a finished item, and show violations."""
         self._tell(results)
         bad = f"{self._violated} violated, " if self._violated else ""
         self._progress.update(self._task, description=bad + name[:24], advance=1)

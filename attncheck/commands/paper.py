@@ -34,13 +34,15 @@ def paper(
         Executor to use instead of processes, as for attncheck run.
     """
     from attncheck._lib.executor_spec import spec_of
+    from attncheck._lib.files import check_writable
     from attncheck._lib.progress import progress_bar
-    from attncheck.paper.page import write_pages
+    from attncheck.paper.page import PAGE, write_pages
     from attncheck.paper.run import manifest_of, names_of, perform_all
 
     names, manifest = names_of(list(figure) or "all"), manifest_of(seed, scale)
     spec = spec_of(executor, workers)
     folder = folder_of(out)
+    check_writable({"out": folder / PAGE})
     with progress_bar() as progress:
         task = progress.add_task("starting", total=None)
 

@@ -221,13 +221,22 @@ class Evidence:
     def assert_p_values(self, measure: Callable[[int], tuple[Mapping[str, float], Mapping[str, float]]]) -> None:
         """Assert true nulls and reject wrong ones by p-values that are computed from random numbers.
 
-        A suspicious look is repeated with another seed. All true nulls together are violated with a chance of at most
-        the budget of the assertion; wrong nulls must be rejected at the same level in the last look.
+        A suspicious look is repeated with other seeds, at the same size. All true nulls together are violated with a
+        chance of at most the budget of the assertion. Wrong nulls must be rejected at the same level in the last look;
+        how often they are not depends on their power alone.
 
         Parameters
         ----------
         measure : callable (seed) -> two mappings
-            Maps a seed to the p-values of nulls that hold, by name, and to those of nulls that do not.
+            Maps a seed to the p-values of nulls that hold, by name, and to those of nulls that do not. All random
+            numbers must depend on the seed: others would repeat one p-value in each look.
+
+        Raises
+        ------
+        AssertionError
+            If a null that holds is violated, or one that does not is not rejected.
+        InputError
+            If a p-value is not between 0 and 1, there is none, or names differ between seeds.
 
         Examples
         --------
@@ -252,12 +261,16 @@ class Evidence:
             nonlocal wrong
             seed = int(stream(self.seed, self.name, index, look=look).integers(2**63))
             right, wrong = measure(seed)
-            for name, p_value in {**right, **wrong}.items():
+            for name, p_value in (*right.items(), *wrong.items()):
                 check_number("p_value", p_value, f"return a chance for {name}", minimum=0.0, maximum=1.0)
+            if not right and not wrong:
+                refuse("measure", measure, "returned no p-value", "return those of a null that holds, by name")
             return {name: Outcome(p, p, 0.0, 1.0, 1.0, 1) for name, p in right.items()}
 
         def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
             outcomes = first if look == 1 else measured(look)
+            if outcomes.keys() != first.keys():
+                refuse("measure", measure, "names other nulls with another seed", "return the same names for all seeds")
             return {name: outcomes[name] for name in names}
 
         first = measured(1)

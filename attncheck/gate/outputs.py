@@ -85,7 +85,7 @@ def _document(judgement: Judgement) -> Iterator[str]:
         "notes": list(judgement.notes),
         "wrong": [{"word": word, "text": text} for word, text in judgement.wrong],
         "run": _run(run),
-        "baseline": None if baseline is None else _origin(baseline, _examined(baseline)),
+        "baseline": None if baseline is None else _origin(baseline),
         "claims": _claims(run),
         "results": results,
     }
@@ -101,7 +101,7 @@ def _claims(run: RunRecord) -> dict[str, dict[str, int]]:
 
 
 def _run(run: RunRecord) -> dict[str, object]:
-    return _origin(run, _examined(run)) | {
+    return _origin(run) | {
         "planned": len(run.planned),
         "reported": len(run.every),
         "examined": len(run.examined_by_id.keys() & run.planned.keys()),
@@ -109,18 +109,13 @@ def _run(run: RunRecord) -> dict[str, object]:
     }
 
 
-def _examined(record: RunRecord) -> int:
-    """Return the number of examined results on single cases."""
-    return len(record.examined_by_id.keys() - {pool.id for pool in record.pools})
-
-
-def _origin(record: RunRecord, examined: int) -> dict[str, object]:
+def _origin(record: RunRecord) -> dict[str, object]:
     head = {name: getattr(record.manifest, name) for name in ("subject", "seed", "profile", "false_alarm", "versions")}
     closing = record.closing
     return {
         "path": str(record.path),
         **head,
-        "examined": examined,
+        "examined": len(record.examined_by_id.keys() - {pool.id for pool in record.pools}),
         "verdict": None if closing is None else closing.verdict,
         "digest": None if closing is None else closing.digest,
     }

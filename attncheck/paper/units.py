@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import time
 from typing import Any
 
 import numpy as np
@@ -76,13 +75,10 @@ def tasks_of(name: str) -> list[Task]:
 
 @own_arithmetic()
 def perform(unit: Task, seed: int, scale: float) -> Arrays:
-    """Return a task's numbers and processor seconds at a share `scale` of the draws, with one BLAS thread."""
-    started = time.process_time()
+    """Return a task's numbers at a share `scale` of the draws, with one BLAS thread."""
     if isinstance(unit.subject, ExactDistance):
-        arrays = exact.compute(unit.subject, grid(), seed, scale)
-    else:
-        arrays = _sampled(unit, unit.subject, seed, EXPERIMENTS[unit.experiment].draws_at(scale))
-    return {**arrays, "seconds": np.array(time.process_time() - started)}
+        return exact.compute(unit.subject, grid(), seed, scale)
+    return _sampled(unit, unit.subject, seed, EXPERIMENTS[unit.experiment].draws_at(scale))
 
 
 def _sampled(unit: Task, configuration: ExperimentCase, seed: int, draws: int) -> Arrays:

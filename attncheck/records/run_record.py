@@ -134,7 +134,7 @@ def read_record(path: Path, what: str = "record") -> RunRecord:
         if isinstance(line, Closing):
             closing = line
             continue
-        with sensible(path, number):
+        with sensible(path, number, what):
             entry_of(line)
             pooled = of_pool(line)
         (pools if pooled else results).append(line)

@@ -186,11 +186,10 @@ def run_digest(results: Iterable[Result]) -> str:
     return hashlib.sha256(b"".join(sorted(map(line_digest, results)))).hexdigest()[:16]
 
 
-def read(path: Path, lines: Any = Line, what: str = "record") -> Iterator[Any]:
+def read(path: Path, what: str = "record") -> Iterator[Any]:
     """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
-    The file may be compressed by gzip. `lines` is the union of tagged structs to read them as; errors call the file
-    `what`.
+    The file may be compressed by gzip; errors call it `what`.
 
     Raises
     ------
@@ -198,7 +197,7 @@ def read(path: Path, lines: Any = Line, what: str = "record") -> Iterator[Any]:
         If the file is missing, has no complete manifest, another schema or a broken line, or was edited.
     """
     source = _Source(path, what)
-    decoder = msgspec.json.Decoder(lines)
+    decoder = msgspec.json.Decoder(Line)
     content = hashlib.sha256()
     ended = False
     with _opened(source) as (file, most):
@@ -251,13 +250,13 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
 
 
 @contextlib.contextmanager
-def sensible(path: Path, number: int) -> Iterator[None]:
-    """Prefix input errors about values of a line with the record's path and the line number."""
+def sensible(path: Path, number: int, what: str) -> Iterator[None]:
+    """Prefix input errors about values of a line with the record's path, called `what`, and the line number."""
     try:
         yield
     except InputError as error:
         problem = str(error).rpartition("; ")[0]  # without the remedy, which addresses callers of the ledger
-        raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
+        raise _Source(path, what).error(f"line {number} was edited or damaged ({problem})") from None
 
 
 def _lines(source: _Source, file: io.BufferedReader, most: int) -> Iterator[bytes]:

@@ -100,7 +100,8 @@ def _drawing(rows: Sequence[IntervalRow], caption: str, told: str, *, at: float 
         for place, row in enumerate(rows):
             if row.band:
                 low, high = row.band
-                axes.barh(place, max(high - low, 1e-300), left=low, height=0.72, color=BAND, linewidth=0)
+                edge = 3.0 * (low == high)  # a bar without width is a line
+                axes.barh(place, high - low, left=low, height=0.72, color=BAND, edgecolor=BAND, linewidth=edge)
             for low, effect, high, wrong in row.intervals:
                 color, marker = (BAD, "D") if wrong else (ACCENT, "o")
                 errors = [[max(effect - low, 0.0)], [max(high - effect, 0.0)]]

@@ -11,10 +11,10 @@ from attncheck._lib import text
 from attncheck._lib.files import write_whole
 from attncheck._lib.version import PACKAGE
 from attncheck.diagnosis.causes import sharpest
-from attncheck.evidence.text import allowed, expected
+from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
 from attncheck.records.run_record import read_record
-from attncheck.records.text import interval, reads, telling
+from attncheck.records.text import interval, reads
 from attncheck.report.compare import compare
 from attncheck.report.view import FAILURES, HEADINGS, POOLS, RunView, looks, visits
 
@@ -60,7 +60,6 @@ _FILTERS: dict[str, Any] = {
     "counted": text.counted,
     "span": text.span,
     "layer": layer_name,
-    "allowed": allowed,
     "expected": expected,
     "interval": interval,
     "reads": reads,
@@ -68,6 +67,5 @@ _FILTERS: dict[str, Any] = {
     "looks": looks,
     "sharpest": sharpest,
     "capitalized": lambda text: text[:1].upper() + text[1:],
-    "reason": lambda tally: telling(tally.reasons),
     "visits": visits,
 }

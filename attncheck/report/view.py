@@ -78,7 +78,6 @@ class ClaimView:
     name: str
     tallies: tuple[Tally, ...]
     cases: int
-    most: int
 
     @property
     def about(self) -> Claim:
@@ -126,11 +125,11 @@ class ClaimView:
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
         first = {type(read_plot(result.plot)): result for result in reversed(results)}
-        chosen = [result for result in results if result in first.values()][: self.most]
+        chosen = [result for result in results if result in first.values()][:_PICTURES]
         limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
         examined = {tally.name: tally for tally in self.examined}
         main = next((by_case(examined[name]) for name in MAIN_CHECKS if name in examined), None)
-        drawn = [main if self.most else None, figures.limit_distances(limits), *map(of_result, chosen)]
+        drawn = [main, figures.limit_distances(limits), *map(of_result, chosen)]
         return [drawing for drawing in drawn if drawing is not None]
 
 
@@ -200,7 +199,7 @@ class RunView:
         names = sorted({tally.claim for tally in self.run.tallies.values()}, key=causes.stage)
         tallies = {name: tuple(each for each in self.run.tallies.values() if each.claim == name) for name in names}
         cases = {name: len(self.run.claim_layers.get(name, ())) for name in names}
-        return [ClaimView(name, tallies[name], cases[name], _PICTURES) for name in names]
+        return [ClaimView(name, tallies[name], cases[name]) for name in names]
 
     @cached_property
     def unseen_claims(self) -> list[str]:

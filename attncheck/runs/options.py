@@ -51,17 +51,6 @@ class RunOptions:
     checks: Sequence[str] = ()
     timeout: Any = TIMEOUT
 
-    def given(self) -> list[str]:
-        """Return the names of options that differ from the command line's defaults.
-
-        Examples
-        --------
-        >>> RunOptions(seed=3, record=RECORD).given()
-        ['seed']
-        """
-        usual = RunOptions(record=RECORD)
-        return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != getattr(usual, each.name)]
-
 
 def drawn_seed(text: str) -> str:
     """Return the text of a seed, which is drawn if the text is "random".

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,10 +13,10 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.executors import LostTask, TaskExecutor
 from attncheck._lib.text import printable
 from attncheck.diagnosis.messages import explain
-from attncheck.evidence.ledger import Conclusion, Finding
+from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
-from attncheck.records.schema import Closing, Manifest, Result, run_digest
+from attncheck.records.schema import Closing, Result, run_digest
 from attncheck.records.writer import Writer
 from attncheck.runs.causes import Diagnosis, DiagnosisTask, diagnosis_without_draws
 from attncheck.runs.run import Run
@@ -35,7 +34,7 @@ class RunReport:
     unusable.
     """
 
-    def __init__(self, run: Run, manifest: Manifest | None = None, refused: Examination | None = None) -> None:
+    def __init__(self, run: Run, refused: Examination | None = None) -> None:
         self.run = run
         self.refused = refused
         self.failure = ""
@@ -48,7 +47,7 @@ class RunReport:
         if run.record is None:
             refuse("record", None, "is missing", "pass the path of the record")
         self._writer = Writer(run.record)
-        first = manifest or run.manifest()
+        first = run.manifest()
         self._arithmetic = first.machine.get("arithmetic", "")
         self._writer.write(first)
         self.take((), refused.unusable if refused else "")
@@ -102,10 +101,9 @@ class RunReport:
         """Return the explanation of a violated result."""
         return explain([result], self.run.record, subject=self.run.subject.name)
 
-    def finish(self, *more: Finding) -> bool:
-        """Conclude from results and the findings `more`, write the closing line, and return whether the run passed."""
-        found = self.run.conclude(self.results)
-        self.conclusion = dataclasses.replace(found, findings=(*found.findings, *more))
+    def finish(self) -> bool:
+        """Conclude, write the closing line, and return whether the run passed."""
+        self.conclusion = self.run.conclude(self.results)
         closing = Closing(
             digest=run_digest(self.results),
             verdict=self.conclusion.verdict,

@@ -31,7 +31,8 @@ def mean_p_value(
     >>> mean_p_value(1.2, 0.1, 1.0, allowance=0.2)
     1.0
     """
-    off = max(0.0, abs(estimate - expected) - allowance)
+    # In this order, NaN stays NaN.
+    off = max(abs(estimate - expected) - allowance, 0.0)
     return _two_sided(off, error, df)
 
 
@@ -95,6 +96,7 @@ def sign_p_value(values: FloatArray) -> float:
     >>> sign_p_value(np.array([1.0, -2.0, 0.0])), sign_p_value(np.ones(11))
     (1.0, 0.0009765625)
     """
+    _check_finite(values)
     positive, negative = int((values > 0).sum()), int((values < 0).sum())
     return float(scipy.stats.binomtest(positive, max(1, positive + negative)).pvalue)
 
@@ -108,8 +110,14 @@ def normal_p_value(values: FloatArray, variance: FloatArray) -> float:
     >>> normal_p_value(2.0 * rng.standard_normal(1000), np.full(1000, 1.0)) < 1e-9
     True
     """
+    _check_finite(values, variance)
     there = variance > 0
     return float(scipy.stats.kstest(values[there] / np.sqrt(variance[there]), "norm").pvalue) if there.any() else 1.0
+
+
+def _check_finite(*arrays: FloatArray) -> None:
+    """Comparisons with NaN are false: such values would be ignored."""
+    assert all(np.isfinite(array).all() for array in arrays), "values are not finite"
 
 
 def _two_sided(off: float, error: float, df: float) -> float:

@@ -83,10 +83,12 @@ class Look:
     def p_value(self, name: str, p_value: float) -> None:
         """Take the p-value of the statement."""
         assert name not in self.p_values, f"{name} is stated twice"
+        assert math.isfinite(p_value), f"{name} has no p-value"
         self.p_values[name] = float(p_value)
 
     def rejects(self, name: str, p_value: float) -> None:
         """Take the p-value of a wrong statement, which must be small."""
+        assert math.isfinite(p_value), f"{name} has no p-value"
         self.neighbours[name] = max(float(p_value), self.neighbours.get(name, 0.0))
 
 

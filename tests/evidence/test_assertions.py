@@ -126,9 +126,18 @@ def test_p_values_of_false_nulls_and_of_wrong_ones_that_pass_are_found(
         p_values(Evidence(), lambda rng: ({"mean": right}, {"other mean": wrong}))
 
 
-def test_a_p_value_that_is_no_chance_is_refused() -> None:
-    with pytest.raises(InputError, match="return a chance for mean"):
-        p_values(Evidence(), lambda rng: ({"mean": np.nan}, {}))
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda rng: ({"mean": np.nan}, {}), "return a chance for mean"),
+        (lambda rng: ({"mean": np.nan}, {"mean": 0.0}), "return a chance for mean"),
+        (lambda rng: ({}, {}), "returned no p-value"),
+        (lambda rng: ({f"mean {rng.uniform()}": 1e-9}, {}), "names other nulls with another seed"),
+    ],
+)
+def test_what_is_no_p_value_is_refused(made: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        p_values(Evidence(), made)
 
 
 def test_a_budget_of_many_assertions_adds_up(bounds: Any) -> None:

@@ -251,6 +251,29 @@ def test_independent_positions_share_what_they_attend_to() -> None:
     assert np.ptp(off) == 0
 
 
+def halves(i: Any, j: Any) -> Any:
+    """Positions see those of their half, which depends on their number."""
+    middle = (i.max() + 1) // 2
+    return (i < middle) == (j < middle)
+
+
+def test_a_mask_of_ones_own_is_not_asked_about_fewer_positions() -> None:
+    kernel = smooth(4)
+    layer = ac.AttentionLayer(width=1, seq_len=4, num_heads=1, mask=halves)
+    ((found, error),) = head_means(layer, kernel, 0, (kernel_moment,))
+    expected, of_expected = softmax_means(kernel[:2, :2], 1.0, causal=False, seed=1)
+    assert (np.abs(found[:2, :2] - expected) <= 2.0 * np.hypot(error[:2, :2], of_expected)).all()
+    assert np.abs(found[:2, :2] - kernel[:2, :2]).max() > 0.01
+
+
+@pytest.mark.usefixtures("fewer_points")
+def test_leading_positions_may_be_zero() -> None:
+    found = ac.infinite_heads_kernel(kernel=np.diag([0.0, 1.0]), mask="causal")
+    assert np.array_equal(found.matrix[0], [0.0, 0.0])
+    # The logistic function of N(0, 1), squared, has mean 0.2934.
+    assert found.matrix[1, 1] == pytest.approx(0.2934, abs=found.error + 5e-5)
+
+
 @pytest.mark.usefixtures("fewer_points")
 def test_zero_positions() -> None:
     kernel = np.diag([1.0, 0.0, 1.0])

@@ -86,7 +86,8 @@ def infinite_heads_kernel(
     -------
     Kernel
         `error` is the largest error of an entry: rounding for linear and ReLU attention, else four standard errors. It
-        is at most 1e-4 times the largest entry of K, unless large scores or long sequences need too many points.
+        is at most 1e-4 σ_V²σ_O² times the largest entry of K, unless large scores or long sequences need too many
+        points.
 
     Raises
     ------

@@ -16,6 +16,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.attention_map import Softmax
+from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.parts.scores import has_offset, score_kernel
 from attncheck.theory.limits import rows
 
@@ -44,7 +45,7 @@ def head_means(
     totals = np.zeros((len(functions), _SCRAMBLINGS, s, s))
     entries = 2 * len(offsets) * max(s**2, _LEAST)
     # Leading rows that see only each other are cheaper alone, so more points are affordable for them.
-    alone = s // 2 if isinstance(layer.map, Softmax) and not visible(layer)[: s // 2, s // 2 :].any() else 0
+    alone = s // 2 if _leads(layer, kernel) else 0
     here = np.maximum(*np.indices((s, s))) >= alone
     done, count = 0, rows.power_of_two(_FIRST / entries, 1, _FIRST_POINTS)
     step = rows.power_of_two(_BLOCK / s**2, 1, count)
@@ -71,6 +72,13 @@ def head_means(
             for matrix, block in zip(whole, part, strict=True):
                 matrix[:alone, :alone] = block
     return found
+
+
+def _leads(layer: AttentionLayer, kernel: FloatArray) -> bool:
+    """Return whether the first half of the positions see only each other, and would do so in a layer of their own."""
+    half = len(kernel) // 2
+    known = isinstance(layer.map, Softmax) and layer.mask in MASKS
+    return known and not visible(layer)[:half, half:].any() and bool(kernel[:half, :half].any())
 
 
 def kernel_moment(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
