@@ -352,19 +352,6 @@ class SharedBySlices(Attention):
         return queries, keys, values
 
 
-@on(PAPER)
-class SplitByView(Attention):
-    """Heads are split with a view and no transpose: a head gets some positions of all heads."""
-
-    def project(self, inputs: Array, weights: Weights) -> Projected:
-        queries, keys, values = (x.swapaxes(1, 2).reshape(x.shape) for x in super().project(inputs, weights))
-        return queries, keys, values
-
-    def merge(self, heads: Array, output: Array) -> Array:
-        N, H, s, nu = heads.shape
-        return super().merge(heads.reshape(N, s, H, nu).swapaxes(1, 2), output)
-
-
 @on(GROUPED)
 class TiledGroups(Attention):
     """Keys and values of groups are tiled (0, 1, 0, 1) where they should be repeated (0, 0, 1, 1)."""
@@ -677,6 +664,15 @@ class MergedByReshape(Attention):
     def merge(self, heads: Array, output: Array) -> Array:
         N, H, s, nu = heads.shape
         return super().merge(heads.reshape(N, s, H, nu).swapaxes(1, 2), output)
+
+
+@on(PAPER)
+class SplitByView(MergedByReshape):
+    """Heads are split with a view and no transpose: a head gets some positions of all heads."""
+
+    def project(self, inputs: Array, weights: Weights) -> Projected:
+        queries, keys, values = (x.swapaxes(1, 2).reshape(x.shape) for x in super().project(inputs, weights))
+        return queries, keys, values
 
 
 @on(PAPER)

@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examine a property on many layers")
     if _is_worker(config):
         # Set by pytest-xdist on workers only.
-        config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]
+        config.option.attncheck_seed = config.workerinput["attncheck_seed"]  # type: ignore[attr-defined]  # set by xdist
     else:
         config.option.attncheck_seed = drawn_seed(config.option.attncheck_seed)
 

@@ -99,7 +99,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="rotary_base"):
         infinite_heads_tangent(AttentionLayer(width=8, head_dim=4, rotary_base=1e4))
     with pytest.raises(InputError, match="is not an AttentionLayer"):
-        infinite_heads_tangent("layer")  # type: ignore[arg-type]
+        infinite_heads_tangent("layer")  # type: ignore[arg-type]  # its refusal is tested
     with pytest.raises(InputError, match="head_scaling"):
         infinite_heads_tangent(AttentionLayer(width=8, head_scaling=False))
     with pytest.raises(InputError, match="is missing"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions
 from attncheck.records.tallies import tallied
-from attncheck.report.intervals import by_case
+from attncheck.report.intervals import by_case, would_have_seen
 from attncheck.report.results import of_result
 
 from .conftest import LAYERS, make_result, violated_result, write_record
@@ -54,6 +54,15 @@ def test_effects_by_case_are_drawn_and_told(tmp_path: Path) -> None:
     svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
     assert svg.count("var(--c6)") > 0  # the violated one
     assert f">{LAYERS[0].describe()}</text>" in svg
+
+
+def test_a_bar_without_width_is_a_line() -> None:
+    same, different = (would_have_seen([("scores", effects, None)]) for effects in ([0.03, 0.03], [0.03, 0.05]))
+    assert same is not None
+    assert different is not None
+    lines = [base64.b64decode(each.source.partition(",")[2]).count(b"stroke-width: 3;") for each in (same, different)]
+    assert lines == [1, 0]
+    assert same.alt.endswith("scores: 3%.")
 
 
 def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
