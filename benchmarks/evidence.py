@@ -341,15 +341,15 @@ def first_looks(fault: str, profile: str = "default") -> tuple[float, dict[str, 
     subject = exposing(FAULTS[fault], EXPOSURES["grams"])
     run = Run.of(RunOptions(subject=subject, seed=0, profile=profile))
     items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
-    run = run.settled([item.id for item in items])
+    run = run.planning(item.id for item in items)
     layers = [layer for layer in run.profile.layers if not FAULTS[fault].reason_hidden(layer)]
-    tasks = (task for task in run.tasks(items, run.subject) if task.case in layers)
+    tasks = (task for task in run.tasks(items) if task.case in layers)
     task = next(task for task in tasks if not run.subject.reason_unsupported(task.case))
     with own_arithmetic():
         plan = probed(task.items, run.subject, run.seed, task.cost)
         names = [check.name for check in plan.sizes]
         outcomes = take_look(task.items[0], plan, run.subject, run.seed, 1, 1, names)
-    return run.level, {name: score(each.p_value) for name, each in outcomes.items() if each.count}
+    return run.budget.level(), {name: score(each.p_value) for name, each in outcomes.items() if each.count}
 
 
 def score(p_value: float) -> float:

@@ -83,7 +83,7 @@ def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the fit of causes in runs of this process; violations are still diagnosed."""
     monkeypatch.setattr("attncheck.runs.check.diagnosis_of", lambda subject, results, seed: Diagnosis())
-    monkeypatch.setattr(RunReport, "diagnose", lambda report, executor=None: None)
+    monkeypatch.setattr(RunReport, "diagnose", lambda report, workers: None)
     monkeypatch.setattr("attncheck.runs.samples.command.causes_of_samples", lambda samples, results, seed, laws: [])
 
 

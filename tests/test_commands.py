@@ -18,7 +18,7 @@ import pytest
 
 import attncheck
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.session import _conclude
+from attncheck.commands.session import conclude
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -236,13 +236,14 @@ class TestCi:
 
 
 def test_where_the_subject_failed_is_told_beside_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
-    report = SimpleNamespace(
+    taken: Any = SimpleNamespace(
+        run=SimpleNamespace(record=None),
         results=["one"],
         failure="",
+        traceback="in boom",
         refused=None,
         conclusion=SimpleNamespace(verdict="violated"),
         summary=lambda color, verbose: "VIOLATED: mine",
     )
-    taken: Any = SimpleNamespace(report=report, failed=[], traceback="in boom")
-    assert _conclude(taken, None) == ExitCode.VIOLATED
+    assert conclude(taken, None) == ExitCode.VIOLATED
     assert capsys.readouterr().out.splitlines() == ["VIOLATED: mine", "in boom"]

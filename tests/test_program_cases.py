@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 import attncheck as ac
 from attncheck import InputError, Program
+from attncheck._lib.workers import InProcess
 from attncheck.checks.programs.residuals import conditioned_sides, given_inputs, given_one_side
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.checks.statements import STATEMENTS
@@ -281,11 +282,11 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
     record = tmp_path / "r.jsonl"
     run = Run.of(RunOptions(seed=3, profile="smoke", record=record))
     items = run.items("netsor", domain_of("netsor").strategy("netsor"))[:3]
-    run = run.settled([item.id for item in items])
+    run = run.planning(item.id for item in items)
     opened = RunReport(run)
     for item in items:
         opened.take(run.examine([item]))
-    assert opened.pool() == ([], [])
+    assert opened.pool(InProcess()) == ([], [])
     assert opened.finish()
     assert replay_result(record, f"{items[0].checks[2].name}@all") == 0
     assert replay_result(record, f"{items[-1].checks[2].name}@{items[-1].case.key}") == 0
@@ -296,7 +297,7 @@ def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
     run = Run.of(RunOptions(subject=OWN, profile="default", record=record))
     items = [Item("fact1", ProgramCase.of(recurrent(2), RATE_WIDTHS)), Item("netsor", recurrent(2).at(16))]
-    run = run.settled([item.id for item in items])
+    run = run.planning(item.id for item in items)
     opened = RunReport(run)
     for item in items:
         opened.take(run.examine([item]))

@@ -109,7 +109,7 @@ def a_record(path: Path, subject: str) -> Result:
     """Write a record of one property on one small layer; return its first examined result."""
     run = Run.of(RunOptions(subject=subject, profile="smoke", record=path))
     items = run.items_on("scores", [ac.AttentionLayer(width=8, seq_len=2, num_heads=1)])
-    report = RunReport(run.settled([item.id for item in items]))
+    report = RunReport(run.planning(item.id for item in items))
     for item in items:
         report.take(report.run.examine([item]))
     report.finish()

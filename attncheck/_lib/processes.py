@@ -1,8 +1,9 @@
-"""Process pools that end quietly on Ctrl-C, and when the process that made them ends."""
+"""Processes of their own: each has a pipe to this one, so that one that dies costs its own task only."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import re
@@ -10,21 +11,23 @@ import signal
 import sys
 import sysconfig
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.signals import admit_interrupts, interrupts_held
 from attncheck._lib.text import printable
+from attncheck._lib.workers import LostTask, Workers
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
 # Maximum size in bytes of the stored output of a process, and number of characters shown of its last line.
 _OUTPUT, _LINE = 2**20, 200
@@ -32,44 +35,111 @@ _OUTPUT, _LINE = 2**20, 200
 _END = 2**16
 # Suffixes of the files with the output of a process, and with the reports of faulthandler on it.
 _PRINTED, _FAULTS = ".out", ".faults"
-# Signals that end a run, whose record then stays readable.
-_ENDING = (signal.SIGINT, signal.SIGTERM)
-# Seconds between checks of the output, and between checks of the status of a process that ends.
-_ASKED, _BRIEFLY = 1.0, 0.01
-# Seconds that foreign code in this process may go on after Ctrl-C.
-_SWALLOWED = 5.0
+# Seconds between checks of the output, and for processes that a signal has stopped.
+_ASKED = 1.0
 # Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+) in', re.MULTILINE)
 
 
-class LastWords(NamedTuple):
-    """One line on the end of a process; `hung` says whether it was ended because its time was up."""
+@dataclasses.dataclass(frozen=True)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
 
-    text: str = ""
-    hung: bool = False
-
-
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
-
-
-@contextlib.contextmanager
-def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of fresh processes with one BLAS thread each, which are killed on exit."""
-    pool = _Pool(workers)
-    try:
-        yield pool
-    finally:
-        pool.end()
-        pool.outputs.cleanup()
+    def end(self) -> None:
+        """Kill the process and its children."""
+        self.process.kill()
+        if self.process.pid is not None and hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just begun, or has ended
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        self.pipe.close()
 
 
-def lost_a_process(executor: Executor) -> bool:
-    """Return whether a process of a pool has died, or was stopped by a signal."""
-    processes = list((executor._processes or {}).values()) if isinstance(executor, _Pool) else []
-    return bool(wait([process.sentinel for process in processes], timeout=0)) or any(map(_stopped, processes))
+class Processes(Workers):
+    """Runs tasks in fresh processes with one BLAS thread each, which start as they are needed."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"{number} processes"
+        self._number = number
+        self._idle: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        self._outputs = TemporaryDirectory(ignore_cleanup_errors=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self._idle:
+            worker.end()
+        self._outputs.cleanup()
+
+    def gather(
+        self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[int, _Result | LostTask]]:
+        """Yield results as they complete."""
+        waiting, busy = deque(enumerate(tasks)), dict[Any, tuple[_Worker, int]]()
+        try:
+            while waiting or busy:
+                while waiting and len(busy) < self._number:
+                    worker = self._free()
+                    place, task = waiting.popleft()
+                    busy[worker.pipe] = worker, place
+                    with contextlib.suppress(OSError):  # the process has ended, as its pipe tells
+                        worker.pipe.send((function, task))
+                for pipe in wait(list(busy), timeout=_ASKED):
+                    worker, place = busy.pop(pipe)
+                    yield place, self._answer(worker)
+                for worker, _ in busy.values():
+                    if _stopped(worker.process):
+                        worker.process.kill()
+        finally:
+            for worker, _ in busy.values():
+                worker.end()
+
+    def _free(self) -> _Worker:
+        """Return a process without a task, a new one if necessary."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.process.is_alive():
+                return worker
+            worker.end()
+        context = get_context("spawn")  # a fork of a threaded process may hang
+        ours, theirs = context.Pipe()
+        resource_tracker.ensure_running()  # whose start would end `interrupts_held`
+        process = context.Process(target=_serve, args=(theirs, self._outputs.name))
+        with interrupts_held():
+            process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _answer(self, worker: _Worker) -> Any:
+        try:
+            error, result = worker.pipe.recv()
+        except (EOFError, OSError):  # before an answer, or within it
+            worker.process.join(_ASKED)
+            worker.end()
+            return self._lost(worker.process)
+        self._idle.append(worker)
+        if error is not None:
+            raise error
+        return result
+
+    def _lost(self, process: BaseProcess) -> LostTask:
+        """Return what happened to a process that has ended, from its last output, its fault or its exit status."""
+        faults = _end_of(Path(self._outputs.name, f"{process.pid}{_FAULTS}"))
+        found = _FAULT.search(faults)
+        hung = found is not None and found[0].startswith("Timeout")
+        fault = _fault(found, faults) if found else _status(process.exitcode or 0)
+        said = _end_of(Path(self._outputs.name, f"{process.pid}{_PRINTED}")).rpartition("\n")[2]
+        words = "; ".join(printable(each, _LINE) for each in (said, fault) if each)
+        return LostTask(f"its process {'was ended at its time limit' if hung else 'died'}", words, hung)
+
+    def _printed(self) -> str:
+        """Return the end of the output of the process that printed last."""
+        paths = sorted(Path(self._outputs.name).glob(f"*{_PRINTED}"), key=lambda path: path.stat().st_mtime)
+        return next((each for each in map(_end_of, reversed(paths)) if each), "")
 
 
 def _stopped(process: BaseProcess) -> bool:
@@ -81,36 +151,10 @@ def _stopped(process: BaseProcess) -> bool:
     return False
 
 
-def end_pool(executor: Executor) -> None:
-    """Kill the processes of a pool; its unfinished tasks fail with `BrokenExecutor`."""
-    if isinstance(executor, _Pool):
-        executor.end()
-
-
-def last_words(executor: Executor) -> LastWords:
-    """Return the last output of a pool's processes, and the fault or exit status of one that died, if known."""
-    if not isinstance(executor, _Pool):
-        return LastWords()
-    faults = _newest(executor, _FAULTS)
-    found = _FAULT.search(faults)
-    fault = _fault(found, faults) if found else _status(executor)
-    said = printable(printed(executor).rpartition("\n")[2], _LINE)
-    text = "; ".join(each for each in (said, printable(fault, _LINE)) if each)
-    return LastWords(text, hung=found is not None and found[0].startswith("Timeout"))
-
-
-def printed(executor: Executor) -> str:
-    """Return the end of the output of that process of a pool that printed last."""
-    return _newest(executor, _PRINTED) if isinstance(executor, _Pool) else ""
-
-
-def _newest(executor: _Pool, ending: str) -> str:
-    """Return the end of the newest file with this ending that is not blank, stripped of whitespace."""
-    paths = sorted(Path(executor.outputs.name).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
-    return next((each for each in map(_end_of, reversed(paths)) if each), "")
-
-
 def _end_of(path: Path) -> str:
+    """Return the end of a file, stripped of whitespace; empty if there is none."""
+    if not path.exists():
+        return ""
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - _OUTPUT))
         return file.read(_OUTPUT).decode(errors="replace").strip()
@@ -124,115 +168,24 @@ def _fault(fault: re.Match[str], text: str) -> str:
     return fault[0] + "".join(f" at {path}:{line}" for path, line in (own or frames)[:1])
 
 
-def _status(executor: _Pool) -> str:
-    """Return the exit status of a process that was not ended by the pool; empty if there is none."""
-    processes = list(executor.started.values())
-    # The pool's own thread reaps processes too, so the status may be unknown for a moment.
-    until = time.monotonic() + _ASKED
-    while any(process.exitcode is None for process in processes) and time.monotonic() < until:
-        time.sleep(_BRIEFLY)
-    codes = [process.exitcode for process in processes]
-    # The pool itself terminates the other processes.
-    code = next((each for each in codes if each not in (None, 0, -signal.SIGTERM)), None)
-    if code is None:
-        return ""
+def _status(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
-class _Pool(ProcessPoolExecutor):
-    """Pool that starts its processes on `submit`, with Ctrl-C deferred until they are ready.
-
-    Their output goes to files in the folder `outputs`.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self.outputs = TemporaryDirectory(ignore_cleanup_errors=True)
-        # Spawn: a fork of a threaded process may hang.
-        context, prepared = get_context("spawn"), (self.outputs.name,)
-        super().__init__(workers, mp_context=context, initializer=_prepare, initargs=prepared)
-        # Kept here, because the base class drops them on shutdown.
-        self.started = self._processes
-        self._results: Any = self._result_queue
-
-    def submit(self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs) -> Future[_Result]:
-        with interrupts_held():
-            return super().submit(fn, *args, **kwargs)
-
-    def end(self) -> None:
-        """Kill the processes and wait for the thread that manages them."""
-        manager: Any = self._executor_manager_thread
-        self.shutdown(wait=False, cancel_futures=True)
-        for process in list(self.started.values()):
-            process.kill()
-            if process.pid is not None and hasattr(os, "killpg"):
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just begun, or has ended
-                    os.killpg(process.pid, signal.SIGKILL)
-        if manager is not None:
-            # A process killed while it wrote a result leaves the manager waiting for the rest of it, for as long as
-            # anybody, even this process, could still write.
-            self._results._writer.close()
-            manager.join()
-
-
-@contextlib.contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Defer Ctrl-C and requests to terminate until the context exits.
-
-    Processes started in the context also defer these signals until they call `admit_interrupts`; otherwise, a signal
-    during the start would print a traceback.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    sent: list[int] = []
-    # A signal mask covers one thread and the processes that it starts; other threads may still receive the signal.
-    main = threading.current_thread() is threading.main_thread()
-    handlers = {each: signal.signal(each, lambda number, frame: sent.append(number)) for each in _ENDING if main}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
-        for number in dict.fromkeys(sent):
-            signal.raise_signal(number)
-
-
-@contextlib.contextmanager
-def interrupts_obeyed() -> Iterator[None]:
-    """End this process if foreign code in the context swallows Ctrl-C, or a request to terminate."""
-    main = threading.current_thread() is threading.main_thread()
-    raising = [each for each in _ENDING if main and signal.getsignal(each) is signal.default_int_handler]
-    timers: list[threading.Timer] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        timer = threading.Timer(_SWALLOWED, _end_interrupted)
-        timer.daemon = True
-        timer.start()
-        timers.append(timer)
-        signal.default_int_handler(number, frame)
-
-    for each in raising:
-        signal.signal(each, interrupt)
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
-        for each in raising:
-            signal.signal(each, signal.default_int_handler)
-
-
-def _end_interrupted() -> None:
-    print("attncheck: interrupted, which the subject ignored", file=sys.__stderr__, flush=True)
-    os._exit(ExitCode.INTERRUPTED)
-
-
-def admit_interrupts() -> None:
-    """Deliver the signals that were deferred while this process started."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+def _serve(pipe: Connection, outputs: str) -> None:
+    """Run the tasks that come through a pipe, in a process of its own, until it is closed."""
+    _prepare(outputs)
+    while True:
+        try:
+            function, task = pipe.recv()
+        except EOFError:
+            return
+        error, result = None, None
+        try:
+            result = function(task)
+        except Exception as raised:
+            error = raised
+        pipe.send((error, result))
 
 
 def _prepare(outputs: str) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import chance, counted
-from attncheck.calibration.power import level_of
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.registered import claim_named, registrations
@@ -21,7 +20,7 @@ from attncheck.faults.named import NAMED_BY
 from attncheck.faults.pairs import PAIRS, paired
 from attncheck.faults.programs import DETECTED, PROGRAM_FAULTS, detecting
 from attncheck.looks.domains import domain_of
-from attncheck.looks.plan import Cost, plan
+from attncheck.looks.plan import plan
 from attncheck.looks.profiles import PROFILES, Profile
 
 _WIDTH = 100
@@ -165,17 +164,16 @@ def _needed(check: AnyCheck) -> str:
 
 def _look(check: AnyCheck, profile: Profile) -> str:
     """Return size, level and power of a look on the first suitable layer."""
-    level, power = level_of(profile), per_look_power(profile.power)
     exposed = check.needs | {"outputs"}
     domain = domain_of(check.property_name)
     for case in domain.fixed(check.property_name, profile):
         setting = domain.setting(case, exposed, _NEURONS)
-        affordable = profile.affordable(case)
-        size = plan([check], setting, Cost(affordable, level, profile.power)).sizes.get(check)
+        cost = profile.cost(case)
+        size = plan([check], setting, cost).sizes.get(check)
         if size is not None:
-            fine = check.size(setting, level, power, affordable) is not None
+            fine = check.size(setting, cost.level, per_look_power(cost.power), cost.affordable) is not None
             return (
-                f"{size:,} draws on {case.describe()}, level {chance(level)}, chance of a violated "
+                f"{size:,} draws on {case.describe()}, level {chance(cost.level)}, chance of a violated "
                 f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}alternative (profile {profile.name})"
             )
     return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 def gate(
     run: Path,
     /,
-    *,
+    *more: Path,
     baseline: Path,
     summary: Path | None = None,
     json: Path | None = None,
@@ -21,6 +21,8 @@ def gate(
     ----------
     run
         Record of the run.
+    more
+        Records of other parts of the same run.
     baseline
         Record of an earlier run, which --write-baseline copies. If it does not exist, the gate fails and writes
         BASELINE.candidate.
@@ -38,9 +40,10 @@ def gate(
     from attncheck.gate.outputs import sentence, write_outputs
 
     outputs = {"summary": summary, "json": json}
-    refuse_same({"run": run, "baseline": baseline}, outputs)
+    parts = {f"run {number}": path for number, path in enumerate((run, *more), 1)}
+    refuse_same({**parts, "baseline": baseline}, outputs)
     check_writable(outputs)
-    judgement = judge(run, baseline, false_alarm, write=write_baseline)
+    judgement = judge((run, *more), baseline, false_alarm, write=write_baseline)
     print(sentence(judgement))
     for word, text in judgement.wrong:
         print(f"  {word + ':':9} {text}")

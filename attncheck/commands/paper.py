@@ -31,25 +31,25 @@ def paper(
     workers
         Number of processes, or auto; 0 runs in this process.
     executor
-        Executor to use instead of processes, as for attncheck run.
+        Cluster to use instead of processes, as for attncheck run.
     """
-    from attncheck._lib.executor_spec import spec_of
+    from attncheck._lib.executors import workers_of
     from attncheck._lib.files import check_writable
     from attncheck._lib.progress import progress_bar
     from attncheck.paper.page import PAGE, write_pages
     from attncheck.paper.run import manifest_of, names_of, perform_all
 
     names, manifest = names_of(list(figure) or "all"), manifest_of(seed, scale)
-    spec = spec_of(executor, workers)
+    running = workers_of(executor, workers)
     folder = folder_of(out)
     check_writable({"out": folder / PAGE})
-    with progress_bar() as progress:
+    with progress_bar() as progress, running:
         task = progress.add_task("starting", total=None)
 
         def on_progress(done: int, total: int, name: str) -> None:
             progress.update(task, completed=done, total=total, description=name)
 
-        results = perform_all(names, manifest, spec, on_progress)
+        results = perform_all(names, manifest, running, on_progress)
     for path in write_pages(names, folder, results, manifest):
         print(path)
     return ExitCode.CONSISTENT

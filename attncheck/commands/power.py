@@ -43,28 +43,29 @@ def power(
     workers
         Number of processes, or auto; 0 runs in this process.
     executor
-        Executor to use instead of processes, as for attncheck run.
+        Cluster to use instead of processes, as for attncheck run.
     checks
         Module that registers further checks, whose faults can be named as MODULE:FUNCTION; can be repeated.
     out
         Write the table as JSON to this path.
     """
-    from attncheck._lib.executor_spec import spec_of
+    from attncheck._lib.executors import workers_of
     from attncheck.calibration.power import power_table, to_json
     from attncheck.checks.registered import load_checks
     from attncheck.faults import FAULTS, all_faults
 
-    spec = spec_of(executor, workers)
     modules = tuple(checks or ())
     load_checks(modules)
+    running = workers_of(executor, workers)
     names = tuple(check_choice("fault", name, tuple(all_faults())) for name in fault) or tuple(FAULTS)
     print(f"Probability that a run with profile {profile} detects a known-wrong simulator, seed {seed}:")
     print(_COLUMNS, flush=True)
     table = []
     looks = 0 if quick else _SEEDS
-    for entry in power_table(names, profile=profile, seeds=looks, seed=seed, spec=spec, checks=modules):
-        print(_line(entry), flush=True)
-        table.append(entry)
+    with running:
+        for entry in power_table(names, profile=profile, seeds=looks, seed=seed, workers=running, checks=modules):
+            print(_line(entry), flush=True)
+            table.append(entry)
     if out is not None:
         write_whole(out, to_json(table, profile) + b"\n")
     return ExitCode.CONSISTENT

@@ -20,9 +20,9 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import repeat_pool
 from attncheck.records.manifest import installed_versions, this_machine
-from attncheck.records.run_record import read_record
 from attncheck.records.schema import Manifest, Result, line_digest, of_pool
 from attncheck.records.text import OWN_SUBJECTS
+from attncheck.runs.parts import read_run
 from attncheck.subject import Subject
 
 
@@ -67,7 +67,7 @@ def repeat(
     `trust` lists modules of program functions; `record` holds the cases of a pool.
     """
     if record is not None and of_pool(recorded):
-        return repeat_pool(recorded, read_record(record).results, subject, seed, trust)
+        return repeat_pool(recorded, read_run(record).results, subject, seed, trust)
     with naming(record):
         item = Item(recorded.property, read_case(recorded.case, trust))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
@@ -81,7 +81,7 @@ def repeat(
 
 def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
     """Return a record's manifest and the result with this id; raise `InputError` with close matches if missing."""
-    run = read_record(record)
+    run = read_run(record)
     found = run.by_id.get(id)
     if found is not None:
         return run.manifest, found

@@ -13,7 +13,7 @@ from attncheck.report import render_report
 def report(
     run: Path,
     /,
-    *,
+    *more: Path,
     baseline: Path | None = None,
     out: Annotated[Path, Out] = Path("report.html"),
 ) -> int:
@@ -23,10 +23,12 @@ def report(
     ----------
     run
         Record of a run.
+    more
+        Records of other parts of the same run.
     baseline
         Record to compare with.
     out
         Write the page to this path.
     """
-    print(f"Report: {render_report(run, baseline, out)}")
+    print(f"Report: {render_report((run, *more), baseline, out)}")
     return ExitCode.CONSISTENT

@@ -31,7 +31,7 @@ def run(
     Parameters
     ----------
     profile
-        Sample sizes: smoke takes half a minute, default one to two minutes, thorough as many draws as --draws.
+        Sample sizes: smoke takes half a minute, default one to two minutes, thorough longer.
     subject
         Simulator to test, MODULE:CALLABLE; default: ATTNCHECK_SUBJECT, else the built-in literal simulator.
     seed
@@ -39,7 +39,7 @@ def run(
     false_alarm
         Probability of a violated verdict for a correct simulator, over the whole run.
     draws
-        Approximate number of draws of all first looks, with --profile thorough.
+        Draws of a look at any case, however costly, with --profile thorough.
     min_examined
         Fewest examined results for a pass.
     record
@@ -49,8 +49,7 @@ def run(
     workers
         Number of processes, or auto; 0 runs in this process.
     executor
-        Executor to use instead of processes: MODULE:MAKE, which returns a concurrent.futures.Executor, or
-        dask:tcp://HOST:PORT. It gets --workers tasks at a time.
+        Cluster to use instead of processes: dask:tcp://HOST:PORT.
     only
         Test only this property, such as scores; can be repeated.
     checks

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from attncheck._lib.errors import check_whole
 from attncheck.evidence.family import inside_unit
 
+#: Number of statistics that a run has room for, planned or not, so that no result depends on the plan.
+ROOM = 10_000
+
 
 @dataclass(frozen=True)
 class Budget:
     """Largest chance that a run on a correct simulator ends violated, and its division among tests.
 
-    The uniformity test takes a share; the rest, B', is split evenly over the M planned statistics. A violation
+    The uniformity test takes a share; the rest, B', is split evenly over M statistics, by default `ROOM`. A violation
     needs suspicious looks 1 to 3, or 1, 2 and 4: at level ℓ per look its chance is at most 2ℓ³, so that ℓ =
     (B'/2M)^(1/3) keeps the run within B'.
 
@@ -26,8 +29,8 @@ class Budget:
     Examples
     --------
     >>> budget = Budget()
-    >>> round(budget.level(statistics=1000), 6), budget.ledger_level
-    (0.000766, 1e-07)
+    >>> round(budget.level(), 6), round(budget.level(statistics=1000), 6), budget.ledger_level
+    (0.000356, 0.000766, 1e-07)
     """
 
     false_alarm: float = 1e-6
@@ -39,7 +42,7 @@ class Budget:
 
     @property
     def looks_share(self) -> float:
-        """B': the part of the budget for the planned statistics."""
+        """B': the part of the budget for single statistics."""
         return self.false_alarm * (1.0 - self.ledger_share)
 
     @property
@@ -47,7 +50,7 @@ class Budget:
         """Level of the ledger's uniformity test."""
         return self.false_alarm * self.ledger_share
 
-    def level(self, statistics: int) -> float:
-        """Return the level (B'/2M)^(1/3) of one look, for M statistics: claims × layers × statistics per claim."""
-        planned = check_whole("statistics", statistics, 1, "pass the number of planned statistics")
-        return float((self.looks_share / (2.0 * planned)) ** (1.0 / 3.0))
+    def level(self, statistics: int = ROOM) -> float:
+        """Return the level (B'/2M)^(1/3) of one look, for at most M statistics."""
+        most = check_whole("statistics", statistics, 1, "pass the largest number of statistics")
+        return float((self.looks_share / (2.0 * most)) ** (1.0 / 3.0))

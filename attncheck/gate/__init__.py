@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from attncheck._lib.errors import InputError, check_number
@@ -13,9 +14,10 @@ from attncheck._lib.files import write_whole
 from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate.judge import judge_against, judge_run, notes_on
-from attncheck.records.run_record import RunRecord, read_record
+from attncheck.records.run_record import RunRecord
 from attncheck.records.tallies import tallied
 from attncheck.records.text import replay_command
+from attncheck.runs.parts import paths_of, read_run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +48,15 @@ class Judgement:
         return ExitCode.of(self.verdict)
 
 
-def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: bool = False) -> Judgement:
+def gate(
+    run: Path | Iterable[Path], baseline: Path, false_alarm: float | None = None, *, write: bool = False
+) -> Judgement:
     """Decide whether a run may pass.
 
     Parameters
     ----------
-    run : Path
-        The record of the run.
+    run : Path or iterable of Path
+        The record of the run, or records of its parts.
     baseline : Path
         A committed record (``.jsonl`` or ``.jsonl.gz``). If missing, the run does not pass, but may become a candidate.
     false_alarm : float, optional
@@ -65,9 +69,10 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     InputError
         If a record cannot be read, has another schema, or was edited.
     """
-    if baseline.exists() and run.exists() and baseline.samefile(run):
+    paths = paths_of(run)
+    if any(baseline.exists() and path.exists() and baseline.samefile(path) for path in paths):
         raise InputError(f"baseline={baseline}: is the record of the run itself; pass an earlier one")
-    ours = read_record(run)
+    ours = read_run(paths)
     ours.check_digest()
     level = ours.manifest.false_alarm if false_alarm is None else false_alarm
     remedy = "pass a probability, e.g. 1e-6"
@@ -75,9 +80,9 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     findings = [*judge_run(ours)]
     if write or not baseline.exists():
         first = not write and not findings
-        finding, note = _written(run, baseline, write, wrong=bool(findings))
+        finding, note = _written(paths, baseline, write, wrong=bool(findings))
         return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, _wrong(ours), first=first)
-    theirs = read_record(baseline, "baseline")
+    theirs = read_run(baseline, "baseline")
     if not theirs.examined_by_id:
         raise InputError(f"baseline={baseline}: has no examined result; make the baseline again")
     findings += judge_against(ours, theirs, level)
@@ -89,20 +94,26 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: parts.index(finding.part)))
 
 
-def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+def _written(
+    paths: Sequence[Path], baseline: Path, accepted: bool, wrong: bool
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Write a baseline, or a candidate, if the run is clean; return findings and notes."""
     lacking = "" if baseline.exists() else f"there is no baseline {baseline} yet; "
     if wrong:
         return (Finding("completeness", "incomplete", f"{lacking}this run cannot become a baseline"),), ()
     target = baseline if accepted else baseline.with_name(f"{baseline.name}.candidate")
-    content = run.read_bytes()
-    compressed = ".gz" in baseline.suffixes and ".gz" not in run.suffixes
-    write_whole(target, gzip.compress(content, mtime=0) if compressed else content, "baseline")
+    content = b"".join(map(_content_of, paths))
+    write_whole(target, gzip.compress(content, mtime=0) if ".gz" in baseline.suffixes else content, "baseline")
     if accepted:
         return (), (f"{target} is now the baseline",)
-    command = shlex.join(["attncheck", "gate", str(run), "--baseline", str(baseline), "--write-baseline"])
+    command = shlex.join(["attncheck", "gate", *map(str, paths), "--baseline", str(baseline), "--write-baseline"])
     text = f"{lacking}accept this run with: {command} (or rename {target})"
     return (Finding("completeness", "incomplete", text),), ()
+
+
+def _content_of(path: Path) -> bytes:
+    content = path.read_bytes()
+    return gzip.decompress(content) if ".gz" in path.suffixes else content
 
 
 def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:
@@ -115,7 +126,7 @@ def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:
     causes = () if run.closing is None else run.closing.causes
     told = wrong_in(
         run.tallies if single else tallied(run.pools),
-        lambda id: replay_command(run.path, id, run.manifest.subject, run.manifest.checks),
+        lambda id: replay_command(run.path_of(id), id, run.manifest.subject, run.manifest.checks),
         causes,
     )
     return tuple(told)

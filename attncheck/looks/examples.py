@@ -7,7 +7,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-from attncheck._lib.processes import interrupts_held
+from attncheck._lib.signals import interrupts_held
 from attncheck._lib.streams import seed_sequence
 
 

@@ -17,6 +17,7 @@ import msgspec
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import counted
+from attncheck._lib.workers import InProcess, LostTask, Workers
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registered import load_checks, modules_with
 from attncheck.checks.registry import check_named, checks_of
@@ -60,8 +61,6 @@ POOLS: Mapping[str, tuple[str, ...]] = {
 # Role of the streams of further looks.
 _ROLE = "pool"
 
-#: Callable that applies a function to each argument, like `map`.
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 #: Summaries of a look at a case, by check; or an error message.
 Left = dict[str, Summary] | str
 
@@ -211,15 +210,20 @@ def examine_pools(
     return results, list(dict.fromkeys(failed.values()))
 
 
-def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | None = None) -> Later:
+def fresh(subject: Any, seed: int, workers: Workers, cases: Mapping[str, Case] | None = None) -> Later:
     """Return a function that takes a look at fresh draws of all cases of some pools.
 
-    `each` runs the looks, as `map` does or in parallel. `cases`, by key, replaces the cases stored in the results.
+    `cases`, by key, replaces the cases stored in the results.
     """
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         looks = _looks(pools, subject, seed, look, factor, cases or {})
-        return dict(zip(looks, each(_attempt, looks.values()), strict=True))
+        return dict(zip(looks, map(told, workers.results(_attempt, list(looks.values()))), strict=True))
+
+    def told(left: Left | LostTask) -> Left:
+        if not isinstance(left, LostTask):
+            return left
+        return f"subject={subject.name}: a further look at pools: {left.reason}; mend the simulator"
 
     return later
 
@@ -273,7 +277,7 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
     again = tuple(_again(one, cases[case_key(one)], subject, seed) for one in members)
     violated = [case_key(one) for one in results if one.verdict == Verdict.VIOLATED]
     once = [CasePool(case_key(pool), check_named(pool.check), again)]
-    found, failed = examine_pools(once, violated, fresh(subject, seed, cases=cases), pool.level)
+    found, failed = examine_pools(once, violated, fresh(subject, seed, InProcess(), cases), pool.level)
     if failed:
         raise InputError(failed[0])
     return found[0]

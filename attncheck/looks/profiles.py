@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from attncheck._lib.errors import check_choice
+from attncheck.evidence.budget import Budget
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.regimes import REGIMES
+from attncheck.looks.plan import Cost
 
 #: Layers that reveal faults well: standard, narrow, one position, causal with groups, many heads, and wide.
 ANCHORS: tuple[AttentionLayer, ...] = (
@@ -42,8 +44,8 @@ class Profile:
         Maximum draws of a look.
     power : float
         Planned power at the alternative of a check.
-    draws : int or None
-        Draws of all first looks of a run, shared evenly among its cases; None without such a limit.
+    fewest_draws : int
+        Draws of a look at any case, however many entries they have.
     """
 
     name: str
@@ -53,10 +55,10 @@ class Profile:
     entries: int
     most_draws: int
     power: float = 0.99
-    draws: int | None = None
+    fewest_draws: int = 0
     fixed_programs: int = 9
     program_examples: int = 6
-    program_entries: int = 150_000_000
+    program_entries: int = 160_000_000
 
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
@@ -66,7 +68,11 @@ class Profile:
     def affordable(self, case: Case) -> int:
         """Return the maximum draws of one look at `case`."""
         entries = self.program_entries if case.kind == "program" else self.entries
-        return max(1, min(self.most_draws, entries // case.weight_entries))
+        return max(1, self.fewest_draws, min(self.most_draws, entries // case.weight_entries))
+
+    def cost(self, case: Case, budget: Budget | None = None) -> Cost:
+        """Return the cost limit of looks at `case`, by default with the default budget."""
+        return Cost(self.affordable(case), (budget or Budget()).level(), self.power)
 
 
 PROFILES = {
@@ -92,7 +98,7 @@ PROFILES = {
             examples=40,
             entries=300_000_000,
             most_draws=60_000,
-            draws=2_000_000,
+            fewest_draws=3_000,
             program_examples=20,
             program_entries=300_000_000,
         ),

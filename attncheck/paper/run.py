@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole
-from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here
+from attncheck._lib.workers import InProcess, LostTask, Workers
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
 from attncheck.paper.units import Arrays, Task
@@ -56,23 +56,23 @@ def manifest_of(seed: int, scale: float) -> PaperRun:
 def perform_all(
     names: Sequence[str],
     manifest: PaperRun,
-    spec: ExecutorSpec | None = None,
+    workers: Workers | None = None,
     on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Mapping[Task, Arrays]:
     """Perform the tasks of figures, the most expensive first, and return their numbers.
 
+    By default, this process does the work.
     `on_progress` is called with the number of finished tasks, the number of all tasks, and the last finished task.
     """
     tasks = sorted((task for name in names for task in units.tasks_of(name)), key=lambda task: -task.cost)
     perform = functools.partial(units.perform, seed=manifest.seed, scale=manifest.scale)
-    executed = spec or here()
+    running = workers or InProcess()
     results: dict[Task, Arrays] = {}
-    with TaskExecutor(executed) as executor:
-        for index, arrays in executor.gather(perform, tasks):
-            task = tasks[index]
-            if isinstance(arrays, LostTask):
-                remedy = "repeat the command, with fewer workers if memory was short"
-                raise InputError(f"executor={executed.name}: {task.subject.label}: {arrays.reason}; {remedy}")
-            results[task] = arrays
-            on_progress(len(results), len(tasks), f"{task.experiment}, {task.subject.label}")
+    for index, arrays in running.gather(perform, tasks):
+        task = tasks[index]
+        if isinstance(arrays, LostTask):
+            remedy = "repeat the command, with fewer workers if memory was short"
+            raise InputError(f"workers={running.name}: {task.subject.label}: {arrays.reason}; {remedy}")
+        results[task] = arrays
+        on_progress(len(results), len(tasks), f"{task.experiment}, {task.subject.label}")
     return results

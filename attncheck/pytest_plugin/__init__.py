@@ -22,8 +22,9 @@ from attncheck.pytest_plugin.reporter import Reporter
 from attncheck.runs.options import RECORD, TIMEOUT, RunOptions, drawn_seed
 
 if TYPE_CHECKING:
-    from attncheck._lib.executors import TaskExecutor
+    from attncheck._lib.workers import Workers
     from attncheck.layers.case import Case
+    from attncheck.looks.item import Item
     from attncheck.runs.reporting import RunReport
     from attncheck.runs.run import Run
 
@@ -62,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("seed", "N|random", "run seed, which determines every digit (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
-    add("draws", "N", "with the profile thorough: approximate number of draws of all first looks")
+    add("draws", "N", "with the profile thorough: draws of a look at any case, however costly (default: 3000)")
     add("min_examined", "N", "with fewer examined results a run is inconclusive (default: 3 that test a distribution)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
@@ -126,13 +127,11 @@ def hold(request: pytest.FixtureRequest) -> Hold:
     from attncheck.looks.item import Item
     from attncheck.records.text import telling
 
-    run, stash = _run_of(request.config), request.config.stash
-    name = request.node.get_closest_marker(EXAMINES).args[0]
+    run, name = _run_of(request.config), request.node.get_closest_marker(EXAMINES).args[0]
     sent = request.node.stash.setdefault(_SHIPPED, parcel())
-    of_cases = stash.setdefault(_CASES, cases.CaseResults(run))
 
     def examine(case: Case) -> None:
-        examined = of_cases.examined(Item(name, case))
+        examined = request.config.stash[_CASES].examined(Item(name, case))
         results, sent["unusable"], sent["traceback"] = examined.results, examined.unusable, examined.traceback
         message = sent["unusable"] or explain(results, run.record, subject=run.subject.name)
         sent["results"] += msgspec.to_builtins(results)
@@ -156,8 +155,11 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fix the plan after deselection."""
-    _settle(session.config, [item.nodeid for item in session.items])
+    """Keep the items that are left after deselection."""
+    if items := [found for item in session.items if (found := _item_of(item))]:
+        run = _run_of(session.config)
+        session.config.stash[_CASES] = cases.CaseResults(run, items)
+        _plan(session.config, [item.id for item in items])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -168,21 +170,26 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         _open(config)
     done = yield
     if _REPORT in config.stash:
-        from attncheck._lib.executors import TaskExecutor, processes
-
-        with TaskExecutor(processes(int(getattr(config.option, "numprocesses", None) or 1))) as executor:
+        with _workers(config) as workers:
             if not (session.shouldfail or session.shouldstop):
-                _take_pools(config, executor)
-            config.stash[_REPORT].diagnose(executor)
+                _take_pools(config, workers)
+            config.stash[_REPORT].diagnose(workers)
     return done
 
 
-def _take_pools(config: pytest.Config, executor: TaskExecutor) -> None:
+def _workers(config: pytest.Config) -> Workers:
+    """Return as many processes as xdist has workers; without xdist, this process."""
+    from attncheck._lib.executors import workers_of
+
+    return workers_of(None, str(getattr(config.option, "numprocesses", None) or 0))
+
+
+def _take_pools(config: pytest.Config, workers: Workers) -> None:
     """Examine the pools, in parallel as the items were; report violated ones as failures."""
     import msgspec
 
     report = config.stash[_REPORT]
-    violated, failed = report.pool(executor)
+    violated, failed = report.pool(workers)
     for text in failed:
         _report_failure(config, "pools", parcel(unusable=text), text)
     for result in violated:
@@ -208,8 +215,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Fix the plan from a worker's collection, and open the record."""
-    _settle(node.config, ids)
+    """Plan the items of a worker's collection, and open the record."""
+    _plan(node.config, map(cases.item_id, ids))
     _open(node.config)
 
 
@@ -245,11 +252,26 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
         raise pytest.Collector.CollectError(str(error)) from None
 
 
-def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
-    """Fix the plan from the collected ids."""
-    items = [found[1] for found in map(cases.CASE_IN_ID.search, node_ids) if found]
-    if items:
-        config.stash[_RUN] = _run_of(config).settled(items)
+def _item_of(item: pytest.Item) -> Item | None:
+    """Return the property and case that a test examines, if any."""
+    mark, called_with = item.get_closest_marker(EXAMINES), getattr(item, "callspec", None)
+    if mark is None or called_with is None:
+        return None
+    from attncheck.looks.item import Item
+
+    case = called_with.params.get("case", called_with.params.get("layer"))
+    return Item(mark.args[0], case) if hasattr(case, "key") else None  # a property without cases is skipped
+
+
+def _plan(config: pytest.Config, item_ids: Iterable[str]) -> None:
+    """Plan items by their ids, if there are any."""
+    if ids := list(filter(None, item_ids)):
+        from attncheck._lib.errors import InputError
+
+        try:
+            config.stash[_RUN] = _run_of(config).planning(ids)
+        except InputError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def _open(config: pytest.Config) -> None:
@@ -259,22 +281,18 @@ def _open(config: pytest.Config) -> None:
     if not config.stash[_RUN].item_ids:
         return
     from attncheck._lib.errors import InputError
-    from attncheck._lib.executors import TaskExecutor, pool
     from attncheck._lib.exit_codes import ExitCode
     from attncheck.runs.probe import refusal
     from attncheck.runs.reporting import RunReport
 
     run = config.stash[_RUN]
-    if getattr(config.option, "numprocesses", None):
-        with TaskExecutor(pool(1)) as executor:  # in a separate process, because a subject may kill it
-            refused = refusal(run, run.subject.sent, executor.results)
-    else:
-        refused = refusal(run, run.subject, map)
+    with _workers(config) as workers:
+        refused = refusal(run, workers)
     try:
-        config.stash[_REPORT] = RunReport(config.stash[_RUN], refused=refused)
+        config.stash[_REPORT] = RunReport(run, refused=refused)
     except InputError as error:
         raise pytest.UsageError(str(error)) from None
     reporter = Reporter(config.stash[_REPORT], config.option.attncheck_report)
     config.pluginmanager.register(reporter, "attncheck-reporter")
     if refused is not None:
-        pytest.exit(f"{config.stash[_RUN].subject.name} cannot be examined", returncode=ExitCode.UNUSABLE)
+        pytest.exit(f"{run.subject.name} cannot be examined", returncode=ExitCode.UNUSABLE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,29 +10,36 @@ if TYPE_CHECKING:
     from attncheck.runs.run import Run
     from attncheck.runs.tasks import Examination
 
-# The test item in a pytest id, as in ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
-CASE_IN_ID = re.compile(r"\[(\w+@([0-9a-f]{12})) n=\d")
-
 
 class CaseResults:
     """Results of the items that this process has examined, case by case."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, items: Sequence[Item]) -> None:
         self._run = run
+        self._items = items
         self._found: dict[str, Examination] = {}
 
     def examined(self, item: Item) -> Examination:
         """Return an item's results, examining all items of its case at once."""
         if item.id not in self._found:
-            self._found |= self._of_case(item)
+            from attncheck.runs.tasks import examine
+
+            beside = [other for other in self._items if other.case.key == item.case.key and other != item]
+            for task in self._run.tasks([item, *beside]):
+                self._found |= examine(task)
         return self._found[item.id]
 
-    def _of_case(self, item: Item) -> dict[str, Examination]:
-        from attncheck.runs.tasks import examine
 
-        run = self._run
-        tasks = run.tasks(run.beside(item), run.subject)
-        return {id: examined for task in tasks for id, examined in examine(task).items()}
+def item_id(nodeid: str) -> str:
+    """Return the id of the item in a pytest id, or an empty text: all that xdist tells of a worker's items.
+
+    Examples
+    --------
+    >>> item_id("test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]"), item_id("test_a.py::test_a")
+    ('scores@0123456789ab', '')
+    """
+    found, described, _ = nodeid.partition("[")[2].partition(" n=")
+    return found if described and "@" in found else ""
 
 
 def scheduler(config: Any, log: Any) -> Any:
@@ -42,8 +49,7 @@ def scheduler(config: Any, log: Any) -> Any:
 
     class CaseScheduling(LoadScopeScheduling):  # type: ignore[misc]  # its base is Any
         def _split_scope(self, nodeid: str) -> str:
-            found = CASE_IN_ID.search(nodeid)
-            return found[2] if found else nodeid
+            return item_id(nodeid).partition("@")[2] or nodeid
 
         def schedule(self) -> None:
             super().schedule()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.records.conclusion import entry_of, ledger_of
 from attncheck.records.schema import (
     Closing,
+    Line,
     Manifest,
     Result,
     case_key,
@@ -28,9 +30,9 @@ from attncheck.records.tallies import Space, Tally, tallied
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunRecord:
-    """A record in memory, results and pools sorted by id.
+    """A run in memory, results and pools sorted by id.
 
-    ``closing`` is None if the run did not finish.
+    ``closing`` is None if the run did not finish. ``parts`` are its records, if there are several.
     """
 
     path: Path
@@ -38,6 +40,11 @@ class RunRecord:
     results: tuple[Result, ...]
     pools: tuple[Result, ...]
     closing: Closing | None
+    parts: tuple[RunRecord, ...] = ()
+
+    def path_of(self, id: str) -> Path:
+        """Return the path of the record that has a result."""
+        return next((part.path for part in self.parts if id in part.by_id), self.path)
 
     @property
     def every(self) -> tuple[Result, ...]:
@@ -123,21 +130,23 @@ class RunRecord:
             raise InputError(f"record={self.path}: its digest is not that of its results; make the record again")
 
 
-def read_record(path: Path, what: str = "record") -> RunRecord:
-    """Read a record; raise `InputError`, which calls it `what`, if it cannot be read, was edited, or is invalid."""
-    lines = read(path, what=what)
-    manifest: Manifest = next(lines)
-    results: list[Result] = []
-    pools: list[Result] = []
-    closing = None
-    for number, line in enumerate(lines, 2):
-        if isinstance(line, Closing):
-            closing = line
-            continue
-        with sensible(path, number, what):
-            entry_of(line)
-            pooled = of_pool(line)
-        (pools if pooled else results).append(line)
-    for each in (results, pools):
-        each.sort(key=lambda one: one.id)
-    return RunRecord(path, manifest, tuple(results), tuple(pools), closing)
+def read_records(path: Path, what: str = "record") -> list[RunRecord]:
+    """Read the records in a file; raise `InputError`, which calls it `what`, if it is invalid or was edited."""
+    parts: list[list[Line]] = []
+    for number, line in enumerate(read(path, what=what), 1):
+        if isinstance(line, Manifest):
+            parts.append([])
+        elif isinstance(line, Result):
+            with sensible(path, number, what):
+                entry_of(line)
+                of_pool(line)
+        parts[-1].append(line)
+    return [_record_of(path, lines) for lines in parts]
+
+
+def _record_of(path: Path, lines: Sequence[Line]) -> RunRecord:
+    manifest, last = lines[0], lines[-1]
+    assert isinstance(manifest, Manifest)
+    results = sorted((line for line in lines if isinstance(line, Result)), key=lambda one: one.id)
+    single, pools = ([each for each in results if of_pool(each) == pooled] for pooled in (False, True))
+    return RunRecord(path, manifest, tuple(single), tuple(pools), last if isinstance(last, Closing) else None)

@@ -189,7 +189,7 @@ def run_digest(results: Iterable[Result]) -> str:
 def read(path: Path, what: str = "record") -> Iterator[Any]:
     """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
-    The file may be compressed by gzip; errors call it `what`.
+    The file may be compressed by gzip, and may hold several records, one after the other; errors call it `what`.
 
     Raises
     ------
@@ -211,12 +211,14 @@ def read(path: Path, what: str = "record") -> Iterator[Any]:
                 return
             line = _decoded(source, number, raw, decoder)
             kind = line.__struct_config__.tag
-            if ended or (kind == "manifest") != (number == 1):
+            if kind != "manifest" and (ended or number == 1):
                 raise source.error(f"line {number} is out of place")
-            if kind == "closing":
-                ended = True
-                if line.content != content_hash(content):
-                    raise source.error("was edited after the run")
+            if kind == "manifest":
+                _check_head(source, raw)
+                content = hashlib.sha256()
+            if kind == "closing" and line.content != content_hash(content):
+                raise source.error("was edited after the run")
+            ended = kind == "closing"
             content.update(raw)
             yield line
 

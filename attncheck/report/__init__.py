@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def render_report(run: Path, baseline: Path | None = None, out: Path = Path("report.html")) -> Path:
+def render_report(run: Path | Iterable[Path], baseline: Path | None = None, out: Path = Path("report.html")) -> Path:
     """Render a run record as a page; the same records give the same bytes.
 
     Parameters
     ----------
-    run : Path
-        The record.
+    run : Path or iterable of Path
+        The record, or records of the parts of a run.
     baseline : Path, optional
         A record to compare with.
     out : Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,16 @@ from attncheck._lib.version import PACKAGE
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
-from attncheck.records.run_record import read_record
 from attncheck.records.text import interval, reads
 from attncheck.report.compare import compare
 from attncheck.report.view import FAILURES, HEADINGS, POOLS, RunView, looks, visits
+from attncheck.runs.parts import read_run
 
 
-def render(run: Path, baseline: Path | None, out: Path) -> Path:
+def render(run: Path | Iterable[Path], baseline: Path | None, out: Path) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
-    found = read_record(Path(run))
-    comparison = None if baseline is None else compare(found, read_record(Path(baseline), "baseline"))
+    found = read_run(run)
+    comparison = None if baseline is None else compare(found, read_run(Path(baseline), "baseline"))
     view = RunView(found, comparison)
     shown = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"

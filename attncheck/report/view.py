@@ -284,7 +284,9 @@ class RunView:
 
     def replay(self, result: Result) -> str:
         """Return the command that repeats a result."""
-        return replay_command(self.run.path, result.id, self.run.manifest.subject, self.run.manifest.checks)
+        return replay_command(
+            self.run.path_of(result.id), result.id, self.run.manifest.subject, self.run.manifest.checks
+        )
 
 
 def _plotted(tally: Tally) -> Result | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.progress import counted_off
+from attncheck._lib.workers import InProcess
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.budget import Budget
@@ -194,10 +195,10 @@ def check(
     if not items:
         field, value = ("properties", names) if layers else ("layer", layers)
         refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
-    run = run.settled([item.id for item in items])
-    tasks = run.tasks(items, run.subject)
+    run = run.planning(item.id for item in items)
+    tasks = run.tasks(items)
     single = [result for task in (counted_off(tasks, "examining") if progress else tasks) for result in task.results()]
-    pools, failed = run.pool(single, cases={item.case.key: item.case for item in items})
+    pools, failed = run.pool(single, InProcess(), {item.case.key: item.case for item in items})
     if failed:
         raise InputError(failed[0])
     written = [each for each in layers if isinstance(each, Program)]

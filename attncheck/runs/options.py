@@ -27,7 +27,7 @@ class RunOptions:
     false_alarm : float or str
         False-alarm budget of the run.
     draws : int or str, optional
-        Approximate draws of all first looks, with the profile thorough.
+        Draws of a look at any case, however costly, with the profile thorough.
     min_examined : int or str, optional
         Fewest examined results for a pass.
     only : sequence of str

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, foreign_traceback
-from attncheck._lib.executors import LostTask
 from attncheck._lib.streams import stream
+from attncheck._lib.workers import LostTask, Workers
 from attncheck.layers.case import Case
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import Examination
 from attncheck.subject import StoppedCall, Subject, SubjectName
 
 _Probe = tuple[Subject | SubjectName, int, Case]
-#: Callable that applies a function to each probe, like `map`.
-Each = Callable[[Callable[[_Probe], Examination], list[_Probe]], Iterable[Examination | LostTask]]
 
 
-def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination | None:
+def refusal(run: Run, workers: Workers) -> Examination | None:
     """Return the first failure if the subject fails on all of up to three planned cases, or if a call is stopped."""
     first = None
+    subject = run.subject.sent if workers.travels else run.subject
     for case in _probed(run):
-        (found,) = each(probe, [(subject, run.seed, case)])
+        (found,) = workers.results(probe, [(subject, run.seed, case)])
         if isinstance(found, LostTask):
             what = "exceeded its time limit" if found.hung else "crashed its process"
             problem = f"a probe call on {case.describe()} {what}{found.said}; mend the simulator"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.executors import LostTask, TaskExecutor
 from attncheck._lib.text import printable
+from attncheck._lib.workers import LostTask, Workers
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
@@ -31,13 +29,13 @@ class RunReport:
     """Collects results in any order, writes each to the record at once, and concludes.
 
     If writing fails, the run continues without its record, and `failure` says why. `refused` says why the subject is
-    unusable.
+    unusable, and `traceback` where it failed first.
     """
 
     def __init__(self, run: Run, refused: Examination | None = None) -> None:
         self.run = run
         self.refused = refused
-        self.failure = ""
+        self.failure = self.traceback = ""
         self.diagnosis = Diagnosis()
         self.printed: list[str] = []
         self._failed: set[str] = set()
@@ -66,32 +64,20 @@ class RunReport:
         """The distinct errors, sorted."""
         return sorted(self._failed)
 
-    def pool(
-        self, executor: TaskExecutor | None = None, cases: Mapping[str, Case] | None = None
-    ) -> tuple[list[Result], list[str]]:
+    def pool(self, workers: Workers, cases: Mapping[str, Case] | None = None) -> tuple[list[Result], list[str]]:
         """Examine pools, take results that are not violated, and return violated ones and errors of further looks."""
-        spread = None if executor is None or not executor.spec.travels else functools.partial(self._spread, executor)
-        pools, failed = self.run.pool(self.results, spread, cases)
+        pools, failed = self.run.pool(self.results, workers, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
         self.take([result for result in pools if result not in bad])
         return bad, failed
 
-    def _spread(self, executor: TaskExecutor, function: Callable[[Any], Any], looks: Iterable[Any]) -> list[Any]:
-        """Apply a function to further looks on an executor; a crashed look becomes an error message."""
-        who = f"subject={self.run.subject.name}: a further look at pools"
-        left = executor.results(function, list(looks))
-        return [f"{who}: {one.reason}; mend the simulator" if isinstance(one, LostTask) else one for one in left]
-
-    def diagnose(self, executor: TaskExecutor | None = None) -> None:
-        """Find causes of violated results; with an executor, in one of its processes, which the subject may crash."""
+    def diagnose(self, workers: Workers) -> None:
+        """Find causes of violated results, in a process that the subject may crash unless `workers` is this one."""
         if not self.run.explains or not any(each.verdict == Verdict.VIOLATED for each in self.results):
             return
-        subject, travels = self.run.subject, executor is not None and executor.spec.travels
-        task = DiagnosisTask(subject.sent if travels else subject, tuple(self.results), self.run.seed)
-        if executor is None:
-            self.diagnosis = task.diagnosis()
-            return
-        (found,) = executor.results(DiagnosisTask.diagnosis, [task])
+        subject = self.run.subject
+        task = DiagnosisTask(subject.sent if workers.travels else subject, tuple(self.results), self.run.seed)
+        (found,) = workers.results(DiagnosisTask.diagnosis, [task])
         if isinstance(found, LostTask):
             self.take((), f"subject={subject.name}: while a cause was searched, {found.reason}; mend the simulator")
             found = diagnosis_without_draws(self.results)

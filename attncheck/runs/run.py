@@ -1,4 +1,4 @@
-"""A run: its plan, level and conclusion, for all front ends."""
+"""A run: its settings, items and conclusion, for all front ends."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.groups import grouped
+from attncheck._lib.workers import Workers
 from attncheck.checks.registered import is_in, load_checks, modules_with, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, all_properties, checks_of
-from attncheck.evidence.budget import Budget
+from attncheck.evidence.budget import ROOM, Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.looks.domains import LAYERS, PROGRAMS, domain_of
 from attncheck.looks.examples import draw_examples
 from attncheck.looks.item import Item
-from attncheck.looks.plan import Cost
-from attncheck.looks.pools import Map, examine_pools, fresh, most_pools, pools_of
+from attncheck.looks.pools import examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.result import violated
 from attncheck.looks.substitutes import substitute
@@ -31,12 +32,12 @@ from attncheck.records.schema import Manifest, PlannedResult, Result, case_key, 
 from attncheck.records.scope import Scope
 from attncheck.runs.options import RunOptions, count, typed
 from attncheck.runs.tasks import CaseTask
-from attncheck.subject import DEFAULT_SUBJECT, Subject, SubjectName
+from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Settings and plan of a run; `settled` fixes the level once the test items are known.
+    """Settings of a run, and the items that it plans; no result depends on the other items.
 
     Attributes
     ----------
@@ -46,9 +47,9 @@ class Run:
     budget : Budget
     record : Path or None
     draws : int or None
-        With the thorough profile: approximate draws of all first looks.
+        With the thorough profile: draws of a look at any case, however costly.
     item_ids : tuple of str
-        The planned test items; empty until `settled`.
+        The planned test items; empty until `planning`.
     explains : bool
         Whether to diagnose and illustrate violated results (slow).
     min_examined : int or None
@@ -76,9 +77,11 @@ class Run:
         """Build a run from options; raises InputError naming option, value and remedy."""
         load_checks(options.checks)
         profile, draws, least = profile_named(options.profile), options.draws, options.min_examined
-        if draws is not None and profile.draws is None:
-            refuse("draws", draws, f"has no effect with the profile {profile.name}", "use the profile thorough")
-        most = profile.draws if draws is None else check_whole("draws", typed(draws, count), 1, "pass e.g. 1e6")
+        if draws is not None:
+            if not profile.fewest_draws:
+                refuse("draws", draws, f"has no effect with the profile {profile.name}", "use the profile thorough")
+            draws = check_whole("draws", typed(draws, count), 1, "pass e.g. 1e4")
+            profile = dataclasses.replace(profile, fewest_draws=draws)
         if least is not None:
             fewest = "pass the number of results that must be examined, e.g. 100"
             least = check_whole("min_examined", typed(least, int), 0, fewest)
@@ -98,20 +101,21 @@ class Run:
             profile=profile,
             budget=budget,
             record=options.record,
-            draws=most,
+            draws=draws,
             min_examined=least,
             only=tuple(options.only),
             checks=tuple(options.checks),
         )
 
-    def settled(self, item_ids: Sequence[str]) -> Run:
-        """Return the run with its planned items."""
-        return dataclasses.replace(self, item_ids=tuple(dict.fromkeys(item_ids)))
-
-    @property
-    def level(self) -> float:
-        """The level of one look, from the budget and the number of planned results, including pools."""
-        return self.budget.level(max(1, len(self.planned) + self.most_pools))
+    def planning(self, item_ids: Iterable[str]) -> Run:
+        """Return the run with its planned items; raises InputError if they have more results than the budget allows."""
+        run = dataclasses.replace(self, item_ids=tuple(dict.fromkeys(item_ids)))
+        counts = Counter(item.partition("@")[0] for item in run.item_ids)
+        number = len(run.planned) + most_pools(name for name, count in counts.items() if count > 1)
+        if number > ROOM:
+            problem = f"are more results, pools included, than the {ROOM:,} that the false-alarm budget allows"
+            refuse("plan", f"{number:,}", problem, "examine fewer layers or properties, e.g. with only")
+        return run
 
     @property
     def planned(self) -> list[PlannedResult]:
@@ -130,12 +134,6 @@ class Run:
         planned = {item.partition("@")[2] for item in self.item_ids}
         return [case for case in (*layers, *programs) if case.key in planned]
 
-    @property
-    def most_pools(self) -> int:
-        """Maximum number of pools of properties with several cases."""
-        counts = Counter(item.partition("@")[0] for item in self.item_ids)
-        return most_pools(name for name, count in counts.items() if count > 1)
-
     def header(self) -> str:
         """Return one line on subject, seed, profile and budget."""
         return (
@@ -148,6 +146,22 @@ class Run:
         """The registered properties that `only` names, or whose module `checks` names."""
         names = {each.check.property_name: each for each in registrations()}
         return [name for name, each in names.items() if name in self.only or is_in(each, self.checks)]
+
+    @property
+    def all_items(self) -> list[Item]:
+        """The items of attncheck's own properties and of the registered ones.
+
+        Raises
+        ------
+        InputError
+            If nothing is examined.
+        """
+        names = (*EVERY_PROPERTY, *self.registered)
+        items = [item for name in names for item in self.items(name, domain_of(name).strategy(name))]
+        if not items:
+            problem = f"leaves nothing to examine of {self.subject.name}"
+            refuse("only", list(self.only), problem, "choose other properties")
+        return list(dict.fromkeys(items))
 
     def items(self, name: str, strategy: Any) -> list[Item]:
         """Return the test items of a property: fixed cases, then random ones.
@@ -183,67 +197,40 @@ class Run:
                 refuse("layer", case.describe(), "differs from another program only in an unnamed function", remedy)
         return [Item(name, case) for case in distinct]
 
-    def affordable(self, case: Case) -> int:
-        """Return the maximum draws of one look on `case`.
-
-        A total budget of draws is shared evenly among the cases. Wide layers, which have the lowest power under a cost
-        limit, benefit most.
-        """
-        cases = {item.partition("@")[2] for item in self.item_ids}
-        share = 0 if self.draws is None else self.draws // max(1, len(cases))
-        return max(share, self.profile.affordable(case))
-
-    def costs(self, items: Sequence[Item]) -> dict[str, float]:
-        """Return approximate costs of test items by case key: array entries that are drawn, or read by a check."""
-        share = 0 if self.draws is None else self.draws // max(1, len(items) * len(EVERY_PROPERTY))
-        return {item.case.key: self._cost_of(item, max(share, self.profile.affordable(item.case))) for item in items}
-
-    def _cost_of(self, item: Item, draws: int) -> float:
-        domain = domain_of(item.property_name)
-        common = item.case in (self.subject.layers or domain.fixed(item.property_name, self.profile))
-        names = domain.properties if common else (item.property_name,)
-        checks = sum(len(checks_of(name)) for name in names)
-        return float(draws * (item.case.weight_entries + checks * item.case.stored_entries))
+    def tasks(self, items: Iterable[Item], travels: bool = False) -> list[CaseTask]:
+        """Return test items as one task per case, which may travel to other processes."""
+        subject = self.subject.sent if travels else self.subject
+        return [
+            CaseTask(
+                subject,
+                self.seed,
+                tuple(of_case),
+                self.profile.cost(of_case[0].case, self.budget),
+                self.explains,
+                modules_with(item.property_name for item in of_case),
+            )
+            for of_case in grouped(items, lambda item: item.case.key).values()
+        ]
 
     def examine(self, items: Iterable[Item]) -> list[Result]:
         """Examine test items in this process and return their results; raises InputError for an unusable subject."""
-        return [result for task in self.tasks(items, self.subject) for result in task.results()]
-
-    def tasks(self, items: Iterable[Item], subject: Subject | SubjectName) -> list[CaseTask]:
-        """Return test items as one task per case."""
-        cases: dict[str, list[Item]] = {}
-        for item in items:
-            cases.setdefault(item.case.key, []).append(item)
-        return [self._task(tuple(of_case), subject) for of_case in cases.values()]
-
-    def _task(self, items: tuple[Item, ...], subject: Subject | SubjectName) -> CaseTask:
-        modules = modules_with(item.property_name for item in items)
-        return CaseTask(subject, self.seed, items, self.look_cost(items[0].case), self.explains, modules)
-
-    def look_cost(self, case: Case) -> Cost:
-        """Return the cost limit of looks at a case."""
-        return Cost(self.affordable(case), self.level, self.profile.power)
-
-    def beside(self, item: Item) -> list[Item]:
-        """Return a test item and all others planned on its case."""
-        names = (id.partition("@")[0] for id in self.item_ids if id.endswith(f"@{item.case.key}"))
-        return [Item(name, item.case) for name in dict.fromkeys([item.property_name, *names])]
+        return [result for task in self.tasks(items) for result in task.results()]
 
     def pool(
-        self, results: Sequence[Result], each: Map | None = None, cases: Mapping[str, Case] | None = None
+        self, results: Sequence[Result], workers: Workers, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Return the results of the pools, and the errors of further looks.
+        """Return the results of the pools, and the errors of further looks, which workers take.
 
-        `each` maps a function over further looks, in processes that import the subject; by default they run here.
         `cases` are known cases by key.
         """
-        subject = self.subject if each is None else self.subject.sent
+        subject = self.subject.sent if workers.travels else self.subject
         bad = [case_key(result) for result in violated(results)]
         with own_arithmetic():
-            return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each or map, cases), self.level)
+            later = fresh(subject, self.seed, workers, cases)
+            return examine_pools(pools_of(results), bad, later, self.budget.level())
 
     def conclude(self, results: Sequence[Result]) -> Conclusion:
-        """Return the conclusion from results, given the plan."""
+        """Return the conclusion from results, given the planned items."""
         planned = [*(each.id for each in self.planned), *self._planned_pools(results)]
         with own_arithmetic():
             conclusion = ledger_of(planned, self.seed, results).conclude(self.budget)
@@ -263,7 +250,7 @@ class Run:
             seed=self.seed,
             profile=self.profile.name,
             false_alarm=self.budget.false_alarm,
-            level=self.level,
+            level=self.budget.level(),
             subject=self.subject.name,
             planned=planned,
             fixed=sorted({case.key for case in self.fixed_cases}),

@@ -44,6 +44,12 @@ class CaseTask:
         """The case (layer or program) that all test items of the task share."""
         return self.items[0].case
 
+    @property
+    def entries(self) -> int:
+        """Approximate cost: array entries that are drawn, or read by a check."""
+        checks = sum(len(item.checks) for item in self.items)
+        return self.cost.affordable * (self.case.weight_entries + checks * self.case.stored_entries)
+
     def results(self) -> list[Result]:
         """Return one result per check; raises InputError for an unusable subject."""
         load_checks(self.modules)

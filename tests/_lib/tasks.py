@@ -9,7 +9,8 @@ import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
+
+from threadpoolctl import threadpool_info
 
 from attncheck._lib.errors import InputError
 
@@ -22,19 +23,30 @@ def refusing(number: int) -> int:
     raise InputError(f"number={number}: is refused; pass another")
 
 
-def deadly(number: int, folder: Path, always: frozenset[int], once: frozenset[int]) -> int:
-    """Square a number; some kill their process always, others the first time."""
-    begun = folder / str(number)
-    if number in always or (number in once and not begun.exists()):
-        begun.touch()
-        os._exit(1)
+def deadly(number: int, always: frozenset[int], status: int) -> int:
+    """Square a number; some end their process."""
+    if number in always:
+        os._exit(status)
     return number * number
+
+
+def process_id(task: int) -> int:
+    return os.getpid()
+
+
+def threads_and_process(task: int) -> tuple[list[int], int]:
+    return [each["num_threads"] for each in threadpool_info()], os.getpid()
+
+
+def sleeps_or_tells(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
 
 
 def half_a_result(number: int = 0) -> None:
     """Die in the middle of writing a result, as a process may on Ctrl-C."""
-    queue = sys._getframe(1).f_locals["result_queue"]
-    os.write(queue._writer.fileno(), struct.pack("!i", 10**6))
+    pipe = sys._getframe(1).f_locals["pipe"]
+    os.write(pipe.fileno(), struct.pack("!i", 10**6))
     os._exit(1)
 
 
@@ -56,8 +68,8 @@ def mimics_a_time_limit(task: int) -> None:
     os._exit(3)
 
 
-def prints_for_long() -> int:
-    return sum(os.write(1, b"x" * 2**16) for _ in range(40))
+def prints_for_long(times: int) -> int:
+    return sum(os.write(1, b"x" * 2**16) for _ in range(times))
 
 
 def prints_lines(count: int) -> None:

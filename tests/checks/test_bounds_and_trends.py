@@ -9,7 +9,6 @@ import attncheck as ac
 from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
-from attncheck.calibration.power import level_of
 from attncheck.checks.registry import check_named
 from attncheck.checks.sample import Sample
 from attncheck.evidence.pools import Pool
@@ -17,7 +16,6 @@ from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.tampered import TAMPERED
 from attncheck.looks.examine import probed, run_item, take_look
 from attncheck.looks.item import Item
-from attncheck.looks.plan import Cost
 from attncheck.looks.pools import summaries_of
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
@@ -31,7 +29,7 @@ TIES = check_named("exactness.extremes")
 
 def looks(name: str, subject: object, layer: AttentionLayer, profile: str, only: str = "") -> list[Result]:
     settled = PROFILES[profile]
-    cost = Cost(settled.affordable(layer), level_of(settled), settled.power)
+    cost = settled.cost(layer)
     return run_item(Item(name, layer, only=only), Subject.of(subject), 0, cost)
 
 
@@ -45,7 +43,7 @@ def first_looks(check: str, subject: object) -> Pool:
     default, settled, found = PROFILES["default"], Subject.of(subject), {}
     for layer in ANCHORS:
         item = Item(check.partition(".")[0], layer, only=check)
-        planned = probed([item], settled, 0, Cost(default.affordable(layer), level_of(default), default.power))
+        planned = probed([item], settled, 0, default.cost(layer))
         if planned.sizes:
             for summary in summaries_of(take_look(item, planned, settled, 0, 1, 1, [check])).values():
                 found[layer.key] = summary

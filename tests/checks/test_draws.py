@@ -12,11 +12,11 @@ import attncheck as ac
 from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
-from attncheck.calibration.power import level_of
 from attncheck.checks.draws import _distinct, _neighbours, hashes, marks
 from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
+from attncheck.evidence.budget import Budget
 from attncheck.evidence.normal import Association
 from attncheck.evidence.summaries import NormalScore
 from attncheck.looks.examine import run_item
@@ -133,7 +133,7 @@ def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
 )
 def test_fault_is_seen(subject: Draw, layer: AttentionLayer, check: str) -> None:
     """Tests the check alone, on the draws that it plans for."""
-    cost = Cost(MOST_DRAWS, level_of(PROFILES["default"]), PROFILES["default"].power)
+    cost = Cost(MOST_DRAWS, Budget().level(), PROFILES["default"].power)
     item = Item(check.partition(".")[0], layer, only=check)
     assert [result.check for result in violated(run_item(item, Subject.of(subject), 0, cost))] == [check]
 

@@ -13,15 +13,15 @@ import pytest
 import attncheck
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.workers import InProcess
 from attncheck.checks import Alternative, Count, register, registered
 from attncheck.checks.registered import load_checks, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
 from attncheck.commands.cli import main
-from attncheck.commands.planned_run import collect, properties_folder
 from attncheck.faults.pairs import paired
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.run_record import read_record
 from attncheck.runs.options import RunOptions
+from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import collapsed
@@ -106,9 +106,9 @@ def wrong(folder: Path) -> Path:
     options = RunOptions(f"{MODULE}:shifted", profile="smoke", only=["last_position"], checks=[MODULE], record=path)
     run = dataclasses.replace(Run.of(options), explains=False)
     items = run.items_on("last_position", run.profile.layers)
-    report = RunReport(run.settled([item.id for item in items]))
+    report = RunReport(run.planning(item.id for item in items))
     report.take(report.run.examine(items))
-    report.take(report.pool()[0])
+    report.take(report.pool(InProcess())[0])
     report.finish()
     return path
 
@@ -195,7 +195,7 @@ def test_an_installed_package_is_found_and_a_broken_one_named(
 
 def test_two_processes_give_the_digits_of_one(run: Callable[..., int], right: Path) -> None:
     assert run("two.jsonl", "--workers", "2") == ExitCode.CONSISTENT
-    one, two = (read_record(path) for path in (right, right.parent / "two.jsonl"))
+    one, two = (read_run(path) for path in (right, right.parent / "two.jsonl"))
     assert one.closing is not None
     assert two.closing is not None
     assert one.closing.digest == two.closing.digest
@@ -206,14 +206,14 @@ def test_two_processes_give_the_digits_of_one(run: Callable[..., int], right: Pa
 def test_only_named_checks_join_a_run(folder: Path) -> None:
     def planned(*checks: str) -> set[str]:
         run = Run.of(RunOptions(profile="smoke", checks=checks))
-        return {each.partition("@")[0] for each in collect(run, properties_folder()).run.item_ids}
+        return {item.property_name for item in run.all_items}
 
     assert planned() == set(EVERY_PROPERTY)
     assert planned(MODULE) == {*EVERY_PROPERTY, "last_position", "without_fault"}
 
 
 def test_results_replay_and_name_their_check(wrong: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = read_record(wrong).results[0]
+    result = read_run(wrong).results[0]
     assert main(["replay", str(wrong), result.id, "--trust", MODULE]) == ExitCode.VIOLATED
     assert "The digits agree." in capsys.readouterr().out
     assert main(["explain", result.id]) == ExitCode.CONSISTENT

@@ -16,7 +16,6 @@ import pytest
 
 import attncheck
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.calibration.power import level_of
 from attncheck.checks.check import Check
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
@@ -27,7 +26,7 @@ from attncheck.faults import FAULTS
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.programs import PROGRAM_FAULTS, detecting
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.plan import Cost, plan
+from attncheck.looks.plan import plan
 from attncheck.looks.profiles import PROFILES, Profile
 from attncheck.subject import Subject
 
@@ -290,7 +289,7 @@ def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name
     assert look
     layer = next(layer for layer in profile.layers if layer.describe() == look[2])
     setting = Subject.of("attncheck.subject:collapsed").probe(layer, np.random.default_rng(0))
-    cost = Cost(profile.affordable(layer), level_of(profile), profile.power)
+    cost = profile.cost(layer)
     (check,) = (check for check in CHECKS if check.name == name)
     assert plan([check], setting, cost).sizes[check] == int(look[1].replace(",", ""))
     alternative = check.family(setting).mde(int(look[1].replace(",", "")), cost.level, per_look_power(cost.power))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +19,12 @@ import pytest
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
-from attncheck.commands.planned_run import properties_folder
+from attncheck.pytest_plugin.cases import item_id
 from attncheck.records.schema import Closing, Line, Manifest, Result, read
 from attncheck.records.writer import Writer
+from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
 
 from .conftest import refused
 
@@ -60,7 +61,7 @@ def slow(layer, size, rng):
     time.sleep(1)
     return collapsed(layer, size, rng)
 
-for function in (small, shifted, killing, broken, slow):
+for function in (small, shifted, killing, broken):
     function.supports = one_number
 """
 
@@ -75,22 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a few properties of layers and programs, and one of the theory."""
-    place = tmp_path_factory.mktemp("some")
-    (place / "theory").mkdir()
-    for name in ("conftest", "test_draws", "test_independence", "test_netsor", "theory/test_norms"):
-        shutil.copy(ROOT / "properties" / f"{name}.py", place / f"{name}.py")
-    return place
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("few")
-    for name in ("conftest", "test_draws"):
-        shutil.copy(ROOT / "properties" / f"{name}.py", place)
-    return place
+SOME = ("draws", "independence")
 
 
 class Done(NamedTuple):
@@ -100,32 +86,28 @@ class Done(NamedTuple):
     record: Path
 
 
-def examined(folder: Path, properties: Path, subject: str, *more: str, record: str = "") -> Done:
+def examined(folder: Path, subject: str, *more: str, record: str = "", only: Sequence[str] = ("draws",)) -> Done:
     path = Path(record or folder / f"{subject}.jsonl")
     arguments = ["run", "--profile", "smoke", "--subject", f"cli_subjects:{subject}", "--record", str(path), *more]
+    arguments += [part for name in only for part in ("--only", name)]
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr("attncheck.commands.session.properties_folder", lambda: properties)
-        patch.setattr(RunReport, "diagnose", lambda report, executor=None: None)  # takes most of the time
+        patch.setattr(RunReport, "diagnose", lambda report, workers: None)  # takes most of the time
         patch.setenv("PYTEST_ADDOPTS", "--no-such-option")
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
-        try:
-            code = main(arguments)
-        finally:
-            for file in properties.glob("*.py"):
-                sys.modules.pop(file.stem, None)
+        code = main(arguments)
     return Done(code, out.getvalue(), err.getvalue(), path)
 
 
 @pytest.fixture(scope="module")
-def small_run(folder: Path, few: Path) -> Done:
-    return examined(folder, few, "small", "--workers", "0")
+def small_run(folder: Path) -> Done:
+    return examined(folder, "small", "--workers", "0")
 
 
 @pytest.fixture(scope="module")
-def shifted_run(folder: Path, some: Path) -> Done:
-    return examined(folder, some, "shifted", "--workers", "1", "--report", "shifted.html")
+def shifted_run(folder: Path) -> Done:
+    return examined(folder, "shifted", "--workers", "1", "--report", "shifted.html", only=SOME)
 
 
 # run ----------------------------------------------------------------------------------------------
@@ -146,11 +128,11 @@ def test_run_works_in_any_folder_and_leaves_only_its_record(folder: Path, small_
     assert left - notes == known
 
 
-def test_run_takes_the_properties_of_the_package() -> None:
-    """From a clone or a wheel: the same files."""
-    in_clone, found = ({path.name for path in each.glob("*.py")} for each in (ROOT / "properties", properties_folder()))
-    assert "test_scores.py" in in_clone
-    assert found == in_clone
+def test_run_and_pytest_have_the_same_items(pytester: pytest.Pytester) -> None:
+    options = ["--collect-only", "-q", "--attncheck-profile", "smoke", "-p", "no:cacheprovider"]
+    collected = pytester.runpytest_inprocess(str(ROOT / "properties"), *options).outlines
+    ids = {item_id(line) for line in collected if "::" in line}
+    assert ids == {item.id for item in Run.of(RunOptions(profile="smoke")).all_items}
 
 
 def test_run_renders_a_report(folder: Path, shifted_run: Done) -> None:
@@ -162,21 +144,22 @@ def test_run_renders_a_report(folder: Path, shifted_run: Done) -> None:
 
 def without_time(line: Line) -> Line:
     if isinstance(line, Manifest):
-        return msgspec.structs.replace(line, started="")
+        return msgspec.structs.replace(line, started="", planned=sorted(line.planned, key=lambda each: each.id))
     changes = {"content": ""} if isinstance(line, Closing) else {}
     return msgspec.structs.replace(line, seconds=0.0, **changes)
 
 
 def test_run_and_pytest_write_the_same_record(
-    folder: Path, some: Path, shifted_run: Done, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    folder: Path, shifted_run: Done, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a worker and none."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    monkeypatch.setattr(RunReport, "diagnose", lambda report, executor=None: None)
+    monkeypatch.setattr(RunReport, "diagnose", lambda report, workers: None)
     monkeypatch.syspath_prepend(str(folder))
     options = ["--attncheck-profile", "smoke", "--attncheck-subject", "cli_subjects:shifted"]
     options += ["--attncheck-record", "record.jsonl", "-n", "0", "-p", "no:cacheprovider"]
-    done = pytester.runpytest_inprocess("-q", str(some), *options)
+    tests = [str(ROOT / "properties" / f"test_{name}.py") for name in SOME]
+    done = pytester.runpytest_inprocess("-q", *tests, *options)
     assert done.ret == pytest.ExitCode.TESTS_FAILED, "\n".join(done.outlines)
 
     def told(path: Path) -> list[bytes]:
@@ -204,28 +187,28 @@ def closing_of(record: Path) -> Closing:
     return closing
 
 
-@pytest.mark.parametrize("option", [[], ["--executor", "os:getcwd"]])
-def test_what_is_there_stays(folder: Path, few: Path, small_run: Done, tmp_path: Path, option: list[str]) -> None:
+@pytest.mark.parametrize("option", [[], ["--executor", "dask:tcp://127.0.0.1:9"]])
+def test_what_is_there_stays(folder: Path, small_run: Done, tmp_path: Path, option: list[str]) -> None:
     """Files that are no records are not overwritten, nor are records before an executor exists."""
     kept = tmp_path / "kept"
     kept.write_bytes(small_run.record.read_bytes() if option else b"somebody's source\n")
     before = kept.read_bytes()
     workers = ["--workers", "1" if option else "0"]
-    done = examined(folder, few, "small", *workers, *option, record=str(kept))
+    done = examined(folder, "small", *workers, *option, record=str(kept))
     assert done.code == ExitCode.UNUSABLE
-    said = "not a concurrent.futures.Executor" if option else "is not a record"
+    said = "executor=" if option else "is not a record"
     assert said in refused(done.err)
     assert kept.read_bytes() == before
 
 
-def test_only_what_is_named_is_examined(folder: Path, some: Path, tmp_path: Path) -> None:
-    done = examined(folder, some, "small", "--workers", "0", "--only", "draws", record=str(tmp_path / "only.jsonl"))
+def test_only_what_is_named_is_examined(folder: Path, tmp_path: Path) -> None:
+    done = examined(folder, "small", "--workers", "0", "--only", "draws", record=str(tmp_path / "only.jsonl"), only=())
     assert done.code == ExitCode.CONSISTENT, done.out + done.err
     lines = list(read(done.record))
     assert {line.property for line in lines if isinstance(line, Result)} == {"draws"}
-    done = examined(folder, some, "small", "--only", "drawn", record=str(tmp_path / "none.jsonl"))
+    done = examined(folder, "small", "--only", "drawn", record=str(tmp_path / "none.jsonl"), only=())
     assert "only='drawn': is not known; use one of " in refused(done.err)
-    done = examined(folder, some, "small", "--only", "netsor", record=str(tmp_path / "none.jsonl"))
+    done = examined(folder, "small", "--only", "netsor", record=str(tmp_path / "none.jsonl"), only=())
     assert "only='netsor': needs programs, which cli_subjects:small does not simulate" in refused(done.err)
 
 
@@ -234,8 +217,8 @@ def quarters(errors: str) -> list[int]:
     return [int(line.partition("% done after ")[0]) for line in errors.splitlines()]
 
 
-def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) -> None:
-    done = examined(folder, few, "broken", "--workers", "0", record=str(tmp_path / "broken.jsonl"))
+def test_run_of_a_simulator_that_fails(folder: Path, tmp_path: Path) -> None:
+    done = examined(folder, "broken", "--workers", "0", record=str(tmp_path / "broken.jsonl"))
     assert done.code == ExitCode.UNUSABLE, done.out + done.err
     first = done.out.splitlines()[1]
     assert first.startswith("ERROR: subject=cli_subjects:broken: raised ValueError: not in the mood (cli_subjects.py:")
@@ -246,11 +229,11 @@ def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) 
     assert closing_of(done.record).verdict == "incomplete"
 
 
-def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_path: Path) -> None:
+def test_run_of_a_simulator_that_ends_its_process(folder: Path, tmp_path: Path) -> None:
     """Items that kill twice are incomplete, by name."""
-    done = examined(folder, few, "killing", "--workers", "1", record=str(tmp_path / "killing.jsonl"))
+    done = examined(folder, "killing", "--workers", "1", record=str(tmp_path / "killing.jsonl"))
     assert done.code == ExitCode.INCOMPLETE, done.out + done.err
-    said = r"^  failed:   subject=cli_subjects:killing: on n=1 .*: its process died, also when the task was run alone"
+    said = r"^  failed:   subject=cli_subjects:killing: on n=1 .*: its process died"
     assert len(re.findall(said, done.out, flags=re.MULTILINE)) == 1, done.out
     assert closing_of(done.record).verdict == "incomplete"
     manifest, *results = [line for line in read(done.record) if isinstance(line, Manifest | Result)]
@@ -259,8 +242,8 @@ def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_p
     assert len(missing) == 1
 
 
-def test_run_whose_record_cannot_be_written(folder: Path, few: Path) -> None:
-    done = examined(folder, few, "small", "--workers", "0", record="/dev/full")
+def test_run_whose_record_cannot_be_written(folder: Path) -> None:
+    done = examined(folder, "small", "--workers", "0", record="/dev/full")
     assert done.code == ExitCode.UNUSABLE
     assert "/dev/full: cannot be written (No space left on device)" in done.err
     assert "Traceback" not in done.err

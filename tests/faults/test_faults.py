@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.calibration.power import level_of
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
@@ -24,7 +24,7 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.look import observe
-from attncheck.looks.plan import Cost, Plan
+from attncheck.looks.plan import Plan
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
 from attncheck.records.schema import Result
@@ -50,7 +50,7 @@ ODD = (
 def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> list[Result]:
     """Return the results of one property on one layer, at a profile's sizes and level."""
     settled = PROFILES[profile]
-    cost = Cost(settled.affordable(layer), level_of(settled), settled.power)
+    cost = settled.cost(layer)
     return run_item(Item(name, layer), Subject.of(subject), 0, cost)
 
 
@@ -59,7 +59,7 @@ def examine_alone(name: str, seed: int = 0) -> Result:
     layer, check = NAMED_BY[name]
     smoke, roomy = PROFILES["smoke"], PROFILES["default"]
     slight = name in SLIGHT
-    cost = Cost((roomy if slight else smoke).affordable(layer), level_of(smoke), SURELY if slight else smoke.power)
+    cost = dataclasses.replace((roomy if slight else smoke).cost(layer), power=SURELY if slight else smoke.power)
     item = Item(check.partition(".")[0], layer, only=check)
     (result,) = run_item(item, Subject.of(FAULTS[name].subject), seed, cost)
     return result

@@ -9,7 +9,6 @@ import pytest
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
@@ -59,7 +58,7 @@ def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, 
     case, subject = ProgramCase.of(program(name), widths_of(property_name)), Subject.of(PROGRAM_FAULTS[fault].subject)
     key = ("tests", "program faults", fault, property_name, case.to_dict())
     setting = subject.probe(case, stream(seed, *key, role="probe"))
-    planned = plan(checks_of(property_name), setting, cost_of(PROFILES["default"], case))
+    planned = plan(checks_of(property_name), setting, PROFILES["default"].cost(case))
     also = {check for of, check, where in ORDERS if (of, where) == (fault, name)}
     checks = [check for check in planned.sizes if check.name in {*detecting(fault), *also}]
     if not checks:
@@ -131,7 +130,7 @@ def test_line_by_line_is_right(name: str) -> None:
     results: list[Result] = []
     for each in PROGRAM_PROPERTIES:
         case = ProgramCase.of(program(name), widths_of(each))
-        results += run_item(Item(each, case), subject, 0, cost_of(smoke, case))
+        results += run_item(Item(each, case), subject, 0, smoke.cost(case))
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 

@@ -12,7 +12,7 @@ import pytest
 
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.run_record import read_record
+from attncheck.runs.parts import read_run
 from tests.gate.conftest import ANCHORS, CHECKS
 from tests.gate.test_gate import BASELINE_SEED, RUN_SEED, SITUATIONS, Gated, MakeSheet
 
@@ -45,7 +45,7 @@ def test_a_compressed_record_judges_as_a_plain_one(
     (plain_code, plain), (code, said) = (gated(ours, path) for path in (tmp_path / "whole.jsonl", theirs))
     assert (code, said) == (plain_code, plain.replace("whole.jsonl", "whole.jsonl.gz"))
     assert SITUATIONS[name].says in said
-    assert read_record(theirs).results == read_record(tmp_path / "whole.jsonl").results
+    assert read_run(theirs).results == read_run(tmp_path / "whole.jsonl").results
 
 
 def _cut(path: Path) -> None:

@@ -59,7 +59,6 @@ DAMAGED = {
     "text for a number": Damage("whole.jsonl", edited(size="many"), REPORT),
     "deep": Damage("whole.jsonl", lambda content: b"[" * _DEEP + b"]" * _DEEP + b"\n", REPORT),
     "other encoding": Damage("whole.jsonl", lambda content: content.decode().encode("utf-16"), REPORT),
-    "doubled": Damage("baseline.jsonl", lambda content: content + content, GATE),
     "picture": Damage("baseline.jsonl", lambda content: b"\x89PNG\r\n\x1a\n" + bytes(1000), GATE),
     "layer of another kind": Damage("layer.toml", lambda content: b"[layer]\nwidth = 'wide'\n", CHECK),
     "function of another module": Damage("layer.toml", lambda content: content + b'mask = "os:system"\n', CHECK),

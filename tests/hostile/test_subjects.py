@@ -41,7 +41,9 @@ EXPECTED = {
     "exits": Expected(REFUSED, r"raised SystemExit: 0"),
     "exhausts_memory": Expected(REFUSED, r"raised MemoryError"),
     "ends_process": Expected(REFUSED, r"a probe call on n=8 s=2 H=1 crashed its process"),
-    "segfaults_later": Expected(UNFINISHED, r"run alone \(Fatal Python error: Segmentation fault at \S+\.py:\d+\)"),
+    "segfaults_later": Expected(
+        UNFINISHED, r"its process died \(Fatal Python error: Segmentation fault at \S+\.py:\d+\)"
+    ),
     "sleeps": Expected(REFUSED, r"took more than 2 s for one call; .*--timeout"),
     "sleeps_on_every": Expected(UNFINISHED, r"took more than 2 s for one call.*\(and 3 more like it\)"),
     "forks_and_raises": Expected(DONE, r"CONSISTENT"),

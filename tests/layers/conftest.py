@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from attncheck import AttentionLayer
-from attncheck.calibration.power.rows import cost_of
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.profiles import PROFILES
@@ -15,4 +14,4 @@ from attncheck.subject import Subject
 
 def rejected(subject: Any, layer: AttentionLayer, name: str = "exactness") -> bool:
     """Return whether a smoke run violates a property; layers are not shrunk."""
-    return bool(violated(run_item(Item(name, layer), Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
+    return bool(violated(run_item(Item(name, layer), Subject.of(subject), 0, PROFILES["smoke"].cost(layer))))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.executors import pool
+from attncheck._lib.processes import Processes
 from attncheck.commands.cli import main
 from attncheck.paper import exact, units
 from attncheck.paper.experiments import EXPERIMENTS
@@ -22,7 +22,8 @@ MANIFEST = manifest_of(3, TINY)
 @pytest.mark.usefixtures("few_units")
 def test_workers_do_not_change_a_digit_and_streams_are_separate() -> None:
     names = ["fig1", "fig2"]
-    alone, several = perform_all(names, MANIFEST), perform_all(names, MANIFEST, pool(2))
+    with Processes(2) as workers:
+        alone, several = perform_all(names, MANIFEST), perform_all(names, MANIFEST, workers)
     assert alone.keys() == several.keys()
     assert len(alone) >= 15
     for task, arrays in alone.items():

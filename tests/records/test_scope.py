@@ -12,10 +12,10 @@ from attncheck import faults
 from attncheck.checks.registry import CHECKS
 from attncheck.gate import gate
 from attncheck.gate.outputs import sentence
-from attncheck.records.run_record import read_record
 from attncheck.records.scope import FEWEST_LAWS, Scope
 from attncheck.report.headline import headline
 from attncheck.runs.options import RunOptions
+from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.runs.samples.command import check_files
@@ -73,13 +73,13 @@ class TestFirstLines:
         record = tmp_path / "record.jsonl"
         run = Run.of(RunOptions(subject=BLIND, profile="smoke", record=record))
         items = [*run.items_on("exactness", [LAYER]), *run.items_on("outputs", [LAYER])]
-        run = run.settled([item.id for item in items])
+        run = run.planning(item.id for item in items)
         report = RunReport(run)
         for item in items:
             report.take(run.examine([item]))
         assert report.finish()
         assert report.summary().startswith("CONSISTENT, OUTPUTS ONLY: ")
-        assert headline(read_record(record)).sentence.startswith("Outputs only: ")
+        assert headline(read_run(record)).sentence.startswith("Outputs only: ")
         kept = tmp_path / "base.jsonl"
         kept.write_bytes(record.read_bytes())
         assert sentence(gate(record, kept)).startswith("CONSISTENT, OUTPUTS ONLY: ")
@@ -88,12 +88,12 @@ class TestFirstLines:
         record = tmp_path / "record.jsonl"
         run = Run.of(RunOptions(subject=BLIND, profile="smoke", record=record, min_examined="1000"))
         (item,) = run.items_on("outputs", [LAYER])
-        run = run.settled([item.id])
+        run = run.planning([item.id])
         report = RunReport(run)
         report.take(run.examine([item]))
         assert not report.finish()
         assert report.summary().startswith("INCONCLUSIVE: ")
-        assert headline(read_record(record)).verdict == "inconclusive"
+        assert headline(read_run(record)).verdict == "inconclusive"
 
     def test_file_of_outputs(self, tmp_path: Path) -> None:
         drawn = collapsed(LAYER, 4_000, np.random.default_rng(0))

@@ -24,7 +24,7 @@ def record_of(path: Path, subject: str, *properties: str, layers: Sequence[Atten
     """Examine some properties on small layers, and return the record."""
     run = Run.of(RunOptions(subject=subject, seed=3, profile="smoke", record=path))
     items = [item for name in properties for item in run.items_on(name, layers)]
-    report = RunReport(run.settled([item.id for item in items]))
+    report = RunReport(run.planning(item.id for item in items))
     for item in items:
         report.take(report.run.examine([item]))
     report.finish()

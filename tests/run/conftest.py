@@ -30,7 +30,7 @@ def made(record: Path | None = None, **options: Any) -> Run:
 
 def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
     run = made(**options)
-    return run.settled([item.id for name in names for item in run.items_on(name, [layer])])
+    return run.planning(item.id for name in names for item in run.items_on(name, [layer]))
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from attncheck.looks.examine import probed, run_items, take_look
 from attncheck.looks.item import Item
 from attncheck.looks.plan import CALL_DRAWS, Cost
 from attncheck.programs import recurrent
-from attncheck.pytest_plugin.cases import CASE_IN_ID, CaseResults, scheduler
+from attncheck.pytest_plugin.cases import CaseResults, item_id, scheduler
 from attncheck.records.schema import Result
 from attncheck.runs.tasks import CaseTask, examine
 from attncheck.simulators.weights import draw_with_weights
@@ -120,8 +120,8 @@ def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("attncheck.runs.tasks.run_items", functools.partial(_noted, asked))
     run = made(subject="attncheck.subject:collapsed")
     items = [item for name in ("draws", "inputs") for item in run.items_on(name, [LAYER, WIDE])]
-    run = dataclasses.replace(run.settled([item.id for item in items]), explains=False)
-    cases = CaseResults(run)
+    run = dataclasses.replace(run.planning(item.id for item in items), explains=False)
+    cases = CaseResults(run, items)
     found = [result for item in items for result in cases.examined(item).results]
     assert asked == [(f"draws@{case.key}", f"inputs@{case.key}") for case in (LAYER, WIDE)]
     assert {result.id for result in found} == {planned.id for planned in run.planned}
@@ -134,11 +134,9 @@ def _noted(asked: list[tuple[str, ...]], items: Sequence[Item], *rest: Any) -> l
     return run_items(items, *rest)
 
 
-def test_ids_name_the_case_that_items_stay_together_by() -> None:
-    found = CASE_IN_ID.search("properties/test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]")
-    assert found
-    assert found.groups() == ("scores@0123456789ab", "0123456789ab")
-    assert not CASE_IN_ID.search("properties/theory/test_rates.py::test_outputs[rates.outputs@0123456789ab n=16]")
+def test_ids_name_the_item() -> None:
+    assert item_id("test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]") == "scores@0123456789ab"
+    assert item_id("test_scores.py::test_address[scores@0123456789ab]") == ""
 
 
 class Worker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import pytest
 
 import attncheck
 from attncheck._lib.errors import InputError
-from attncheck._lib.executors import TaskExecutor
-from attncheck._lib.executors import pool as pool_of_processes
+from attncheck._lib.processes import Processes
+from attncheck._lib.workers import InProcess
 from attncheck.evidence.summaries import NormalScore, to_record
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import Cost
@@ -32,7 +32,7 @@ from attncheck.looks.pools import (
 )
 from attncheck.records.schema import Result, case_key, of_pool
 from attncheck.runs.check import CheckReport
-from attncheck.subject import collapsed
+from attncheck.subject import Subject, collapsed
 
 WIDTHS = (3, 4, 5, 6, 7, 8, 9, 10)
 LAYERS = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in WIDTHS]
@@ -109,13 +109,13 @@ def test_violated_cases_explain_a_suspicious_pool() -> None:
     assert pool.verdict == "explained"
     assert len(pool.p_values) == 1
     bad = [case_key(result) for result in report.results if result.verdict == "violated"]
-    (again,), failed = examine_pools([pool_of(report, "scores.scale")], bad, fresh(broken, 0), pool.level)
+    (again,), failed = examine_pools([pool_of(report, "scores.scale")], bad, fresh(broken, 0, InProcess()), pool.level)
     assert again.verdict == "explained"
     assert failed == []
     # Cases outside the pool are no explanation. A failed look leaves only its pools without results.
     quiet = pool_of(found(collapsed), "scores.size")
     results, failed = examine_pools(
-        [pool_of(report, "scores.scale"), quiet], ["elsewhere"], fresh(broken, 0), pool.level
+        [pool_of(report, "scores.scale"), quiet], ["elsewhere"], fresh(broken, 0, InProcess()), pool.level
     )
     assert [result.id for result in results] == ["scores.size@all"]
     (text,) = failed
@@ -127,7 +127,9 @@ def test_a_subject_that_returns_less_in_a_further_look_is_told_so() -> None:
         drawn = slight(layer, size, rng)
         return {name: array for name, array in drawn.items() if name != "key_gram"}
 
-    results, failed = examine_pools([pool_of(found(slight), "scores.scale")], [], fresh(forgetful, 0), 1e-3)
+    results, failed = examine_pools(
+        [pool_of(found(slight), "scores.scale")], [], fresh(forgetful, 0, InProcess()), 1e-3
+    )
     assert results == []
     assert all("can no longer be examined on n=" in text and "key_gram" in text for text in failed)
 
@@ -146,12 +148,13 @@ def test_programs_with_functions_of_ones_own_are_looked_at_again() -> None:
 def test_further_looks_are_fresh_draws_of_all_cases() -> None:
     report, asked = found(slight), list[LookTask]()
 
-    def each(function: Callable[[LookTask], Any], looks: Iterable[LookTask]) -> list[Any]:
-        asked.extend(looks)
-        return [function(look) for look in asked[-len(LAYERS) :]]
+    class Noting(InProcess):
+        def gather(self, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
+            asked.extend(tasks)
+            return super().gather(function, tasks)
 
     pool = pool_of(report, "scores.scale")
-    (result,), _ = examine_pools([pool], [], fresh(slight, 0, each), report.run.level)
+    (result,), _ = examine_pools([pool], [], fresh(slight, 0, Noting()), pool.results[0].level)
     numbers = [each.look for each in asked]
     assert numbers == sorted(numbers)
     assert set(numbers) == set(range(2, 1 + len(result.p_values)))
@@ -167,10 +170,10 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
 
 def test_processes_find_the_same_digits() -> None:
     pools = [pool_of(found(slight), "scores.scale"), pool_of(found(slight), "scores.size")]
-    subject, level = "attncheck.faults:query_std_2", found(slight).run.level
-    here, _ = examine_pools(pools, [], fresh(subject, 0), level)
-    with TaskExecutor(pool_of_processes(2)) as executor:
-        there, _ = examine_pools(pools, [], fresh(subject, 0, lambda f, looks: executor.results(f, list(looks))), level)
+    subject, level = "attncheck.faults:query_std_2", pools[0].results[0].level
+    here, _ = examine_pools(pools, [], fresh(Subject.of(subject), 0, InProcess()), level)
+    with Processes(2) as workers:
+        there, _ = examine_pools(pools, [], fresh(Subject.of(subject).sent, 0, workers), level)
     assert [result.p_values for result in here] == [result.p_values for result in there]
     assert [result.effects for result in here] == [result.effects for result in there]
     assert len(here[0].p_values) > 1
@@ -225,11 +228,9 @@ class TestFormed:
 
     def test_no_more_than_the_budget_counts(self) -> None:
         report = found(collapsed)
-        assert 0 < len(report.pools) <= most_pools(["scores"]) == report.run.most_pools
-        assert report.run.level == report.run.budget.level(len(report.run.planned) + report.run.most_pools)
+        assert 0 < len(report.pools) <= most_pools(["scores"])
         one = attncheck.check(collapsed, LAYERS[0], properties=["scores"], profile="smoke")
         assert one.pools == ()
-        assert one.run.most_pools == 0
 
     def test_every_feature_that_layers_have_is_pooled_once(self) -> None:
         from attncheck.layers.features import FEATURES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from attncheck import AttentionLayer
-from attncheck._lib.executors import LostTask, TaskExecutor, pool
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.processes import Processes
+from attncheck._lib.workers import InProcess, LostTask
 from attncheck.commands.cli import main
 from attncheck.records.schema import Closing, read
 from attncheck.runs.options import RunOptions
@@ -87,8 +89,8 @@ def test_a_subject_that_always_fails_is_one_error(
 
 def test_a_subject_that_ends_its_process_is_refused(folder: Path) -> None:
     run = planned("failing:leaving", AttentionLayer(width=4, seq_len=2, num_heads=1))
-    with TaskExecutor(pool(1)) as executor:
-        refused = refusal(run, run.subject.sent, executor.results)
+    with Processes(1) as workers:
+        refused = refusal(run, workers)
     assert refused is not None
     assert "crashed its process" in refused.unusable
 
@@ -97,7 +99,7 @@ def planned(subject: object, *layers: AttentionLayer) -> Run:
     """Return a run of a subject that supports only these layers."""
     run = Run.of(RunOptions(subject=subject, profile="smoke"))
     run = dataclasses.replace(run, subject=dataclasses.replace(run.subject, layers=layers))
-    return run.settled([item.id for item in run.items_on("draws", layers)])
+    return run.planning(item.id for item in run.items_on("draws", layers))
 
 
 @pytest.mark.parametrize(("bad", "refused"), [((4,), False), ((4, 8), False), ((4, 8, 16), True)])
@@ -113,7 +115,7 @@ def test_one_probe_that_works_is_enough(bad: tuple[int, ...], refused: bool) -> 
 
     layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (8, 4, 12, 16)]
     run = planned(subject, *layers)
-    found = refusal(run, run.subject, map)
+    found = refusal(run, InProcess())
     assert (found is not None) == refused
     assert list(dict.fromkeys(tried)) == ([8] if 8 not in bad else [8, 4, 16])
     if found is not None:
@@ -130,14 +132,18 @@ def test_a_call_that_hangs_is_not_waited_for_again() -> None:
 
     layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (8, 4, 16)]
     run = planned(subject, *layers)
-    found = refusal(run, dataclasses.replace(run.subject, timeout=0.2), map)
+    found = refusal(dataclasses.replace(run, subject=dataclasses.replace(run.subject, timeout=0.2)), InProcess())
     assert found is not None
     assert "took more than 0.2 s for one call" in found.unusable
     assert tried == [8]
 
 
+class Dying(InProcess):
+    def gather(self, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
+        return enumerate(LostTask("gone") for _ in tasks)
+
+
 def test_lost_probes_are_failures() -> None:
-    run = planned(direct, AttentionLayer(width=4))
-    found = refusal(run, run.subject, lambda function, probes: [LostTask("gone") for _ in probes])
+    found = refusal(planned(direct, AttentionLayer(width=4)), Dying())
     assert isinstance(found, Examination)
     assert found.unusable.startswith("subject=attncheck.subject:direct: a probe call on n=4")

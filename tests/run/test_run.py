@@ -13,6 +13,7 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES, checks_of
+from attncheck.evidence.budget import ROOM
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
@@ -22,7 +23,7 @@ from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 
-from .conftest import COST, LAYER, closing_of, examined, made, planned
+from .conftest import COST, GROUPED, LAYER, closing_of, examined, made, planned
 
 
 class TestOf:
@@ -53,7 +54,6 @@ class TestOf:
     def test_numbers_may_be_typed_or_given(self) -> None:
         assert made(seed="7", false_alarm="1e-3") == made(seed=7, false_alarm=1e-3)
         assert made(profile="thorough", draws="1e6").draws == made(profile="thorough", draws=10**6).draws == 10**6
-        assert made(profile="thorough").draws == PROFILES["thorough"].draws
 
 
 class TestPlan:
@@ -65,23 +65,32 @@ class TestPlan:
             assert found[: len(visited)] == list(visited) == list(profile.layers)
             assert len(visited) < len(found) == len(set(found)) <= len(visited) + profile.examples
 
-    def test_level_comes_from_what_is_planned(self) -> None:
+    def test_no_cost_depends_on_the_plan(self) -> None:
         run = planned("scores", "draws")
         assert [each.check for each in run.planned] == [check.name for check in run_checks(run)]
-        assert run.level == run.budget.level(len(run.planned))
-        assert run.settled([*run.item_ids, *run.item_ids]).planned == run.planned
+        assert run.planning([*run.item_ids, *run.item_ids]).planned == run.planned
+        (alone,), (beside, _) = (made().tasks(items) for items in (units(LAYER), units(LAYER, GROUPED)))
+        assert alone.cost == beside.cost == PROFILES["smoke"].cost(LAYER)
 
-    def test_draws_are_shared_out_over_the_plan(self) -> None:
-        run, wide = made(profile="thorough", draws=10**6), AttentionLayer(width=2048)
-        items = [item for name in ("scores", "draws") for item in run.items_on(name, [LAYER, wide])]
-        run = run.settled([item.id for item in items])
-        assert run.affordable(LAYER) == 500_000
-        assert run.settled(run.item_ids * 2).affordable(LAYER) == 500_000
-        assert run.affordable(wide) == 500_000 > PROFILES["thorough"].affordable(wide)
+    def test_thorough_draws_are_those_of_costly_layers(self) -> None:
+        wide = AttentionLayer(width=2048)
+        profile = made(profile="thorough", draws=10**5).profile
+        assert profile.affordable(wide) == profile.affordable(LAYER) == 10**5 > PROFILES["thorough"].affordable(LAYER)
+        assert PROFILES["thorough"].affordable(wide) == PROFILES["thorough"].fewest_draws
+
+    def test_more_than_the_budget_allows_is_refused(self) -> None:
+        count = -(-ROOM // len(checks_of("scores")))
+        with pytest.raises(InputError, match=r"plan='10,\d+': are more results, pools included, than the 10,000 that"):
+            made().planning(f"scores@{number:012x}" for number in range(count))
+        assert made().planning(f"scores@{number:012x}" for number in range(count // 2)).planned
 
     def test_unknown_property_is_named(self) -> None:
         with pytest.raises(InputError, match="property='score': is not known; use one of exactness"):
             made().items_on("score", [LAYER])
+
+
+def units(*cases: AttentionLayer) -> list[Item]:
+    return made().items_on("scores", cases)
 
 
 def run_checks(run: Run) -> list[Any]:

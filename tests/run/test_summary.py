@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from attncheck import faults
+from attncheck._lib.workers import InProcess
 from attncheck.checks.registry import CHECKS, EVERY_CHECK
 from attncheck.diagnosis.causes import by_hint, violated
-from attncheck.records.run_record import read_record
 from attncheck.records.schema import Result
 from attncheck.records.text import reads
 from attncheck.report.first import finding
 from attncheck.runs.details import MAIN_CHECKS, detectable, mdes, skipped, unseen, visited_layers
+from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.summary import NOT_PROVED, all_refused, not_examined, summarize, verdict_sentence, what_is_wrong
 from attncheck.subject import collapsed
@@ -30,9 +31,9 @@ class TestSummary:
         record = tmp_path / "record.jsonl"
         report = RunReport(planned("scores", subject="attncheck.faults:tied_query_key", record=record))
         report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
-        report.diagnose()
+        report.diagnose(InProcess())
         assert not report.finish()
-        first = by_hint(violated(read_record(record).tallies))[0]
+        first = by_hint(violated(read_run(record).tallies))[0]
         assert first.hint
         lines = report.summary().splitlines()
         assert lines[1] == f"  cause:    {report.diagnosis.causes[0]}" == "  cause:    W_Q and W_K are the same matrix"
@@ -65,7 +66,7 @@ class TestSummary:
         report.finish()
         assert report.conclusion is not None
         assert report.conclusion.verdict == "violated"
-        found = finding(read_record(tmp_path / "record.jsonl"))
+        found = finding(read_run(tmp_path / "record.jsonl"))
         assert found is not None
         first = next(line for line in report.summary().splitlines() if line.startswith("  first:"))
         assert first.startswith(f"  first:    {found.failures[0].name} on ")

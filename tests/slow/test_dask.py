@@ -14,7 +14,7 @@ import pytest
 
 from attncheck._lib import executors
 from attncheck._lib.errors import InputError
-from attncheck._lib.executor_spec import spec_of
+from attncheck._lib.executors import workers_of
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.records.schema import Closing, Result, read
@@ -119,10 +119,9 @@ def test_no_scheduler_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path
         patch.syspath_prepend(str(folder))
         assert smoke(tmp_path / "none.jsonl", "--executor", "dask:tcp://127.0.0.1:9") == ExitCode.UNUSABLE
     assert "no scheduler answers" in capsys.readouterr().err
-    assert spec_of("dask:tcp://127.0.0.1:9", "auto").at_once > 1
 
 
 @pytest.mark.parametrize("address", ["", "tcp://", "localhost", "http://127.0.0.1:8786", "tcp://127.0.0.1:port"])
 def test_what_is_no_address_is_refused_before_a_client_is_made(address: str) -> None:
     with pytest.raises(InputError, match=rf"^executor='dask:{address}': is not a valid address \(.*; pass dask:"):
-        spec_of(f"dask:{address}", "auto")
+        workers_of(f"dask:{address}", "auto")

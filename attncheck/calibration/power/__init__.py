@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.calibration.power.rows import PilotResult, PowerEntry, PowerRow, level_of
+from attncheck.calibration.power.rows import PilotResult, PowerEntry, PowerRow
 from attncheck.calibration.power.table import entries_of, power_table, to_json
 
-__all__ = ["PilotResult", "PowerEntry", "PowerRow", "entries_of", "level_of", "power_table", "to_json"]
+__all__ = ["PilotResult", "PowerEntry", "PowerRow", "entries_of", "power_table", "to_json"]

@@ -7,16 +7,14 @@ import math
 from collections.abc import Iterable, Sequence
 
 from attncheck.checks.check import Check, Setting
-from attncheck.checks.registry import CHECKS, PROPERTIES, check_named
+from attncheck.checks.registry import check_named
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case
 from attncheck.looks.item import Item
-from attncheck.looks.plan import Cost, plan
-from attncheck.looks.pools import most_pools
+from attncheck.looks.plan import plan
 from attncheck.looks.profiles import Profile
 
 #: Largest look considered.
@@ -25,15 +23,8 @@ MOST_DRAWS = 100_000_000
 _CHANCE = 1e-5
 
 
-def level_of(profile: Profile) -> float:
-    """Return the level of one look with the default budget."""
-    results = (len(profile.layers) + profile.examples) * len(CHECKS)
-    return Budget().level(results + most_pools(PROPERTIES))
-
-
-def cost_of(profile: Profile, case: Case) -> Cost:
-    """Return the maximum draws, level and power of a profile's look at a case."""
-    return Cost(profile.affordable(case), level_of(profile), profile.power)
+# Level of one look with the default budget.
+_LEVEL = Budget().level()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,19 +45,17 @@ class PilotResult:
     def draws(self, profile: Profile, effect: float) -> int | None:
         """Return the draws that detect an effect with the profile's power, or None."""
         family = self.check.family(self.setting)
-        level, power = level_of(profile), per_look_power(profile.power)
-        size = family.size(family.plannable(effect), level, power, MOST_DRAWS)
+        size = family.size(family.plannable(effect), _LEVEL, per_look_power(profile.power), MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
 
-    def chance(self, profile: Profile, size: int, effect: float) -> float:
+    def chance(self, size: int, effect: float) -> float:
         """Return the chance of a violated verdict if `effect` is the true effect and a look has `size` draws."""
-        per_look = self._power(profile, size, effect)
-        return detection(per_look, self._power(profile, 8 * size, effect))
+        return detection(self._power(size, effect), self._power(8 * size, effect))
 
-    def _power(self, profile: Profile, size: int, effect: float) -> float:
+    def _power(self, size: int, effect: float) -> float:
         family = self.check.family(self.setting)
         items = max(1, size // self.check.draws_per_unit)
-        return family.power(family.plannable(effect), items, level_of(profile))
+        return family.power(family.plannable(effect), items, _LEVEL)
 
     @property
     def told_apart(self) -> bool:
@@ -153,7 +142,7 @@ def exposed_as(setting: Setting, exposure: str) -> Setting:
 
 def _rows_of_item(item: Item, sights: Sequence[PilotResult], exposure: str, profile: Profile) -> list[PowerRow]:
     setting = exposed_as(sights[0].setting, exposure)
-    planned = plan(item.checks, setting, cost_of(profile, item.case))
+    planned = plan(item.checks, setting, profile.cost(item.case))
     return [
         _row(sight, exposure, planned.sizes.get(sight.check, 0), profile)
         for sight in sights
@@ -165,6 +154,6 @@ def _row(sight: PilotResult, exposure: str, size: int, profile: Profile) -> Powe
     if not sight.told_apart:
         return PowerRow(exposure, sight, size)
     chance, least = (
-        sight.chance(profile, size, effect) if size else 0.0 for effect in (sight.outcome.effect, sight.least_effect)
+        sight.chance(size, effect) if size else 0.0 for effect in (sight.outcome.effect, sight.least_effect)
     )
     return PowerRow(exposure, sight, size, chance, least, sight.draws(profile, sight.outcome.effect))

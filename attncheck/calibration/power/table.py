@@ -16,9 +16,9 @@ import scipy
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import check_choice
-from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.calibration.power.rows import PilotResult, PowerEntry, PowerRow, cost_of, exposed_as, level_of, rows_of
+from attncheck._lib.workers import InProcess, Workers
+from attncheck.calibration.power.rows import PilotResult, PowerEntry, PowerRow, exposed_as, rows_of
 from attncheck.checks.registered import load_checks, registrations
 from attncheck.checks.registry import PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
@@ -59,7 +59,7 @@ def measure(
         for name in properties:
             key = (fault.name, name, layer.key, factor)
             setting = subject.probe(layer, stream(seed, *key, role="power/probe"))
-            planned = plan(checks_of(name), setting, cost_of(profile, layer))
+            planned = plan(checks_of(name), setting, profile.cost(layer))
             if planned.sizes:
                 outcomes = _look(planned, subject, seed, key, "power/pilot", factor)
                 sights += [
@@ -77,7 +77,7 @@ def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerR
     check, fault = row.sight.check, row.sight.fault
     subject = Subject.of(exposing(fault_named(fault), EXPOSURES[row.exposure]))
     setting = subject.probe(row.layer, stream(seed, fault, role="power/probe"))
-    chunk, level = chunk_of(row.layer, row.look_draws), level_of(profile)
+    chunk, level = chunk_of(row.layer, row.look_draws), profile.cost(row.layer).level
     planned = Plan(setting, chunk, level, profile.power, {check: row.look_draws}, {})
     keys = [(fault, row.exposure, check.name, row.layer.key, number) for number in range(seeds)]
     outcomes = [_look(planned, subject, seed, key, "power/verify")[check.name] for key in keys]
@@ -90,14 +90,14 @@ def power_table(
     profile: str = "default",
     seeds: int = 30,
     seed: int = 0,
-    spec: ExecutorSpec | None = None,
+    workers: Workers | None = None,
     checks: Sequence[str] = (),
 ) -> Iterator[PowerEntry]:
     """Iterate over the entries of the power table, fault by fault.
 
     `faults` and `exposures` are names in `attncheck.faults`, or faults of checks that the modules `checks` register.
     The profile limits the size of the pilots, and the best rows are verified by up to `seeds` looks each.
-    Results depend on `seed` only, with any executor.
+    Results depend on `seed` only, with any workers; by default, this process does the work.
     """
     load_checks(checks)
     names = [check_choice("faults", name, tuple(all_faults())) for name in faults]
@@ -105,9 +105,8 @@ def power_table(
         check_choice("exposures", exposure, tuple(EXPOSURES))
     profile_named(profile)
     one = functools.partial(entries_of, exposures=exposures, profile=profile, seeds=seeds, seed=seed, checks=checks)
-    with TaskExecutor(spec or here()) as executor:
-        for entries in in_order(executor, one, names):
-            yield from entries
+    for entries in (workers or InProcess()).in_order(one, names):
+        yield from entries
 
 
 @own_arithmetic()

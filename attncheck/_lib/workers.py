@@ -1,0 +1,127 @@
+"""Workers that run tasks, and those of this process."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self, TypeVar
+
+from attncheck._lib.errors import refuse
+from attncheck._lib.signals import interrupts_obeyed
+from attncheck._lib.text import printable
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+# Maximum number of lines kept of the output of tasks, and of characters if tasks run in this process.
+_LINES, _CHARACTERS = 10, 2_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LostTask:
+    """Placeholder for the result of a task whose process died.
+
+    ``what`` says what happened to the process, ``words`` is its last output, and ``hung`` says whether it was ended
+    because its time was up.
+    """
+
+    what: str
+    words: str = ""
+    hung: bool = False
+
+    @property
+    def said(self) -> str:
+        """The last output of the process in brackets, or an empty text."""
+        return f" ({self.words})" if self.words else ""
+
+    @property
+    def reason(self) -> str:
+        """What happened to the process, followed by its last output."""
+        return f"{self.what}{self.said}"
+
+
+class Workers(abc.ABC):
+    """Runs tasks; a context manager that ends whatever runs them. A worker that dies costs its own task only.
+
+    Attributes
+    ----------
+    name : str
+    travels : bool
+        Whether tasks go to other processes.
+    """
+
+    name: str
+    travels = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End all workers."""
+        return
+
+    @abc.abstractmethod
+    def gather(
+        self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[int, _Result | LostTask]]:
+        """Yield (index, result) of each task as it completes; raises the error of a task."""
+
+    def results(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | LostTask]:
+        """Return the result of each task, in the order of the tasks."""
+        found = dict(self.gather(function, tasks))
+        return [found[place] for place in range(len(tasks))]
+
+    def in_order(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        """Yield the result of each task in order; raises InputError for a task whose process died."""
+        found: dict[int, _Result] = {}
+        told = 0
+        for place, result in self.gather(function, tasks):
+            if isinstance(result, LostTask):
+                refuse("workers", self.name, f"{tasks[place]}: {result.reason}", "use fewer workers")
+            found[place] = result
+            while told in found:
+                yield found.pop(told)
+                told += 1
+
+    def printed(self) -> list[str]:
+        """Return the last lines that tasks printed, shortened, as far as known."""
+        return [printable(line) for line in self._printed().splitlines()[-_LINES:]]
+
+    def _printed(self) -> str:
+        return ""
+
+
+class InProcess(Workers):
+    """Runs tasks in this process; the end of their output is kept, and the rest is discarded.
+
+    Examples
+    --------
+    >>> with InProcess() as workers:
+    ...     workers.results(abs, [-1, 2, -3])
+    [1, 2, 3]
+    """
+
+    name = "this process"
+    travels = False
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def gather(
+        self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[int, _Result | LostTask]]:
+        """Yield the results in order."""
+        for place, task in enumerate(tasks):
+            output = io.StringIO()
+            try:
+                with interrupts_obeyed(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                    result = function(task)
+            finally:
+                self._said = output.getvalue().strip()[-_CHARACTERS:] or self._said
+            yield place, result
+
+    def _printed(self) -> str:
+        return self._said

@@ -1,0 +1,115 @@
+"""Several records read as one run: parts of it, made on other machines or one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attncheck._lib.errors import InputError
+from attncheck._lib.groups import grouped
+from attncheck.evidence.looks import Evaluator
+from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.looks.pools import examine_pools, pools_of
+from attncheck.looks.result import violated
+from attncheck.records.run_record import RunRecord, read_records
+from attncheck.records.schema import Closing, Manifest, Result, case_key, line_digest, run_digest
+
+# Fields of a manifest in which the parts of a run agree.
+_SETTINGS = ("subject", "source", "seed", "profile", "draws", "false_alarm", "versions")
+
+
+def paths_of(run: Path | Iterable[Path]) -> tuple[Path, ...]:
+    """Return the paths of a run's records as a tuple.
+
+    Examples
+    --------
+    >>> [str(path) for path in paths_of(Path("run.jsonl"))]
+    ['run.jsonl']
+    """
+    return (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
+
+
+def read_run(run: Path | Iterable[Path], what: str = "record") -> RunRecord:
+    """Read a run from one or several files, which may hold several records each.
+
+    Pools of several parts are computed again from the first looks at all cases; a suspicious one that no part has
+    examined is inconclusive, because further looks need the subject.
+
+    Raises
+    ------
+    InputError
+        If a file is invalid or was edited, which is called `what`, or if the records are of different runs.
+    """
+    parts = [part for path in paths_of(run) for part in read_records(path, what)]
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: Sequence[RunRecord]) -> RunRecord:
+    manifest = _manifest_of(parts)
+    every = {(each.id, line_digest(each)): each for part in parts for each in part.results}
+    results = sorted(every.values(), key=lambda each: each.id)
+    pools = _pools_of(results, [pool for part in parts for pool in part.pools], manifest.level)
+    ended = all(part.closing for part in parts) or {each.id for each in manifest.planned} <= {
+        each.id for each in results
+    }
+    closings = [part.closing for part in parts if part.closing]
+    closing = Closing(
+        digest=run_digest([*results, *pools]),
+        verdict="consistent",  # as far as the results go, from which the conclusion is drawn
+        reasons=[],
+        reported=len(results) + len(pools),
+        seconds=sum(each.seconds for each in closings),
+        causes=next((each.causes for each in closings if each.causes), []),
+        plot=next((each.plot for each in closings if each.plot), None),
+        failed=[text for each in closings for text in each.failed],
+    )
+    return RunRecord(parts[0].path, manifest, tuple(results), tuple(pools), closing if ended else None, tuple(parts))
+
+
+def _manifest_of(parts: Sequence[RunRecord]) -> Manifest:
+    """Return the manifest of a run with the plans of its parts; raise `InputError` if their settings differ."""
+    first = parts[0]
+    for part in parts:
+        part.check_digest()
+        for name in _SETTINGS:
+            ours, theirs = getattr(first.manifest, name), getattr(part.manifest, name)
+            if ours != theirs:
+                problem = f"is {theirs} in {part.path} and {ours} in {first.path}; pass records of one run"
+                raise InputError(f"{name}: {problem}")
+    return msgspec.structs.replace(
+        first.manifest,
+        planned=list(dict.fromkeys(each for part in parts for each in part.manifest.planned)),
+        fixed=sorted({key for part in parts for key in part.manifest.fixed}),
+        checks=list(dict.fromkeys(name for part in parts for name in part.manifest.checks)),
+    )
+
+
+def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: float) -> list[Result]:
+    """Return the pools of results; those that a part has examined on the same cases, or found violated, are its own."""
+    by_id = grouped(examined, lambda pool: pool.id)
+    bad = [case_key(result) for result in violated(results)]
+    pools, _ = examine_pools(pools_of(results), bad, _none_later, level, _first_look)
+    found = [
+        next((own for own in by_id.get(pool.id, ()) if own.case == pool.case or own.verdict == Verdict.VIOLATED), pool)
+        for pool in pools
+    ]
+    ids = {pool.id for pool in found}
+    lost = [
+        own for id, of_parts in by_id.items() if id not in ids for own in of_parts if own.verdict == Verdict.VIOLATED
+    ]
+    return sorted([*found, *lost], key=lambda pool: pool.id)
+
+
+def _none_later(*look: Any) -> dict[str, Any]:
+    raise AssertionError("a record has no further looks")
+
+
+def _first_look(evaluate: Evaluator, names: Sequence[str], level: float) -> dict[str, Trail]:
+    """Return the trails of first looks alone: a suspicious one decides nothing."""
+    first = evaluate(1, 1, tuple(names)) if names else {}
+    suspicious = {name: outcome.p_value < level for name, outcome in first.items()}
+    verdict = {True: Verdict.INCONCLUSIVE, False: Verdict.CONSISTENT}
+    return {name: Trail((outcome,), verdict[suspicious[name]], level) for name, outcome in first.items()}

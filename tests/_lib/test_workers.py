@@ -1,0 +1,253 @@
+"""Workers: every task gets a result, whatever dies, and processes are silent on Ctrl-C at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from threadpoolctl import threadpool_info
+
+from attncheck._lib import processes
+from attncheck._lib.errors import InputError
+from attncheck._lib.executors import workers_of
+from attncheck._lib.processes import Processes
+from attncheck._lib.signals import interrupts_held
+from attncheck._lib.workers import InProcess, LostTask, Workers
+from tests._lib import tasks
+
+WaitFor = Callable[[Callable[[], bool]], None]
+
+# Its processes start slowly, and a file signals that they do.
+SCRIPT = """
+import pathlib, time
+from attncheck._lib.processes import Processes
+
+if __name__ == "__main__":
+    try:
+        with Processes(2) as workers:
+            print(workers.results(abs, [-1, 2, -3]))
+    except KeyboardInterrupt:
+        print("interrupted")
+else:
+    pathlib.Path("begun").touch()
+    time.sleep(2)
+"""
+
+# Prints the number of its worker, which never ends by itself.
+ORPHAN = """
+import os, time
+from attncheck._lib.processes import Processes
+from tests._lib.tasks import sleeps_or_tells
+
+if __name__ == "__main__":
+    with Processes(1) as workers:
+        for _, number in workers.gather(sleeps_or_tells, [0.0, 1e6]):
+            print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("workers", [InProcess(), Processes(2)])
+def test_every_task_comes_to_something(workers: Workers) -> None:
+    with workers:
+        assert workers.results(tasks.square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
+        assert list(workers.in_order(tasks.square, [3, 2])) == [9, 4]
+        assert workers.results(tasks.square, []) == []
+
+
+@pytest.mark.parametrize("workers", [InProcess(), Processes(1)])
+def test_errors_of_a_task_are_raised(workers: Workers) -> None:
+    with workers:
+        with pytest.raises(InputError, match=r"^number=3: is refused; pass another$"):
+            workers.results(tasks.refusing, [3])
+        assert workers.results(tasks.square, [2]) == [4]
+
+
+def test_what_ends_its_process_is_lost_and_nothing_else() -> None:
+    function = functools.partial(tasks.deadly, always=frozenset({0, 2, 5}), status=3)
+    with Processes(2) as workers:
+        found = workers.results(function, range(6))
+    lost = {number: result.reason for number, result in enumerate(found) if isinstance(result, LostTask)}
+    assert lost == dict.fromkeys((0, 2, 5), "its process died (exit status 3)")
+    assert [result for result in found if not isinstance(result, LostTask)] == [1, 9, 16]
+
+
+def test_a_process_that_ends_well_before_it_answers_is_lost() -> None:
+    function = functools.partial(tasks.deadly, always=frozenset({0}), status=0)
+    with Processes(1) as workers:
+        lost, done = workers.results(function, [0, 1])
+    assert isinstance(lost, LostTask)
+    assert done == 1
+
+
+def test_a_lost_task_ends_what_needs_all_of_them() -> None:
+    function = functools.partial(tasks.deadly, always=frozenset({1}), status=1)
+    with Processes(1) as workers, pytest.raises(InputError, match=r"workers='1 processes': 1: its process died"):
+        list(workers.in_order(function, [1, 2]))
+
+
+def test_no_more_processes_begin_than_tasks_need() -> None:
+    with Processes(50) as workers:
+        (first,) = workers.results(tasks.process_id, [0])
+        assert workers.results(tasks.process_id, [0]) == [first]
+
+
+def test_processes_have_one_thread() -> None:
+    with Processes(1) as workers:
+        ((threads, process),) = workers.in_order(tasks.threads_and_process, [0])
+    assert process != os.getpid()
+    assert set(threads) <= {1}
+    assert threadpool_info()
+
+
+@pytest.mark.parametrize(
+    ("executor", "number", "said"),
+    [
+        (None, "-1", r"workers='-1': .*; pass a number of processes, or auto"),
+        ("mine:make", "2", r"executor='mine:make': is not known; pass dask:tcp://HOST:PORT, or nothing for processes"),
+    ],
+)
+def test_what_is_typed_wrong_is_refused(executor: str | None, number: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        workers_of(executor, number)
+
+
+def test_as_many_processes_as_cores() -> None:
+    assert workers_of(None, "auto").name == f"{os.cpu_count()} processes"
+    assert not workers_of(None, "0").travels
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
+def test_ctrl_c_while_processes_begin_is_silent(
+    interrupt: Callable[[list[str], Path], tuple[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    assert interrupt(["script.py"], tmp_path) == ("interrupted\n", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_was_held_back_comes_at_the_end(number: int, request: pytest.FixtureRequest) -> None:
+    reached = []
+    before = signal.signal(number, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(number, before))
+
+    def press() -> None:
+        with interrupts_held():
+            os.kill(os.getpid(), number)
+            reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt):
+        press()
+    assert reached == ["the end"]
+
+
+def test_a_task_that_leaves_half_a_result_is_lost() -> None:
+    with Processes(1) as workers:
+        assert isinstance(workers.results(tasks.half_a_result, [0])[0], LostTask)
+        assert workers.results(abs, [-1]) == [1]
+
+
+def test_a_lost_task_comes_with_the_last_line_of_its_process() -> None:
+    with Processes(1) as workers:
+        (lost,) = workers.results(tasks.gives_up, [0])
+    assert isinstance(lost, LostTask)
+    assert lost.words == "no licence; exit status 3"
+    assert lost.reason == "its process died (no licence; exit status 3)"
+
+
+def test_a_process_that_prints_of_a_time_limit_has_died() -> None:
+    with Processes(1) as workers:
+        (lost,) = workers.results(tasks.mimics_a_time_limit, [0])
+    assert isinstance(lost, LostTask)
+    assert not lost.hung
+    assert lost.reason.startswith("its process died")
+
+
+@pytest.mark.parametrize("workers", [InProcess(), Processes(1)])
+def test_the_last_lines_of_living_processes_are_kept(workers: Workers) -> None:
+    with workers:
+        workers.results(abs, [-1])
+        assert workers.printed() == []
+        workers.results(tasks.prints_lines, [3, 12])
+        assert workers.printed() == [f"line {number}" for number in range(2, 12)]
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="without os.waitid, a stopped process is not seen")
+def test_a_task_that_stops_its_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_ASKED", 0.1)
+    with Processes(1) as workers:
+        assert isinstance(workers.results(tasks.stops, [0])[0], LostTask)
+        assert workers.results(abs, [-1]) == [1]
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="whether the child still runs is read from /proc")
+def test_a_task_that_hangs_is_ended_with_its_children(tmp_path: Path, wait_for: WaitFor) -> None:
+    record = tmp_path / "record"
+    with Processes(1) as workers:
+        (lost,) = workers.results(tasks.hangs, [str(record)])
+    assert isinstance(lost, LostTask)
+    assert lost.hung
+    (child,) = map(int, record.read_text("utf-8").split())
+    wait_for(lambda: not running(child))
+
+
+def running(process: int) -> bool:
+    """Return whether a process runs; one that has ended may wait for its parent to ask."""
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text("utf-8").rpartition(") ")[2][0] != "Z"
+
+
+def test_a_lost_task_comes_with_its_fault_and_line() -> None:
+    with Processes(1) as workers:
+        aborted, killed = workers.results(tasks.ends, ["abort", "kill"])
+    assert isinstance(aborted, LostTask)
+    assert isinstance(killed, LostTask)
+    line = tasks.ends.__code__.co_firstlineno + 3
+    assert aborted.words == f"assertion failed; Fatal Python error: Aborted at {tasks.__file__}:{line}"
+    assert killed.words == "killed by SIGKILL"
+
+
+def test_output_of_a_process_stays_short(wait_for: WaitFor) -> None:
+    with Processes(1) as workers:
+        assert workers.results(tasks.prints_for_long, [40])[0] > 2**21  # type: ignore[operator]  # it does not die
+        (output,) = Path(workers._outputs.name).glob("*.out")
+        wait_for(lambda: output.stat().st_size < 2**21)
+
+
+def test_processes_end_in_the_middle_of_a_task() -> None:
+    started = time.monotonic()
+    with Processes(2) as workers:
+        assert next(workers.gather(tasks.sleeps_or_tells, [1e6, 0.0]))[0] == 1
+    assert time.monotonic() - started < 600
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are asked for as POSIX has them")
+def test_processes_end_with_the_one_that_made_them(tmp_path: Path, wait_for: WaitFor) -> None:
+    (tmp_path / "orphan.py").write_text(ORPHAN, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, "orphan.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as maker:
+        assert maker.stdout is not None
+        worker = int(maker.stdout.readline())
+        maker.kill()
+
+    def ended() -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, 0)
+            return Path(f"/proc/{worker}/stat").exists() and ") Z " in Path(f"/proc/{worker}/stat").read_text()
+        return True
+
+    wait_for(ended)
