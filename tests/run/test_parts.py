@@ -36,7 +36,7 @@ def recorded(
     path: Path,
     items: list[Item],
     examined: int | None = None,
-    subject: str = "attncheck.subject:collapsed",
+    subject: Any = COLLAPSED,
     seed: int = 0,
 ) -> Path:
     """Write the record of a part of a run; of its items, only the first `examined` have results."""
