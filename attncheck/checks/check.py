@@ -13,6 +13,7 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
+from attncheck.evidence.plot_data import Means
 from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -157,7 +158,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Draws per observation of the family.
     any_weights : bool
         Whether the null holds for weights of any symmetric law.
-    plot : callable Sample -> dict, optional
+    plot : callable Sample -> Means, optional
         Plot data that replace the family's; see `attncheck.evidence.plot_data`.
     calls : int
         Minimum number of calls of the subject.
@@ -186,7 +187,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     excluded: Callable[[_Setting], str] = _always
     draws_per_unit: int = 1
     any_weights: bool = False
-    plot: Callable[[_Sample], dict[str, Any]] | None = None
+    plot: Callable[[_Sample], Means] | None = None
     calls: int = 1
     compares: str = ""
     fewest_draws: int = 1

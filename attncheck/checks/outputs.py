@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Smooth, Uniform
+from attncheck.evidence.plot_data import Density
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
@@ -164,7 +164,7 @@ def _limit_check(
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         return (law(sample.layer).uniform(marginal(sample.layer).values(sample)),)
 
-    def plot(sample: Sample) -> dict[str, Any]:
+    def plot(sample: Sample) -> Density:
         return against_limit(marginal(sample.layer).values(sample), law(sample.layer))
 
     def reason(setting: Setting) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.laws import MarginalLaw
 from attncheck.checks.sample import Sample
-from attncheck.evidence.plot_data import covariances, density, matrix
+from attncheck.evidence.plot_data import Density, Estimates, Matrix, covariances, density, matrix
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.rotary import score_alignment
 from attncheck.layers.parts.scores import offset_covariance
@@ -21,17 +19,17 @@ _BETWEEN_HEADS = 3
 _MOST = 12
 
 
-def whitened_scores(sample: Sample) -> dict[str, Any]:
+def whitened_scores(sample: Sample) -> Density:
     """Return a histogram of scores whitened by inputs and keys."""
     return density(sample.whitened_scores.flat())
 
 
-def whitened_outputs(sample: Sample) -> dict[str, Any]:
+def whitened_outputs(sample: Sample) -> Density:
     """Return a histogram of outputs whitened by scores and values."""
     return density(sample.output_residual.flat())
 
 
-def score_covariances(sample: Sample) -> dict[str, Any]:
+def score_covariances(sample: Sample) -> Estimates:
     """Return E[P_ij P_kl], observed and predicted from the inputs' Gram matrix: σ² G_ik G_jl, and 0 between heads.
 
     Rotary positions add the factor c(d) of `attncheck.layers.parts.rotary`.
@@ -54,7 +52,7 @@ def score_covariances(sample: Sample) -> dict[str, Any]:
     return covariances(predicted, products)
 
 
-def between_heads(sample: Sample) -> dict[str, Any]:
+def between_heads(sample: Sample) -> Matrix:
     """Return the correlations of N Nᵀ between heads, N their whitened scores; 0 unless heads share W_Q."""
     residual, heads = sample.whitened_scores, min(_MOST, sample.layer.num_heads)
     scores = np.where(residual.kept, residual.values, 0.0)[:, :heads]
@@ -64,21 +62,21 @@ def between_heads(sample: Sample) -> dict[str, Any]:
     sizes = np.sqrt(np.einsum("nhh->h", products))
     scale = np.maximum(np.outer(sizes, sizes), 1e-300) / len(sample)
     error = np.where(np.eye(heads) > 0, 1.0, products.std(axis=0) / np.sqrt(len(sample)) / scale)
-    what = "correlations between heads of N Nᵀ, N the whitened scores"
-    return matrix(products.mean(axis=0) / scale, np.eye(heads), error, "heads", what, len(sample))
+    quantity = "correlations between heads of N Nᵀ, N the whitened scores"
+    return matrix(products.mean(axis=0) / scale, np.eye(heads), error, "heads", quantity, len(sample))
 
 
-def between_positions(sample: Sample) -> dict[str, Any]:
+def between_positions(sample: Sample) -> Matrix:
     """Return E[y_i y_j] of one neuron, observed and given scores and values (Σ_y)."""
     factor, outputs = sample.output_factor[:, :_MOST], sample.outputs[:, :_MOST]
     declared = factor @ factor.swapaxes(-1, -2)
     observed = outputs @ outputs.swapaxes(-1, -2) / outputs.shape[-1]
     error = (observed - declared).std(axis=0) / np.sqrt(len(sample))
-    what = "covariances between positions of one neuron's output, given scores and values"
-    return matrix(observed.mean(axis=0), declared.mean(axis=0), error, "positions", what, len(sample))
+    quantity = "covariances between positions of one neuron's output, given scores and values"
+    return matrix(observed.mean(axis=0), declared.mean(axis=0), error, "positions", quantity, len(sample))
 
 
-def against_limit(values: FloatArray, law: MarginalLaw) -> dict[str, Any]:
+def against_limit(values: FloatArray, law: MarginalLaw) -> Density:
     """Return the density of one number per draw, with its limit law."""
 
     def cdf(points: FloatArray) -> FloatArray:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+
+from attncheck.evidence.plot_data import Plot
 
 DRAWS, INPUTS, SCORES = "draws", "inputs", "scores"
 WEIGHTS_OR_VALUES, AFTER, OUTPUTS = "attention weights or values", "after the scores", "seen in the outputs"
@@ -15,12 +16,12 @@ STAGES = (DRAWS, INPUTS, SCORES, WEIGHTS_OR_VALUES, AFTER, OUTPUTS)
 class Finding:
     """A deviation of a subject from the declared layer, and the stage of the computation where it occurs.
 
-    `plot` shows what the subject does instead, if a plot can show it; see `attncheck.evidence.plot_data`.
+    `plot` shows what the subject does instead, if a plot can show it.
     """
 
     stage: str
     text: str
-    plot: dict[str, Any] | None = None
+    plot: Plot | None = None
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.text}"

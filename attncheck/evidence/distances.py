@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from attncheck.evidence.family import (
     finite_array,
     unit_array,
 )
-from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform
+from attncheck.evidence.plot_data import Counts, cdf_of_two, cdf_of_uniform
 from attncheck.evidence.ranks import (
     cells_of,
     rank_score,
@@ -118,7 +118,7 @@ class Uniform(Family):
 
         return CondensedData(sums, conclude).add(*data)
 
-    def _outcome(self, distance: float, count: int, plot: Mapping[str, Any] | None, summary: NormalScore) -> Outcome:
+    def _outcome(self, distance: float, count: int, plot: Counts | None, summary: NormalScore) -> Outcome:
         p_value = one_sample_tail(max(0.0, distance - self.allowance), count)
         interval, at_most = _around(distance, band(count, 1.0 - CONFIDENCE)), self.allowance > 0.0
         return Outcome(p_value, distance, *interval, self.null_effect, count, plot, at_most, summary)
@@ -312,9 +312,7 @@ def band(count: int, error: float) -> float:
     return math.sqrt(math.log(2.0 / error) / (2.0 * count))
 
 
-def _outcome_of_two(
-    distance: float, ours: int, theirs: int, plot: Mapping[str, Any] | None, summary: NormalScore
-) -> Outcome:
+def _outcome_of_two(distance: float, ours: int, theirs: int, plot: Counts | None, summary: NormalScore) -> Outcome:
     p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
     # Each law gets half the error.
     half = band(ours, 0.5 - 0.5 * CONFIDENCE) + band(theirs, 0.5 - 0.5 * CONFIDENCE)

@@ -6,9 +6,9 @@ import dataclasses
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +17,9 @@ from scipy import special
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse, settle
 from attncheck.evidence.summaries import Summary
+
+if TYPE_CHECKING:
+    from attncheck.evidence.plot_data import Plot
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
@@ -44,7 +47,7 @@ class Outcome:
         Effect under the null, or the largest allowed if `at_most`.
     count : int
         Independent values used.
-    plot : mapping or None
+    plot : Plot or None
         See `attncheck.evidence.plot_data`.
     at_most : bool
         Whether the null allows everything up to `null_effect`.
@@ -63,7 +66,7 @@ class Outcome:
     high: float
     null_effect: float
     count: int
-    plot: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
+    plot: Plot | None = dataclasses.field(default=None, compare=False, repr=False)
     at_most: bool = False
     summary: Summary | None = dataclasses.field(default=None, compare=False, repr=False)
 

@@ -1,178 +1,303 @@
-"""Plot data in records: a named kind and a few dozen rounded numbers of built-in types.
+"""Plot data: what checks and diagnoses write, records hold and pages draw; a few dozen rounded numbers per plot.
 
 No verdict or digest depends on them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from attncheck._lib.arrays import FloatArray
-from attncheck.evidence.bands import QUANTILES
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
+from attncheck.evidence.bands import QUANTILES, two_sample_band, uniform_band
+from attncheck.evidence.family import TAIL
 
 #: Quantiles that are labelled in plots.
 LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
-# Residuals beyond this many standard deviations share the outermost bins.
-_WIDEST = 4.0
+#: Half-width of a histogram in standard deviations; the outermost bins include the tails.
+WIDEST = 4.0
 _BINS = 32
-# Decimals of numbers between -1 and 1.
-_DIGITS = 5
+# Entries of two matrices differ if their distance exceeds this share of the largest.
+_TOLERANCE = 1e-3
+# Maximum number of values in `Counts`, whose band takes seconds to compute for more, and of rows of a matrix.
+_MOST_VALUES, _MOST_ROWS = 10**8, 1000
+
+_Number = Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)]
+_Numbers = Annotated[list[_Number], msgspec.Meta(min_length=1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST_VALUES)]
+_Indices = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=_MOST_ROWS)]], msgspec.Meta(min_length=1)]
 
 
-def cdf_of_uniform(values: FloatArray, allowance: float) -> dict[str, Any]:
+class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
+    """Numbers of values, out of `count`, up to each of a few quantiles.
+
+    They are compared with the uniform law, up to a difference of `allowance` in the distribution function, or with
+    `against` reference values. In that case, ``below[k]`` counts the values among the ``pooled[k]`` lowest of both
+    samples, and `labels` are quantiles of both samples at `LABELLED`.
+    """
+
+    below: Annotated[list[_Count], msgspec.Meta(min_length=1)]
+    count: Annotated[int, msgspec.Meta(ge=1, le=_MOST_VALUES)]
+    allowance: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.0
+    pooled: list[_Count] = []
+    against: _Count = 0
+    labels: list[_Number] = []
+
+    @property
+    def drawable(self) -> bool:
+        """Whether lists have the right lengths, and quantiles and distribution functions increase from 0 to 1."""
+        labels = len(LABELLED) if self.against else 0
+        if len(self.below) != len(self.quantiles) or len(self.labels) != labels:
+            return False
+        steps = np.diff(self.quantiles, prepend=0.0, append=1.0)
+        return bool((steps > 0.0).all() and (self.shares >= 0.0).all())
+
+    @property
+    def quantiles(self) -> FloatArray:
+        """The quantiles up to which values are counted, of the uniform law or of both samples."""
+        return np.array(self.pooled) / (self.count + self.against) if self.against else QUANTILES
+
+    @property
+    def shares(self) -> FloatArray:
+        """The observed and expected shares of values between the quantiles and beyond the outermost, in two rows."""
+        cdfs = np.array([np.array(self.below) / self.count, self._expected(self.below)])
+        return np.diff(cdfs, prepend=0.0, append=1.0)
+
+    @property
+    def band(self) -> tuple[IntArray, IntArray]:
+        """The ends of the 99% band."""
+        if self.against:
+            return two_sample_band(self.count, self.against, tuple(self.pooled))
+        return uniform_band(self.count, self.allowance)
+
+    @property
+    def farthest(self) -> int | None:
+        """The index of the point farthest outside the band, or None."""
+        low, high = map(self.in_errors, self.band)
+        observed = self.in_errors(self.below)
+        outside = np.maximum(observed - high, low - observed)
+        worst = int(np.argmax(outside))
+        return worst if outside[worst] > 0.0 else None
+
+    def in_errors(self, below: ArrayLike) -> FloatArray:
+        """Return deviations of counts in standard errors, variance-stabilised by arcsin √share."""
+        size = self.count * self.against / (self.count + self.against) if self.against else self.count
+        observed, expected = np.asarray(below) / self.count, self._expected(below)
+        return 2.0 * math.sqrt(size) * (np.arcsin(np.sqrt(observed)) - np.arcsin(np.sqrt(expected)))
+
+    def _expected(self, below: ArrayLike) -> FloatArray:
+        """Return the expected distribution function; that of a reference depends on the counts of the sample."""
+        return np.subtract(self.pooled, below) / self.against if self.against else QUANTILES
+
+
+class _Means(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """Observed and expected means of `count` numbers, with half-widths of intervals for their differences."""
+
+    observed: _Numbers
+    expected: _Numbers
+    half_width: _Numbers
+    count: Annotated[int, msgspec.Meta(ge=0, lt=10**12)]
+
+    @property
+    def drawable(self) -> bool:
+        """Whether all lists that are not empty have one length."""
+        return len({len(field) for field in msgspec.structs.astuple(self) if isinstance(field, list) and field}) == 1
+
+    @property
+    def outside(self) -> BoolArray:
+        """Which observed means lie outside their intervals around the expected ones."""
+        return np.abs(np.subtract(self.observed, self.expected)) > self.half_width
+
+
+class Density(_Means, frozen=True, kw_only=True, tag="density"):
+    """Shares of values, and of a law with standard deviation `std`, in equal bins up to ±`WIDEST` · `std`."""
+
+    std: _Number
+
+
+class Matrix(_Means, frozen=True, kw_only=True, tag="matrix"):
+    """Entries of a matrix at `rows` and `columns`, the lower triangle if it is symmetric; `quantity` names an entry.
+
+    `axis` names what rows and columns number (heads, positions), or the columns alone if rows are positions of queries.
+    """
+
+    rows: _Indices
+    columns: _Indices
+    axis: str
+    quantity: str
+
+
+class Estimates(_Means, frozen=True, kw_only=True, tag="estimates"):
+    """Estimates of a `quantity` at the `indices` of heads, positions or the like, as `axis` says.
+
+    Estimates without indices are drawn against their expected values.
+    """
+
+    indices: list[_Number] = []
+    axis: str = ""
+    quantity: str = ""
+
+
+Means = Density | Matrix | Estimates
+Plot = Counts | Means
+
+
+def read_plot(raw: dict[str, Any] | None) -> Plot | None:
+    """Return a record's plot data, or None if they are missing, damaged or of an unknown kind.
+
+    Examples
+    --------
+    >>> read_plot(
+    ...     {"kind": "density", "observed": [1.0], "expected": [1.0], "half_width": [0.1], "std": 1.0, "count": 10}
+    ... ).count
+    10
+    >>> read_plot({"kind": "hologram"}) is None
+    True
+    """
+    with contextlib.suppress(msgspec.ValidationError):
+        plot: Plot | None = msgspec.convert(raw, Plot | None)
+        return plot if plot is not None and plot.drawable else None
+    return None
+
+
+def cdf_of_uniform(values: FloatArray, allowance: float) -> Counts:
     """Return the number of sorted values up to each of `attncheck.evidence.bands.QUANTILES`.
 
     Examples
     --------
     >>> plot = cdf_of_uniform((np.arange(640) + 0.5) / 640, 0.0)
-    >>> plot["kind"], plot["below"][16:19], plot["count"]
-    ('counts', [20, 40, 60], 640)
+    >>> plot.below[16:19], plot.count
+    ([20, 40, 60], 640)
     """
     below = np.searchsorted(values, QUANTILES, side="right").tolist()
-    return {"kind": "counts", "below": below, "count": int(values.size), "allowance": round(allowance, _DIGITS)}
+    return Counts(below, int(values.size), round(allowance, 5))
 
 
-def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
+def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> Counts:
     """Return counts of values up to joint quantiles, in the first of two sorted samples and in both.
-
-    ``labels`` are the joint quantiles at `LABELLED`.
 
     Examples
     --------
-    >>> cdf_of_two(np.array([1.0, 3.0]), np.array([2.0, 4.0]), np.zeros_like)["below"]
+    >>> cdf_of_two(np.array([1.0, 3.0]), np.array([2.0, 4.0]), np.zeros_like).below
     [1, 1, 2]
     """
     values = np.sort(np.concatenate([ours, theirs]))
     points = values[np.ceil(QUANTILES * values.size).astype(int) - 1]
     first, second = (np.searchsorted(sample, points + rounding(points), side="right") for sample in (ours, theirs))
-    pooled, places = np.unique(first + second, return_index=True)
-    apart = pooled < values.size
-    below = {"below": first[places][apart].tolist(), "pooled": pooled[apart].tolist()}
-    labels = _significant(np.quantile(values, LABELLED, method="inverted_cdf"))
-    return {"kind": "paired counts", **below, "labels": labels, "count": int(ours.size), "against": int(theirs.size)}
+    pooled, indices = np.unique(first + second, return_index=True)
+    inner = pooled < values.size
+    return Counts(
+        below=first[indices][inner].tolist(),
+        count=int(ours.size),
+        pooled=pooled[inner].tolist(),
+        against=int(theirs.size),
+        labels=_rounded(np.quantile(values, LABELLED, method="inverted_cdf")),
+    )
 
 
-def density(
-    values: FloatArray, std: float = 1.0, cdf: Callable[[FloatArray], FloatArray] = special.ndtr
-) -> dict[str, Any]:
-    """Return shares of values in bins from -4 to 4 standard deviations, and those of a law with this `cdf`.
+def density(values: FloatArray, std: float = 1.0, cdf: Callable[[FloatArray], FloatArray] = special.ndtr) -> Density:
+    """Return the histogram of values, with a joint 99% band around that of a law with this `cdf`.
 
-    The outer bins include the tails. By default, the law is N(0, 1), as of whitened residuals.
+    By default, the law is N(0, 1), as of whitened residuals.
 
     Examples
     --------
     >>> uniform = density(np.zeros(10), 2.0, lambda points: np.clip((points + 2.0) / 4.0, 0.0, 1.0))
-    >>> uniform["law"][11:14], uniform["shares"][16]
+    >>> uniform.expected[11:14], uniform.observed[16]
     ([0.0, 0.125, 0.125], 1.0)
     """
-    edges = np.linspace(-_WIDEST, _WIDEST, _BINS + 1)
-    inside = np.clip(values / std, edges[0], edges[-1])
-    return {
-        "kind": "density",
-        "shares": _decimals(np.histogram(inside, edges)[0] / max(1, values.size)),
-        "law": _decimals(np.diff(cdf(std * edges[1:-1]), prepend=0.0, append=1.0)),
-        "widest": _WIDEST,
-        "std": float(f"{std:.4g}"),
-        "count": int(values.size),
-    }
+    edges, count = np.linspace(-WIDEST, WIDEST, _BINS + 1), max(1, values.size)
+    observed = np.histogram(np.clip(values / std, edges[0], edges[-1]), edges)[0] / count
+    expected = np.clip(np.diff(cdf(std * edges[1:-1]), prepend=0.0, append=1.0), 0.0, 1.0)
+    columns = _columns(observed, expected, _joint(np.sqrt(expected * (1.0 - expected) / count)))
+    return Density(**columns, std=float(f"{std:.4g}"), count=int(values.size))
 
 
 def matrix(
-    observed: FloatArray, declared: FloatArray, error: FloatArray, of: str, what: str, count: int
-) -> dict[str, Any]:
-    """Return the lower triangle of a symmetric matrix, row by row, with standard errors.
-
-    Rows are named by `of` (heads, positions), entries by `what`.
+    observed: FloatArray, expected: FloatArray, error: FloatArray, axis: str, quantity: str, count: int
+) -> Matrix:
+    """Return the lower triangle of a symmetric matrix with joint 99% intervals, given standard errors.
 
     Examples
     --------
-    >>> matrix(np.eye(2), np.zeros((2, 2)), np.ones((2, 2)), "heads", "correlations", 10)["observed"]
+    >>> matrix(np.eye(2), np.zeros((2, 2)), np.ones((2, 2)), "heads", "correlations", 10).observed
     [1.0, 0.0, 1.0]
     """
-    places = np.tril_indices(len(observed))
-    entries = _columns(observed=observed[places], declared=declared[places], error=error[places])
-    return {"kind": "matrix", **entries, "of": of, "what": what, "size": len(observed), "count": count}
+    rows, columns = np.tril_indices(len(observed))
+    entries = _columns(observed[rows, columns], expected[rows, columns], _joint(error[rows, columns]))
+    return Matrix(**entries, rows=rows.tolist(), columns=columns.tolist(), axis=axis, quantity=quantity, count=count)
 
 
-def positions(observed: ArrayLike, declared: ArrayLike, of: str, what: str) -> dict[str, Any]:
-    """Return an observed and a declared square matrix, row by row.
-
-    Rows are positions of queries, columns are positions of keys or inputs, as `of` says; `what` names the entries.
+def positions(observed: ArrayLike, expected: ArrayLike, axis: str, quantity: str) -> Matrix:
+    """Return a matrix with a row per position of a query and a column per position of a key or input, as `axis` says.
 
     Examples
     --------
-    >>> positions(np.eye(2), np.ones((2, 2)), "key", "attention weights")["observed"]
+    >>> positions(np.eye(2), np.ones((2, 2)), "key", "attention weights").observed
     [1.0, 0.0, 0.0, 1.0]
     """
-    entries = _columns(observed=observed, declared=declared)
-    return {"kind": "positions", **entries, "of": of, "what": what, "size": len(np.asarray(observed))}
+    both = np.array([observed, expected], dtype=np.float64)
+    entries = _columns(both[0], both[1], np.full(both[0].size, _TOLERANCE * np.abs(both).max()))
+    rows, columns = np.indices(both[0].shape).reshape(2, -1).tolist()
+    return Matrix(**entries, rows=rows, columns=columns, axis=axis, quantity=quantity, count=1)
 
 
 def profile(
-    places: ArrayLike, observed: ArrayLike, half: ArrayLike, declared: float, of: str, what: str
-) -> dict[str, Any]:
-    """Return estimates at numbered places with half-widths of their intervals, and their common declared value.
-
-    Places are heads, positions or the like, as `of` says; `what` names the estimates.
+    indices: ArrayLike, observed: ArrayLike, half_width: ArrayLike, expected: float, axis: str, quantity: str
+) -> Estimates:
+    """Return estimates at indices with half-widths of their intervals and a common expected value.
 
     Examples
     --------
-    >>> profile([0, 1], [1.0, 1.7], [0.1, 0.1], 1.0, "head", "score variance")["observed"]
+    >>> profile([0, 1], [1.0, 1.7], [0.1, 0.1], 1.0, "head", "score variance").observed
     [1.0, 1.7]
     """
-    columns = _columns(places=places, observed=observed, half=half)
-    return {"kind": "profile", **columns, "declared": declared, "of": of, "what": what}
+    columns = _columns(observed, np.full(np.shape(observed), expected), half_width)
+    return Estimates(**columns, indices=_rounded(indices), axis=axis, quantity=quantity, count=1)
 
 
-def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:
-    """Return mean predictions and observations, each (draws, pairs), with errors of their differences."""
-    size = max(1, len(products))
-    errors = (products - predicted).std(axis=0) / size**0.5
-    columns = _columns(predicted=predicted.mean(axis=0), observed=products.mean(axis=0), error=errors)
-    return {"kind": "covariances", **columns, "count": size}
+def covariances(predicted: FloatArray, products: FloatArray) -> Estimates:
+    """Return mean predictions and observations, each (draws, pairs), with joint 99% intervals."""
+    count = max(1, len(products))
+    error = (products - predicted).std(axis=0) / count**0.5
+    return Estimates(**_columns(products.mean(axis=0), predicted.mean(axis=0), _joint(error)), count=count)
 
 
-def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def joined(parts: Sequence[Means]) -> Means:
     """Merge plot data of one kind from several samples, as means weighted by sample size.
 
     Examples
     --------
     >>> one, other = (density(np.full(size, value)) for size, value in ((10, 0.0), (30, 3.0)))
     >>> both = joined([one, other])
-    >>> both["shares"][16], both["shares"][28], both["count"]
+    >>> both.observed[16], both.observed[28], both.count
     (0.25, 0.75, 40)
     """
-    counts = np.array([part["count"] for part in parts])
+    counts = np.array([part.count for part in parts])
     weights = counts / max(1, counts.sum())
-    found = {**parts[0], "count": int(counts.sum())}
-    for name, rounded in _MEANS.items():
-        if name in found:
-            found[name] = rounded(weights @ np.array([part[name] for part in parts]))
-    if "error" in found:
-        found["error"] = _significant(np.sqrt(weights**2 @ np.array([part["error"] for part in parts]) ** 2))
-    return found
+    observed, expected = (weights @ [getattr(part, name) for part in parts] for name in ("observed", "expected"))
+    half_width = np.sqrt(weights**2 @ np.square([part.half_width for part in parts]))
+    columns = _columns(observed, expected, half_width)
+    return msgspec.structs.replace(parts[0], **columns, count=int(counts.sum()))
 
 
-def _decimals(values: FloatArray) -> list[float]:
-    """Round values, without negative zeros."""
-    numbers: list[float] = (np.round(values, _DIGITS) + 0.0).tolist()
-    return numbers
+def _joint(error: FloatArray) -> FloatArray:
+    """Return half-widths of joint 99% intervals from the standard errors of normal estimates."""
+    return error * special.ndtri(1.0 - TAIL / error.size)
 
 
-def _significant(values: FloatArray) -> list[float]:
-    """Round values to four significant digits."""
-    return [float(f"{value:.4g}") for value in values]
+def _columns(observed: ArrayLike, expected: ArrayLike, half_width: ArrayLike) -> dict[str, Any]:
+    """Return the columns of observed and expected means, rounded."""
+    return {"observed": _rounded(observed), "expected": _rounded(expected), "half_width": _rounded(half_width)}
 
 
-def _columns(**columns: ArrayLike) -> dict[str, list[float]]:
-    """Return columns of numbers by name, rounded."""
-    return {name: _significant(np.asarray(values, dtype=np.float64).ravel()) for name, values in columns.items()}
-
-
-# Fields that are means over draws, with their rounding.
-_MEANS = {"shares": _decimals, **dict.fromkeys(("predicted", "observed", "declared"), _significant)}
+def _rounded(values: ArrayLike) -> list[float]:
+    """Return values, rounded to four significant digits."""
+    return [float(f"{value:.4g}") for value in np.asarray(values, dtype=np.float64).ravel()]

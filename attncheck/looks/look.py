@@ -13,7 +13,7 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.family import CondensedData, Outcome
-from attncheck.evidence.plot_data import joined
+from attncheck.evidence.plot_data import Means, joined
 from attncheck.looks.domains import domain_of
 from attncheck.looks.plan import Plan
 from attncheck.subject import Subject
@@ -36,7 +36,7 @@ def observe(
     size = {check: planned.sizes[check] * factor for check in checks}
     total = max(size.values())
     data = {check: CheckData(check, setting) for check in checks}
-    plots: dict[AnyCheck, list[dict[str, Any]]] = {check: [] for check in checks if check.plot is not None}
+    plots: dict[AnyCheck, list[Means]] = {check: [] for check in checks if check.plot is not None}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
         active = [check for check in checks if start < size[check]]

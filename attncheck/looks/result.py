@@ -38,7 +38,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         text=check.describe(last),
         hint=check.hint_on(planned.setting),
         seconds=seconds,
-        plot=None if last.plot is None else dict(last.plot),
+        plot=msgspec.to_builtins(last.plot),
         summary=None if empty or first.summary is None else to_record(first.summary),
         repeatable=planned.setting.repeatable,
     )

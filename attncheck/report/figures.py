@@ -16,7 +16,6 @@ from attncheck.evidence.plot_data import cdf_of_uniform
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Result
 from attncheck.report import svg
-from attncheck.report.plots import Counts
 from attncheck.report.results import band_kept
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, Drawing, draw, plain, width_axis
 
@@ -58,7 +57,7 @@ def limit_distances(results: Sequence[Result]) -> Drawing | None:
 def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
     """Plot the distribution function of first-look p-values against the uniform one."""
     values = np.sort(np.array(p_values))
-    plot = Counts(cdf_of_uniform(values, 0.0)["below"], len(values))
+    plot = cdf_of_uniform(values, 0.0)
     low, high = (edge / plot.count for edge in plot.band)
 
     def paint(axes: Axes) -> None:

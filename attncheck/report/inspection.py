@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
+from attncheck.evidence.plot_data import positions
 from attncheck.evidence.verdicts import Verdict
 from attncheck.frameworks.result import Inspection
 from attncheck.models.result import ModelInspection
@@ -57,11 +58,9 @@ def attention_picture(layer: Inspection, of: str = "") -> Drawing:
         If the module fails.
     """
     weights = layer.mean_weights(_POSITIONS)
-    rows, columns = np.indices(weights.shape)
 
     def paint(axes: Axes) -> None:
-        sizes = weights.ravel()
-        paint_discs(axes, (rows.ravel(), columns.ravel()), sizes, sizes, np.zeros(sizes.size, dtype=np.bool_))
+        paint_discs(axes, positions(weights, weights, "key", told))
         axes.set(xlabel="position of the key", ylabel="position of the query")
 
     hidden = int((weights == 0.0).sum())

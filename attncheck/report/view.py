@@ -16,6 +16,7 @@ from attncheck.checks.registered import claim_named
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest
+from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS
@@ -30,7 +31,6 @@ from attncheck.report.compare import RunComparison
 from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding, would_have_seen
 from attncheck.report.headline import Headline, headline
 from attncheck.report.intervals import by_case, by_check
-from attncheck.report.plots import read_plot
 from attncheck.report.results import of_cause, of_result
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
@@ -124,7 +124,7 @@ class ClaimView:
         """Plots of the claim's main check, of distances from the limit, and of the worst result per type of plot."""
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
-        first = {type(read_plot(result.plot)): result for result in reversed(results)}
+        first = {_plot_type(result): result for result in reversed(results)}
         chosen = [result for result in results if result in first.values()][:_PICTURES]
         limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
         examined = {tally.name: tally for tally in self.examined}
@@ -165,7 +165,7 @@ class RunView:
         """The plot of what the subject does instead of its declaration, else that of the first violated result."""
         if self.finding is None:
             return None
-        observed = of_cause(self.run.closing.plot) if self.run.closing else None
+        observed = of_cause(read_plot(self.run.closing.plot)) if self.run.closing else None
         return observed or of_result(self.finding.smallest) or by_case(self.finding.failures[0])
 
     @cached_property
@@ -292,6 +292,12 @@ class RunView:
 def _plotted(tally: Tally) -> Result | None:
     """Return the most suspicious result with a plot."""
     return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
+
+
+def _plot_type(result: Result) -> tuple[type, bool]:
+    """Return the type of a result's plot; counts with and without a reference are different types."""
+    plot = read_plot(result.plot)
+    return type(plot), isinstance(plot, Counts) and plot.against > 0
 
 
 def looks(result: Result) -> Markup:

@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
 from attncheck.diagnosis.unread import never_read, unread, unread_text
+from attncheck.evidence.plot_data import Plot
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
@@ -41,7 +41,7 @@ class Diagnosis:
     """Likely causes of violations, best first, and the plot data of the first finding that has any."""
 
     causes: tuple[str, ...] = ()
-    plot: dict[str, Any] | None = None
+    plot: Plot | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,7 +97,7 @@ class RunReport:
             reported=len(self.results),
             seconds=time.perf_counter() - self._started,
             causes=list(self.diagnosis.causes),
-            plot=self.diagnosis.plot,
+            plot=msgspec.to_builtins(self.diagnosis.plot),
             failed=self.failed[:_FAILURES],
             printed=self.printed or msgspec.UNSET,
         )

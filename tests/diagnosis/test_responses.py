@@ -18,6 +18,7 @@ from attncheck.diagnosis.answers import projected
 from attncheck.diagnosis.causes import begins, stage_of
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.responses import findings
+from attncheck.evidence.plot_data import Matrix
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.layers.attention_map import attention_weights
 from attncheck.strategies import layers
@@ -415,8 +416,8 @@ def test_the_weights_that_a_subject_uses_are_shown(layer: AttentionLayer) -> Non
     )
     assert asked is not None
     assert (asked[1] is None) is (layer.num_heads == 1)
-    assert first.plot is not None
-    observed, declared = (np.array(first.plot[name]) for name in ("observed", "declared"))
+    assert isinstance(first.plot, Matrix)
+    observed, declared = np.array(first.plot.observed), np.array(first.plot.expected)
     np.testing.assert_allclose(observed, np.where(declared < 0.15, 0.0, declared), atol=2e-3)
     assert (declared < 0.15).any()
 
@@ -448,8 +449,10 @@ def test_refused_inputs_are_left_out() -> None:
 
     first = found(dividing, CAUSAL)[0]
     assert "the output at 0 depends on the inputs at 0 and 1" in str(first)
-    assert first.plot is not None
-    observed, declared = (np.reshape(first.plot[name], (CAUSAL.seq_len,) * 2) for name in ("observed", "declared"))
+    assert isinstance(first.plot, Matrix)
+    observed, declared = (
+        np.reshape(entries, (CAUSAL.seq_len,) * 2) for entries in (first.plot.observed, first.plot.expected)
+    )
     assert np.array_equal(declared, np.tri(CAUSAL.seq_len))
     assert np.argwhere(observed > declared)[0].tolist() == [0, 1]
 

@@ -13,6 +13,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
+from attncheck.evidence.plot_data import Estimates
 from attncheck.report.results import of_cause
 from attncheck.subject import collapsed
 
@@ -65,11 +66,12 @@ def test_larger_values_at_one_place_are_told(field: str, place: Any, name: str) 
     values = np.array([float(value) for value in told[0].text.split(": ")[1].partition(" times")[0].split(", ")])
     at = int(np.argmax(values))
     assert values == pytest.approx(np.where(np.arange(len(values)) == at, 2.25, 1.0), rel=0.25)
-    assert told[0].plot is not None
-    assert np.argmax(told[0].plot["observed"]) == at
-    drawing = of_cause(told[0].plot)
+    plot = told[0].plot
+    assert isinstance(plot, Estimates)
+    assert np.argmax(plot.observed) == at
+    drawing = of_cause(plot)
     assert drawing is not None
-    assert f"The farthest is {told[0].plot['observed'][at]:.3g} at " in drawing.alt
+    assert f"The farthest is {plot.observed[at]:.3g} at " in drawing.alt
 
 
 @pytest.mark.parametrize("lag", [1, 7, 300])
@@ -81,8 +83,8 @@ def test_draws_that_go_together_are_told_by_their_distance(lag: int) -> None:
     assert len(told) == 1
     assert told[0].text.startswith("sizes of outputs are correlated between draws at a distance: 0.")
     assert told[0].text.endswith(f" at {lag}")
-    assert told[0].plot is not None
-    assert lag in told[0].plot["places"]
+    assert isinstance(told[0].plot, Estimates)
+    assert lag in told[0].plot.indices
 
 
 def one_large_head(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:

@@ -11,6 +11,7 @@ from scipy.stats import binom, hypergeom
 from attncheck._lib.arrays import IntArray
 from attncheck.evidence.bands import QUANTILES, two_sample_band, uniform_band
 from attncheck.evidence.distances import TwoSample, Uniform
+from attncheck.evidence.plot_data import Counts
 
 RNG = np.random.default_rng(31)
 # For a simulated chance of 1%: exceeded less than once in 10,000 times.
@@ -95,9 +96,8 @@ def test_samples_with_ties_keep_their_band() -> None:
     for _ in range(300):
         ours, theirs = (np.clip(3.0 * RNG.random(n) - 1.0, 0.0, 1.0) for n in (100, 200))
         plot = TwoSample(ratio=2).test(ours, theirs).plot
-        assert plot is not None
-        below = np.array([plot["below"]])
-        kept += int(_kept(below, two_sample_band(100, 200, tuple(plot["pooled"]))))
+        assert isinstance(plot, Counts)
+        kept += int(_kept(np.array([plot.below]), two_sample_band(100, 200, tuple(plot.pooled))))
     assert kept >= 290  # 297 at least expected; P(< 290) is below 1e-3
 
 
@@ -112,8 +112,8 @@ def test_a_few_values_far_out_leave_the_band_though_not_the_distance() -> None:
     values = np.concatenate([np.full(6, 1e-5), (np.arange(1994) + 0.5) / 1994])
     outcome = Uniform().test(values)
     assert outcome.p_value > 1e-3
-    assert outcome.plot is not None
-    below = np.array(outcome.plot["below"])
+    assert isinstance(outcome.plot, Counts)
+    below = np.array(outcome.plot.below)
     _, high = uniform_band(2000)
     assert np.any(below[:8] > high[:8])
     assert np.all(below[20:-20] <= high[20:-20])

@@ -12,7 +12,7 @@ from scipy import special, stats
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.families import Scale, TwoSample, Uniform
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.plot_data import covariances, density, matrix
+from attncheck.evidence.plot_data import WIDEST, Counts, covariances, density, matrix, read_plot
 from attncheck.records.schema import Result, run_digest
 
 RNG = np.random.default_rng(20)
@@ -22,40 +22,41 @@ def test_uniform_counts_values_up_to_quantiles() -> None:
     values = RNG.random(2000) ** 1.2
     assert Scale(4).test(values).plot is None
     plot = Uniform(allowance=0.03).test(values).plot
-    assert plot is not None
-    assert plot["below"] == [int((values <= point).sum()) for point in QUANTILES]
-    assert (plot["count"], plot["allowance"]) == (2000, 0.03)
+    assert isinstance(plot, Counts)
+    assert plot.below == [int((values <= point).sum()) for point in QUANTILES]
+    assert (plot.count, plot.allowance) == (2000, 0.03)
 
 
 def test_ties_of_uniform_values_count_at_their_place() -> None:
     plot = Uniform().test(np.arange(64) / 64).plot
-    assert plot is not None
-    assert plot["below"][16:-16] == list(range(3, 64, 2))
+    assert isinstance(plot, Counts)
+    assert plot.below[16:-16] == list(range(3, 64, 2))
 
 
 def test_two_samples_are_counted_at_pooled_quantiles() -> None:
     ours, theirs = RNG.standard_normal(500) + 1.0, RNG.standard_normal(2000)
     plot = TwoSample(ratio=4).test(ours, theirs).plot
-    assert plot is not None
+    assert isinstance(plot, Counts)
     values = np.sort(np.concatenate([ours, theirs]))
-    assert plot["pooled"] == sorted({int(np.ceil(2500 * point)) for point in QUANTILES} - {2500})
-    assert plot["below"] == [int((ours <= values[rank - 1]).sum()) for rank in plot["pooled"]]
-    assert (plot["count"], plot["against"]) == (500, 2000)
+    assert plot.pooled == sorted({int(np.ceil(2500 * point)) for point in QUANTILES} - {2500})
+    assert plot.below == [int((ours <= values[rank - 1]).sum()) for rank in plot.pooled]
+    assert (plot.count, plot.against) == (500, 2000)
 
 
 def test_ties_of_two_samples_count_at_their_place() -> None:
     ours, theirs = RNG.integers(0, 5, 300).astype(float), RNG.integers(1, 6, 700).astype(float)
     plot = TwoSample().test(ours, theirs).plot
-    assert plot is not None
+    assert isinstance(plot, Counts)
     both = np.concatenate([ours, theirs])
-    assert plot["pooled"] == [int((both <= value).sum()) for value in range(5)]
-    assert plot["below"] == [int((ours <= value).sum()) for value in range(5)]
+    assert plot.pooled == [int((both <= value).sum()) for value in range(5)]
+    assert plot.below == [int((ours <= value).sum()) for value in range(5)]
 
 
 def test_numbers_that_rounding_may_have_made_of_one_are_ties() -> None:
     plot = TwoSample().test(np.full(200, 0.1), np.full(800, np.float32(0.1))).plot
-    assert plot is not None
-    assert plot["pooled"] == []
+    assert isinstance(plot, Counts)
+    assert plot.pooled == []
+    assert read_plot(msgspec.to_builtins(plot)) is None
 
 
 def test_histogram_has_a_bin_for_every_quarter_from_minus_four_to_four() -> None:
@@ -63,22 +64,25 @@ def test_histogram_has_a_bin_for_every_quarter_from_minus_four_to_four() -> None
     residuals = np.concatenate([np.repeat(middles, numbers), [-30.0, -4.0, 4.0, 30.0]])
     counts = numbers + 2 * ((numbers == 1) | (numbers == 32))
     plot = density(residuals)
-    np.testing.assert_allclose(plot.pop("shares"), counts / residuals.size, atol=1e-5)
-    assert sum(plot.pop("law")) == pytest.approx(1.0, abs=1e-4)
-    assert plot == {"kind": "density", "widest": 4.0, "std": 1.0, "count": residuals.size}
-    assert sum(density(np.array([0.3]))["shares"]) == 1.0
-    assert density(np.empty(0))["count"] == 0
+    np.testing.assert_allclose(plot.observed, counts / residuals.size, atol=1e-5)
+    assert sum(plot.expected) == pytest.approx(1.0, abs=1e-4)
+    variances = np.array(plot.expected) * (1.0 - np.array(plot.expected)) / residuals.size
+    half_width = stats.norm.isf(0.005 / 32) * np.sqrt(variances)
+    np.testing.assert_allclose(plot.half_width, half_width, rtol=1e-3)
+    assert (WIDEST, plot.std, plot.count) == (4.0, 1.0, residuals.size)
+    assert sum(density(np.array([0.3])).observed) == 1.0
+    assert density(np.empty(0)).count == 0
 
 
 def test_covariances_are_means_over_draws() -> None:
     predicted, products = RNG.random((50, 3)) * [1.0, 20.0, 300.0], RNG.standard_normal((50, 3))
     plot = covariances(predicted, products)
-    assert set(plot) == {"kind", "predicted", "observed", "error", "count"}
-    assert (plot["kind"], plot["count"]) == ("covariances", 50)
-    np.testing.assert_allclose(plot["predicted"], predicted.mean(axis=0), rtol=1e-3)
-    np.testing.assert_allclose(plot["observed"], products.mean(axis=0), rtol=1e-3)
-    np.testing.assert_allclose(plot["error"], stats.sem(products - predicted, axis=0, ddof=0), rtol=1e-3)
-    assert covariances(predicted[:1], products[:1])["count"] == 1
+    assert plot.count == 50
+    np.testing.assert_allclose(plot.expected, predicted.mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(plot.observed, products.mean(axis=0), rtol=1e-3)
+    half_width = stats.norm.isf(0.005 / 3) * stats.sem(products - predicted, axis=0, ddof=0)
+    np.testing.assert_allclose(plot.half_width, half_width, rtol=1e-3)
+    assert covariances(predicted[:1], products[:1]).count == 1
 
 
 @pytest.mark.parametrize(
@@ -90,8 +94,9 @@ def test_covariances_are_means_over_draws() -> None:
     ],
 )
 def test_pictures_are_small_and_plain(outcome: Outcome, most: int) -> None:
-    plot = outcome.plot
+    plot = msgspec.to_builtins(outcome.plot)
     assert json.loads(json.dumps(plot)) == plot
+    assert read_plot(plot) == outcome.plot
     assert len(msgspec.json.encode(plot)) < most
 
 
@@ -105,14 +110,16 @@ def test_picture_has_no_say_in_equality_and_digest() -> None:
 
 def test_density_has_the_shares_of_a_law_in_the_same_bins() -> None:
     plot = density(3.0 * RNG.standard_normal(1000), 3.0, lambda points: special.ndtr(points / 3.0))
-    assert np.abs(np.array(plot["law"]) - np.array(plot["shares"])).max() < 5 * (0.1 * 0.9 / 1000) ** 0.5
-    assert sum(plot["law"]) == pytest.approx(1.0, abs=1e-3)
-    assert (plot["kind"], plot["std"], plot["count"]) == ("density", 3.0, 1000)
+    assert np.abs(np.subtract(plot.expected, plot.observed)).max() < 5 * (0.1 * 0.9 / 1000) ** 0.5
+    assert sum(plot.expected) == pytest.approx(1.0, abs=1e-3)
+    assert (plot.std, plot.count) == (3.0, 1000)
 
 
 def test_matrix_goes_row_by_row_up_to_the_diagonal() -> None:
     entries = np.array([[1.0, 9.0], [0.123456, 2.0]])
     plot = matrix(entries, 2 * entries, entries, "heads", "correlations", 7)
-    assert plot["observed"] == [1.0, 0.1235, 2.0]
-    assert plot["declared"][1] == 0.2469
-    assert (plot["of"], plot["size"], plot["count"]) == ("heads", 2, 7)
+    assert plot.observed == [1.0, 0.1235, 2.0]
+    assert plot.expected[1] == 0.2469
+    assert plot.half_width[2] == pytest.approx(2.0 * stats.norm.isf(0.005 / 3), rel=1e-3)
+    assert (plot.rows, plot.columns) == ([0, 1, 1], [0, 0, 1])
+    assert (plot.axis, plot.quantity, plot.count) == ("heads", "correlations", 7)

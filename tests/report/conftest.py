@@ -64,7 +64,7 @@ def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any =
         "hint": "the standard deviation of W_Q differs",
         "seconds": 0.5,
     }
-    return Result(**(usual | changes))
+    return Result(**(usual | changes | {"plot": msgspec.to_builtins(changes.get("plot"))}))
 
 
 def violated_result(check: str = "scores.scale", layer: AttentionLayer = LAYERS[1], **changes: Any) -> Result:

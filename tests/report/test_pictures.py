@@ -6,11 +6,12 @@ import base64
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions
+from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions, read_plot
 from attncheck.records.tallies import tallied
 from attncheck.report.intervals import by_case, would_have_seen
 from attncheck.report.results import of_result
@@ -22,8 +23,8 @@ RNG = np.random.default_rng(12)
 
 
 def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
-    seen = positions(np.tri(3, k=1), np.tri(3), "input", "Inputs that change the outputs")
-    missing = {**seen, "size": 4}
+    seen = msgspec.to_builtins(positions(np.tri(3, k=1), np.tri(3), "input", "Inputs that change the outputs"))
+    missing = {**seen, "rows": seen["rows"][1:]}
     for number, plot in enumerate((seen, missing, {"kind": "hologram"})):
         closing = {"causes": ["position 0 attends to 0 and 1"], "plot": plot}
         page = render(write_record(tmp_path / f"{number}.jsonl", [violated_result()], closing=closing))
@@ -131,23 +132,37 @@ def test_right_picture_stays_inside_its_band() -> None:
 
 
 def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
+    means: dict[str, object] = {"observed": [1.0], "expected": [1.0], "half_width": [0.1], "count": 3}
+    counts: dict[str, object] = {"kind": "counts", "below": [2] * 63, "count": 3}
+    paired: dict[str, object] = {"kind": "counts", "count": 3, "against": 3, "below": [1, 2], "pooled": [2, 4]}
+    paired["labels"] = [1.0] * 7
+    histogram, pairs = means | {"kind": "density", "std": 1}, means | {"kind": "estimates"}
+    entries = msgspec.to_builtins(matrix(np.eye(2), np.eye(2), np.eye(2), "heads", "", 3))
+    assert all(read_plot(plot) for plot in (counts, paired, histogram, pairs, entries))
     plots: list[dict[str, object]] = [
         {"kind": "hologram"},
         {"kind": "cdf", "difference": [0.0], "band": 0.1, "count": 3},
-        {"kind": "counts", "below": [1], "count": 3},
-        {"kind": "counts", "below": [2] * 63, "count": 10**12},
-        {"kind": "counts", "below": [*[2] * 62, 1], "count": 3},
-        {"kind": "counts", "below": [2] * 63, "count": 3, "allowance": 1.5},
-        {"kind": "paired counts", "below": [], "pooled": [], "labels": [1.0] * 7, "count": 3, "against": 3},
-        {"kind": "paired counts", "below": [1], "pooled": [1, 2], "labels": [1.0] * 7, "count": 3, "against": 3},
-        {"kind": "paired counts", "below": [1, 1], "pooled": [2, 2], "labels": [1.0] * 7, "count": 3, "against": 3},
-        {"kind": "paired counts", "below": [1, 3], "pooled": [2, 6], "labels": [1.0] * 7, "count": 3, "against": 3},
-        {"kind": "paired counts", "below": [0, 1], "pooled": [1, 3], "labels": [1.0], "count": 2, "against": 2},
-        {"kind": "density", "shares": [1e300], "law": [1.0], "widest": 4, "std": 1, "count": 3},
-        {"kind": "covariances", "predicted": [1.0], "observed": [1.0, 2.0], "error": [1.0], "count": 3},
-        {"kind": "density", "shares": "many", "law": [1.0], "widest": 4, "std": 1, "count": 3},
-        {"kind": "density", "shares": [1.0], "law": [0.5, 0.5], "widest": 4, "std": 1, "count": 3},
-        matrix(np.eye(2), np.eye(2), np.eye(2), "heads", "", 3) | {"size": 3},
+        counts | {"below": [1]},
+        counts | {"count": 10**12},
+        counts | {"count": 0, "below": [0] * 63},
+        counts | {"below": [*[2] * 62, 1]},
+        counts | {"below": [*[2] * 62, 4]},
+        counts | {"allowance": 1.5},
+        paired | {"below": [], "pooled": []},
+        paired | {"below": [1], "pooled": [1, 2]},
+        paired | {"below": [1, 1], "pooled": [2, 2]},
+        paired | {"below": [1, 3], "pooled": [2, 6]},
+        paired | {"below": [0, 0], "pooled": [2, 4]},
+        paired | {"labels": [1.0]},
+        histogram | {"observed": [1e300]},
+        histogram | {"observed": "many"},
+        histogram | {"expected": [0.5, 0.5]},
+        histogram | {"observed": []},
+        pairs | {"observed": [1.0, 2.0]},
+        pairs | {"half_width": []},
+        pairs | {"indices": [1.0, 2.0]},
+        entries | {"rows": [0, 1]},
+        entries | {"rows": [0, 1, 10**9]},
     ]
     results = [make_result(f"scores.{number}", plot=plot) for number, plot in enumerate(plots)]
     # Effects by check, detectable effects, and visited shapes.

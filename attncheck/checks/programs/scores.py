@@ -7,7 +7,6 @@ Given one of the two vectors u and v of each score, scores are exactly Gaussian.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.residuals import conditioned_sides, given_inputs
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
-from attncheck.evidence.plot_data import covariances
+from attncheck.evidence.plot_data import Estimates, covariances
 from attncheck.layers.program.extent import vectors_of
 
 _NEEDS = frozenset({"scores", "vectors", "gram"})
@@ -56,7 +55,7 @@ def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
     return noise.energy_scores(1)[seen], standard(log(squares[:, given].sum(axis=1)))[seen]
 
 
-def _plot(sample: ProgramSample) -> dict[str, Any]:
+def _plot(sample: ProgramSample) -> Estimates:
     """Return products of scores, predicted by formula (*) given the inputs and observed."""
     scores = sample.need("scores")
     first, second = (index[:_PAIRS] for index in np.triu_indices(scores.shape[1]))
