@@ -45,7 +45,7 @@ def nans(layer, size, rng):
     return drawn
 
 def crashes(layer, size, rng):
-    if layer.width == 8:
+    if layer.key == open("fatal").read():
         os._exit(3)
     return collapsed(layer, size, rng)
 
@@ -316,14 +316,16 @@ class TestIncomplete:
         assert closing.verdict == "incomplete"
         assert results
 
-    def test_worker_that_crashes(self, place: pytest.Pytester) -> None:
+    @pytest.mark.parametrize("fatal", [WIDE, NARROW, TINY], ids=["first", "midway", "last"])
+    def test_worker_that_crashes(self, place: pytest.Pytester, fatal: str) -> None:
         place.makeconftest(FEW.format(0))
-        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n1", *TWO)
+        (place.path / "fatal").write_text(fatal)
+        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n1", *THREE)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         manifest, results, closing = lines(place)
         assert closing.verdict == "incomplete"
         lost = {planned.item for planned in manifest.planned} - {result.item for result in results}
-        assert lost == {f"draws@{NARROW}"}
+        assert lost == {f"draws@{fatal}"}
 
     @pytest.mark.usefixtures("interruptible")
     def test_interrupt(self, place: pytest.Pytester) -> None:
