@@ -27,7 +27,6 @@ from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case
 from attncheck.layers.program import ProgramCase
 from attncheck.layers.regimes import REGIMES
-from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import probed, take_look
 from attncheck.looks.pools import ALL
 from attncheck.looks.profiles import ANCHORS, profile_named
@@ -340,7 +339,7 @@ def first_looks(fault: str, profile: str = "default") -> tuple[float, dict[str, 
     """Return the level of a look, and normal scores by check, on the first fixed layer that reveals a fault."""
     subject = exposing(FAULTS[fault], EXPOSURES["grams"])
     run = Run.of(RunOptions(subject=subject, seed=0, profile=profile))
-    items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
+    items = [item for name in PROPERTIES for item in run.items(name)]
     run = run.planning(item.id for item in items)
     layers = [layer for layer in run.profile.layers if not FAULTS[fault].reason_hidden(layer)]
     tasks = (task for task in run.tasks(items) if task.case in layers)

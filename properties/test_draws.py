@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.pytest_plugin import Hold, examines
-from attncheck.strategies import layers
 
 
-@examines("draws", layers())
+@examines("draws")
 def test_draws(layer: AttentionLayer, hold: Hold) -> None:
     hold(layer)

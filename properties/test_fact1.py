@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from attncheck.layers.case import RATE_WIDTHS
 from attncheck.layers.program import ProgramCase
 from attncheck.pytest_plugin import Hold, examines
-from attncheck.strategies import program_cases
 
 
-@examines("fact1", program_cases(RATE_WIDTHS, max_scores=0))
+@examines("fact1")
 def test_fact1(case: ProgramCase, hold: Hold) -> None:
     hold(case)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.pytest_plugin import Hold, examines
-from attncheck.strategies import layers
 
 
-@examines("independence", layers())
+@examines("independence")
 def test_independence(layer: AttentionLayer, hold: Hold) -> None:
     hold(layer)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from attncheck.layers.case import EXACT_WIDTHS
 from attncheck.layers.program import ProgramCase
 from attncheck.pytest_plugin import Hold, examines
-from attncheck.strategies import program_cases
 
 
-@examines("netsor", program_cases(EXACT_WIDTHS))
+@examines("netsor")
 def test_netsor(case: ProgramCase, hold: Hold) -> None:
     hold(case)

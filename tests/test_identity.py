@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
 from attncheck.layers.program import Coordinatewise, Program, ProgramCase
-from attncheck.looks.domains import domain_of, fixed_programs
+from attncheck.looks.domains import fixed_programs
 from attncheck.looks.examples import draw_examples
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
-from attncheck.strategies import layers, stacks
+from attncheck.strategies import layers, program_cases, stacks
 
 
 def test_a_field_that_comes_later_changes_no_key() -> None:
@@ -35,7 +36,7 @@ def test_a_field_that_comes_later_changes_no_key() -> None:
 
 
 def test_no_module_is_named_in_what_programs_are_known_by() -> None:
-    drawn = draw_examples(domain_of("theorem1").strategy("theorem1"), 12, 0, "identity")
+    drawn = draw_examples(program_cases(RATE_WIDTHS, min_scores=1), 12, 0, "identity")
     for case in (*fixed_programs("fact1"), *drawn):
         text = json.dumps(case.to_dict())
         assert "attncheck" not in text
@@ -47,7 +48,7 @@ def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkey
     def drawn() -> list[str]:
         cases = [
             *draw_examples(layers(), 20, 3, "literals"),
-            *draw_examples(domain_of("netsor").strategy("netsor"), 10, 3, "literals"),
+            *draw_examples(program_cases(EXACT_WIDTHS), 10, 3, "literals"),
         ]
         return [case.key for case in (*cases, *draw_examples(stacks(max_entries=500), 5, 3, "literals"))]
 

@@ -23,7 +23,6 @@ from attncheck.evidence.orders import Order
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
 from attncheck.layers.program import LinearCombination, ProgramCase
 from attncheck.layers.program.features import FEATURES, features_of
-from attncheck.looks.domains import domain_of
 from attncheck.looks.item import Item
 from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
 from attncheck.report import render_report
@@ -119,7 +118,7 @@ class TestRandomPrograms:
 
     def test_a_default_run_covers_what_the_theorem_allows(self) -> None:
         run = Run.of(RunOptions(seed=0, profile="default"))
-        items = [item for name in PROGRAM_PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
+        items = [item for name in PROGRAM_PROPERTIES for item in run.items(name)]
         found = [set(features_of(item.case.to_dict()["program"])) for item in items]
         assert set.union(*found) == set(FEATURES)
         assert all(item.case.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for item in items)
@@ -281,7 +280,7 @@ class TestCheck:
 def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "r.jsonl"
     run = Run.of(RunOptions(seed=3, profile="smoke", record=record))
-    items = run.items("netsor", domain_of("netsor").strategy("netsor"))[:3]
+    items = run.items("netsor")[:3]
     run = run.planning(item.id for item in items)
     opened = RunReport(run)
     for item in items:

@@ -20,13 +20,19 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 from attncheck import AttentionLayer, InputError, simulate
+from attncheck.checks.registry import PROPERTIES
 from attncheck.layers.attention import SCORE_SCALINGS
+from attncheck.layers.features import FEATURES
 from attncheck.layers.inputs import ACTIVATIONS, NORMS
+from attncheck.layers.parts import named_parts
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.stack import AttentionStack
-from attncheck.looks.examples import draw_examples
+from attncheck.looks.examples import draw_examples, random_layers, random_programs, traits
+from attncheck.looks.profiles import PROFILES
 from attncheck.methods import NAMES
+from attncheck.runs.options import RunOptions
+from attncheck.runs.run import Run
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, MLP_RATIOS, STDS, WIDTHS, layers, stacks
 
 Case = TypeVar("Case")
@@ -206,6 +212,40 @@ def test_examples_are_the_same_for_the_same_seed_and_key() -> None:
     others = [draw_examples(layers(), 8, 4, "scores"), draw_examples(layers(), 8, 3, "outputs")]
     assert all(first != other for other in others)
     assert others[0] != others[1]
+
+
+# Features of which the two of a pair have shared a line of code, and so a mistake.
+TOGETHER = [
+    ("causal", "grouped heads"),
+    ("causal", "not softmax"),
+    ("causal", "position vectors"),
+    ("grouped heads", "fixed head_dim"),
+    ("not softmax", "correlated inputs"),
+    ("not softmax", "plain sum of heads"),
+    ("few neurons", "fixed head_dim"),
+    ("few neurons", "correlated inputs"),
+    ("1/n scores", "tied queries and keys"),
+]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_visits_every_feature_and_pair_that_matters(seed: int) -> None:
+    for name, pairs in (("default", TOGETHER), ("smoke", TOGETHER[:2])):
+        profile = PROFILES[name]
+        visited = [traits(layer) for layer in (*profile.layers, *random_layers(profile.examples, seed))]
+        assert [pair for pair in pairs if not any(set(pair) <= names for names in visited)] == []
+        drawn = {*FEATURES} - {part.name for part in named_parts()} - {"normalised inputs"}
+        assert name == "smoke" or drawn <= set().union(*visited)
+
+
+def test_random_cases_are_shared_and_mostly_small() -> None:
+    run = Run.of(RunOptions(profile="default", seed=3))
+    cases = {name: [item.case for item in run.items(name)] for name in PROPERTIES}
+    assert all(each == cases["scores"] for each in cases.values())
+    chosen = random_layers(PROFILES["default"].examples, 3)
+    assert len(chosen) == len(set(chosen)) == PROFILES["default"].examples
+    assert sum(layer.weight_entries <= 5_000 for layer in chosen) > len(chosen) / 2
+    assert {len(case.scores) > 0 for case in random_programs(6, 3)} == {True, False}
 
 
 @pytest.mark.parametrize("count", [-1, 0, 17])

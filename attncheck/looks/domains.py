@@ -18,6 +18,7 @@ from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.checks.sample import Sample
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case
 from attncheck.layers.program import Program, ProgramCase
+from attncheck.looks.examples import random_layers, random_programs
 from attncheck.looks.profiles import Profile
 from attncheck.programs import EXAMPLES
 
@@ -36,9 +37,9 @@ class Domain:
         ``setting(case, exposed, coordinates)``: the properties of a test that are known before any draw.
     reference : callable
         ``reference(setting, sample, seed, wanted, blocks)``: the reference draws of a look.
-    fixed, strategy, examples : callable
-        ``fixed(name, profile)``: the fixed cases of a property. ``strategy(name)`` and ``examples(profile)``: the
-        hypothesis strategy of random cases, and their number.
+    fixed, random : callable
+        ``fixed(name, profile)``: the fixed cases of a property. ``random(name, profile, seed)``: the random cases of a
+        run that concern a property.
     features : bool
         Whether cases are also pooled by feature.
     """
@@ -48,8 +49,7 @@ class Domain:
     setting: Callable[[Any, frozenset[str], int], Setting | ProgramSetting]
     reference: Callable[[Any, Any, np.random.SeedSequence, frozenset[str], Mapping[str, int]], AnyReference]
     fixed: Callable[[str, Profile], Sequence[Case]]
-    strategy: Callable[[str], Any]
-    examples: Callable[[Profile], int]
+    random: Callable[[str, Profile, int], Sequence[Case]]
     features: bool
 
 
@@ -66,18 +66,12 @@ def fixed_programs(name: str) -> list[ProgramCase]:
     return with_scores if about_scores else with_scores + [case for case in cases if not case.scores]
 
 
-def _layers(name: str) -> Any:
-    from attncheck.strategies import layers  # hypothesis is slow to import
-
-    return layers()
-
-
-def _programs(name: str) -> Any:
-    from attncheck.strategies import program_cases
-
-    # Fact 1 concerns programs without scores; properties of scores need some.
-    least, most = {"fact1": (0, 0), "netsor": (0, 3)}.get(name, (1, 3))
-    return program_cases(widths_of(name), min_scores=least, max_scores=most)
+def _random_programs(name: str, profile: Profile, seed: int) -> list[ProgramCase]:
+    """Return the random programs that suit a property, at its widths."""
+    drawn = random_programs(profile.program_examples, seed)
+    # Fact 1 concerns programs without scores; all other properties but one need some.
+    suited = [case for case in drawn if name == "netsor" or bool(case.scores) != (name == "fact1")]
+    return [ProgramCase.of(case.program, widths_of(name)) for case in suited]
 
 
 def _layer_reference(
@@ -99,8 +93,7 @@ LAYERS = Domain(
     Setting,
     _layer_reference,
     lambda name, profile: profile.layers,
-    _layers,
-    lambda profile: profile.examples,
+    lambda name, profile, seed: random_layers(profile.examples, seed),
     features=True,
 )
 PROGRAMS = Domain(
@@ -111,8 +104,7 @@ PROGRAMS = Domain(
         setting.case, len(sample), setting.coordinates, seed, wanted
     ),
     lambda name, profile: fixed_programs(name)[: profile.fixed_programs],
-    _programs,
-    lambda profile: profile.program_examples,
+    _random_programs,
     features=False,
 )
 

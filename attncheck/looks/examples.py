@@ -3,12 +3,85 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attncheck._lib.signals import interrupts_held
 from attncheck._lib.streams import seed_sequence
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.features import features_of
+from attncheck.layers.program import ProgramCase
+
+# Candidates per chosen layer.
+_CANDIDATES = 8
+# Positions, heads and neurons of a small layer: large ones are expensive and reveal little more. One layer in
+# `_LARGE` may be large.
+_POSITIONS, _HEADS, _NEURONS, _LARGE = 6, 4, 16, 5
+
+
+@functools.lru_cache(maxsize=4)
+def random_layers(count: int, run_seed: int) -> tuple[AttentionLayer, ...]:
+    """Return random layers for all properties, chosen so that they visit as many pairs of traits as possible.
+
+    Examples
+    --------
+    >>> found = random_layers(12, run_seed=0)
+    >>> any(layer.mask == "causal" and layer.num_kv_heads for layer in found)
+    True
+    """
+    from attncheck.strategies import layers  # hypothesis is slow to import
+
+    large = count // _LARGE
+    small = draw_examples(layers().filter(_small), _CANDIDATES * count, run_seed, "small layers")
+    chosen = _choose(small, count - large, [])
+    return tuple(_choose(draw_examples(layers(), _CANDIDATES * large, run_seed, "layers"), large, chosen))
+
+
+@functools.lru_cache(maxsize=4)
+def random_programs(count: int, run_seed: int) -> tuple[ProgramCase, ...]:
+    """Return random programs at one neuron: two thirds with scores, then others without."""
+    from attncheck.strategies import program_cases
+
+    without = count // 3
+    scoring = draw_examples(program_cases((1,), min_scores=1), count - without, run_seed, "programs with scores")
+    return (*scoring, *draw_examples(program_cases((1,), max_scores=0), without, run_seed, "programs"))
+
+
+def traits(layer: AttentionLayer) -> frozenset[str]:
+    """Return the names of what is special about a layer: its features, map, activation, and a rank below its positions.
+
+    Examples
+    --------
+    >>> sorted(traits(AttentionLayer(width=2, seq_len=3, mask="causal")))
+    ['causal', 'clip', 'few neurons', 'softmax']
+    """
+    few = ["few neurons"] if layer.seq_len > layer.width else []
+    return frozenset([*features_of(layer), str(layer.attention_map), layer.activation, *few])
+
+
+def _small(layer: AttentionLayer) -> bool:
+    return layer.seq_len <= _POSITIONS and layer.num_heads <= _HEADS and layer.width <= _NEURONS
+
+
+def _pairs(layer: AttentionLayer) -> set[tuple[str, ...]]:
+    """Return the traits of a layer and their pairs."""
+    names = sorted(traits(layer))
+    return {*itertools.combinations(names, 1), *itertools.combinations(names, 2)}
+
+
+def _choose(candidates: Sequence[AttentionLayer], count: int, chosen: Sequence[AttentionLayer]) -> list[AttentionLayer]:
+    """Return the chosen layers and `count` of the candidates: at each step, the one with most unvisited pairs."""
+    found = list(chosen)
+    visited = set[tuple[str, ...]]().union(*map(_pairs, found))
+    rest = {layer: _pairs(layer) for layer in candidates}
+    for _ in range(min(count, len(rest))):
+        best = max(rest, key=lambda layer: len(rest[layer] - visited))
+        visited |= rest.pop(best)
+        found.append(best)
+    return found
 
 
 class _SearchEnded(BaseException):
@@ -41,7 +114,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
         database=None,
         deadline=None,
         derandomize=False,
-        suppress_health_check=[HealthCheck.too_slow],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
     @seed(int(seed_sequence(run_seed, key, role="examples").generate_state(1)[0]))
     @given(strategy)

@@ -17,7 +17,7 @@ ANCHORS: tuple[AttentionLayer, ...] = (
     AttentionLayer(width=8, seq_len=4, num_heads=2),
     REGIMES["one position"],
     REGIMES["causal"],
-    AttentionLayer(width=16, seq_len=12, num_heads=16),
+    AttentionLayer(width=8, seq_len=6, num_heads=8),
     AttentionLayer(width=256, seq_len=4, num_heads=2),
 )
 #: One layer of each regime that `ANCHORS` lack.
@@ -34,7 +34,7 @@ class Profile:
     ----------
     name : str
     fixed_cases, regimes, examples : int
-        Numbers of layers of `ANCHORS`, of `REGIME_ANCHORS`, and of random layers, per property.
+        Numbers of layers of `ANCHORS`, of `REGIME_ANCHORS`, and of random layers.
     fixed_programs, program_examples : int
         Numbers of programs of `attncheck.programs.EXAMPLES`, and of random programs.
     program_entries, entries : int
@@ -82,7 +82,7 @@ PROFILES = {
             "smoke",
             fixed_cases=4,
             regimes=0,
-            examples=4,
+            examples=5,
             entries=20_000_000,
             most_draws=6_000,
             power=0.9,
@@ -90,12 +90,12 @@ PROFILES = {
             program_examples=2,
             program_entries=20_000_000,
         ),
-        Profile("default", fixed_cases=6, regimes=8, examples=13, entries=300_000_000, most_draws=20_000),
+        Profile("default", fixed_cases=6, regimes=8, examples=16, entries=300_000_000, most_draws=20_000),
         Profile(
             "thorough",
             fixed_cases=6,
             regimes=8,
-            examples=40,
+            examples=50,
             entries=300_000_000,
             most_draws=60_000,
             fewest_draws=3_000,

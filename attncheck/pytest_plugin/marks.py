@@ -10,8 +10,8 @@ import pytest
 EXAMINES = "attncheck_examines"
 
 
-def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
-    """Mark a test as examining a property on fixed cases and on cases drawn from a hypothesis strategy.
+def examines(name: str, strategy: Any = None) -> pytest.MarkDecorator:
+    """Mark a test as examining a property on the fixed and random cases of a run.
 
     The test takes the arguments ``layer`` (``case`` for programs) and ``hold``, and calls ``hold(layer)``, which
     examines the property on the layer.
@@ -20,7 +20,8 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
     ----------
     name : str
         Property to examine: one of attncheck's own (see ``attncheck explain``), or one of registered checks.
-    strategy : hypothesis strategy of AttentionLayer or ProgramCase
+    strategy : hypothesis strategy of AttentionLayer or ProgramCase, optional
+        Draws random cases for this property alone, in place of those that all properties share.
     """
     # mypy sees marks looked up by name as Any.
     return getattr(pytest.mark, EXAMINES)(name, strategy)  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
 from attncheck.records.text import interval, reads
 from attncheck.report.compare import compare
-from attncheck.report.view import FAILURES, HEADINGS, POOLS, RunView, looks, visits
+from attncheck.report.view import FAILURES, HEADINGS, POOLS, RunView, looks, pairs, visits
 from attncheck.runs.parts import read_run
 
 
@@ -69,4 +69,5 @@ _FILTERS: dict[str, Any] = {
     "sharpest": sharpest,
     "capitalized": lambda text: text[:1].upper() + text[1:],
     "visits": visits,
+    "pairs": pairs,
 }

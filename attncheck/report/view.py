@@ -18,7 +18,8 @@ from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.evidence.verdicts import Verdict
-from attncheck.layers.attention import SCORE_SCALINGS
+from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
@@ -304,6 +305,14 @@ def looks(result: Result) -> Markup:
     """Return the p-values of all looks, with non-breaking minus signs."""
     unbroken = Markup('<span class="nowrap">{}</span>')
     return Markup(", ").join(unbroken.format(chance(p_value)) for p_value in result.p_values)
+
+
+def pairs(space: Space) -> list[tuple[str, list[int]]]:
+    """Return each visited feature of layers, with the numbers of layers that also have each of the visited features."""
+    cases = [case for case in space.cases.values() if "program" not in case]
+    of_layers = [features_of(AttentionLayer.from_dict(case, trust=None)) for case in cases]
+    names = [name for name in FEATURES if any(name in features for features in of_layers)]
+    return [(one, [sum({one, other} <= {*features} for features in of_layers) for other in names]) for one in names]
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:

@@ -157,24 +157,28 @@ class Run:
             If nothing is examined.
         """
         names = (*EVERY_PROPERTY, *self.registered)
-        items = [item for name in names for item in self.items(name, domain_of(name).strategy(name))]
+        items = [item for name in names for item in self.items(name)]
         if not items:
             problem = f"leaves nothing to examine of {self.subject.name}"
             refuse("only", list(self.only), problem, "choose other properties")
         return list(dict.fromkeys(items))
 
-    def items(self, name: str, strategy: Any) -> list[Item]:
-        """Return the test items of a property: fixed cases, then random ones.
+    def items(self, name: str, strategy: Any = None) -> list[Item]:
+        """Return the test items of a property: fixed cases, then random ones, which all properties share.
 
-        A subject with declared layers is tested on these only. Unsupported layers stay in the plan as not examined,
-        together with substitutes.
+        With a hypothesis strategy, the random ones are drawn from it for this property alone. A subject with declared
+        layers is tested on these only. Unsupported layers stay in the plan as not examined, together with substitutes.
         """
         profile, domain = self.profile, domain_of(name)
         if (self.only and name not in self.only) or not self.subject.simulates(domain.kind):
             return []
         if domain is LAYERS and self.subject.layers:
             return self.items_on(name, self.subject.layers)
-        drawn = draw_examples(strategy, domain.examples(profile), self.seed, name)
+        if strategy is None:
+            drawn = domain.random(name, profile, self.seed)
+        else:
+            count = profile.examples if domain is LAYERS else profile.program_examples
+            drawn = draw_examples(strategy, count, self.seed, name)
         cases = [*domain.fixed(name, profile), *drawn]
         return self.items_on(name, [*cases, *self._substitutes(cases)])
 

@@ -18,7 +18,6 @@ from attncheck.checks.sample import Sample
 from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
-from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
@@ -441,7 +440,7 @@ class OneLayer:
 def test_a_subject_that_names_its_layers_is_examined_on_these_alone() -> None:
     mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7)
     run = Run.of(RunOptions(subject=OneLayer(mine, mine), seed=0, profile="smoke", false_alarm=1e-6, record=None))
-    assert [item.case for item in run.items("scores", domain_of("scores").strategy("scores"))] == [mine]
+    assert [item.case for item in run.items("scores")] == [mine]
 
 
 def test_a_smaller_layer_keeps_what_a_named_one_fixes() -> None:
