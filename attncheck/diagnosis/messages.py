@@ -54,10 +54,6 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
         lines.append("    (intervals are valid for any law of the draws, p-values for the declared law only)")
     if len(bad) > len(shown):
         lines.append(f"    and {len(bad) - len(shown)} more")
-    if worst.illustration:
-        lines.append(
-            f"  smaller:  the fault also shows on {worst.illustration} (an illustration on fresh draws, not a verdict)"
-        )
     if record is not None:
         lines.append(f"  replay:   {replay_command(record, worst.id, subject, modules_with([worst.property]))}")
     elif call:

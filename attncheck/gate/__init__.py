@@ -123,11 +123,11 @@ def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:
     from attncheck.runs.summary import wrong_in  # a late import, as it is rarely needed
 
     single = any(tally.verdicts[Verdict.VIOLATED] for tally in run.tallies.values())
-    causes = () if run.closing is None else run.closing.causes
     told = wrong_in(
         run.tallies if single else tallied(run.pools),
         lambda id: replay_command(run.path_of(id), id, run.manifest.subject, run.manifest.checks),
-        causes,
+        () if run.closing is None else run.closing.causes,
+        "" if run.closing is None else run.closing.smaller,
     )
     return tuple(told)
 

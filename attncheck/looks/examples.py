@@ -6,13 +6,15 @@ import contextlib
 import functools
 import gc
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.signals import interrupts_held
-from attncheck._lib.streams import seed_sequence
+from attncheck._lib.streams import seed_sequence, stream
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
+from attncheck.layers.inputs import NORMS
+from attncheck.layers.parts import named_parts
 from attncheck.layers.program import ProgramCase
 
 # Candidates per chosen layer.
@@ -40,12 +42,27 @@ def random_layers(count: int, run_seed: int) -> tuple[AttentionLayer, ...]:
     return tuple(_choose(draw_examples(layers(), _CANDIDATES * large, run_seed, "layers"), large, chosen))
 
 
+def layers_with_parts(run_seed: int) -> list[AttentionLayer]:
+    """Return a small layer with each part that the paper's layer lacks, such as a window; its values are random.
+
+    Examples
+    --------
+    >>> [layer.window for layer in layers_with_parts(0) if layer.window]
+    [1]
+    """
+    plain = AttentionLayer(width=8, seq_len=4, num_heads=2)
+    options: dict[str, Sequence[Mapping[str, Any]]] = {"norm": [{"norm": name} for name in NORMS]}
+    options |= {part.name: part.values(plain) for part in named_parts()}
+    chosen = {name: int(stream(run_seed, name, role="parts").integers(len(values))) for name, values in options.items()}
+    return [plain.replace(**options[name][index]) for name, index in chosen.items()]
+
+
 @functools.lru_cache(maxsize=4)
 def random_programs(count: int, run_seed: int) -> tuple[ProgramCase, ...]:
     """Return random programs at one neuron: two thirds with scores, then others without."""
     from attncheck.strategies import program_cases
 
-    without = count // 3
+    without = -(-count // 3)
     scoring = draw_examples(program_cases((1,), min_scores=1), count - without, run_seed, "programs with scores")
     return (*scoring, *draw_examples(program_cases((1,), max_scores=0), without, run_seed, "programs"))
 

@@ -44,6 +44,8 @@ class Profile:
         Maximum draws of a look.
     power : float
         Planned power at the alternative of a check.
+    parts : bool
+        Whether a subject that declares which layers it supports is tested on each further part that it supports.
     fewest_draws : int
         Draws of a look at any case, however many entries they have.
     """
@@ -55,6 +57,7 @@ class Profile:
     entries: int
     most_draws: int
     power: float = 0.99
+    parts: bool = True
     fewest_draws: int = 0
     fixed_programs: int = 9
     program_examples: int = 6
@@ -86,6 +89,7 @@ PROFILES = {
             entries=20_000_000,
             most_draws=6_000,
             power=0.9,
+            parts=False,
             fixed_programs=2,
             program_examples=2,
             program_entries=20_000_000,

@@ -110,7 +110,6 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     text: str
     hint: str
     seconds: float
-    illustration: str = ""
     diagnosis: list[str] = []
     plot: dict[str, Any] | None = None
     at_most: bool = False
@@ -124,7 +123,8 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
 
     ``digest`` is the `run_digest`, ``content`` a hash of all preceding bytes; ``reasons`` say why the verdict is no
     pass; ``causes`` are likely causes of violations, best first, and ``plot`` illustrates them
-    (`attncheck.evidence.plot_data`). ``failed`` has errors of the subject. ``printed`` has the last lines that the
+    (`attncheck.evidence.plot_data`). ``smaller`` is a smaller case that violates the leading check, and its
+    numbers, on fresh draws. ``failed`` has errors of the subject. ``printed`` has the last lines that the
     subject printed, and is absent from the file if there are none.
     """
 
@@ -137,6 +137,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     causes: list[str] = []
     plot: dict[str, Any] | None = None
     failed: list[str] = []
+    smaller: str = ""
     printed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 

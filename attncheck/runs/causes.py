@@ -14,18 +14,22 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, precedes, telling
+from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, precedes, sharpest_first, telling
 from attncheck.diagnosis.differences import OTHER_CALL, read_off
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
+from attncheck.diagnosis.shrink import illustration
 from attncheck.diagnosis.unread import never_read, unread, unread_text
 from attncheck.evidence.plot_data import Plot
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.case import modules_of, read_case
 from attncheck.layers.features import features_of
-from attncheck.records.schema import Result
+from attncheck.looks.item import Item
+from attncheck.looks.plan import Cost
+from attncheck.records.schema import Result, of_pool
 from attncheck.runs.details import layers_of
 from attncheck.runs.tasks import subject_here
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
@@ -38,10 +42,11 @@ _FOUND, _AGAIN = 2, 4
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """Likely causes of violations, best first, and the plot data of the first finding that has any."""
+    """Likely causes of violations, best first, the plot of the first finding that has any, and a smaller layer."""
 
     causes: tuple[str, ...] = ()
     plot: Plot | None = None
+    smaller: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +98,21 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
     ignored = _unread(subject, layers, seed)
     if names := never_read(layers[: len(ignored)], ignored):
         causes.insert(0 if ignored[0] & names.keys() else TOLD, unread_text(names))
-    return Diagnosis(tuple(causes), next((each.plot for each in [*found, *by_place]), None))
+    plot = next((each.plot for each in [*found, *by_place]), None)
+    return Diagnosis(tuple(causes), plot, _smaller(subject, results, seed))
+
+
+def _smaller(subject: Subject, results: Sequence[Result], seed: int) -> str:
+    """Return a case smaller than all violated ones that violates the leading check too, with its numbers."""
+    first = sharpest_first(telling(results))[0]
+    result = first.smallest or first.worst[0]
+    if of_pool(result):
+        return ""
+    item = Item(result.property, read_case(result.case, trust=modules_of(result.case)))
+    cost = Cost(result.affordable, result.level, result.power)
+    with own_arithmetic(), contextlib.suppress(InputError):
+        return illustration(item, result.check, subject, seed, cost)
+    return ""
 
 
 def _unread(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[set[str]]:

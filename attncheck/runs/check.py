@@ -24,7 +24,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.result import violated
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
-from attncheck.runs.causes import diagnosis_of
+from attncheck.runs.causes import Diagnosis, diagnosis_of
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize, what_is_wrong
@@ -60,9 +60,15 @@ class CheckReport:
     pools: tuple[Result, ...] = ()
 
     @functools.cached_property
+    def diagnosis(self) -> Diagnosis:
+        """Return what the violations point at, from draws made at the first call."""
+        wrong = self.run.explains and self.violated
+        return diagnosis_of(self.run.subject, self.results, self.run.seed) if wrong else Diagnosis()
+
+    @property
     def causes(self) -> tuple[str, ...]:
-        """Return the likely causes of violations, most likely first, from draws made at the first call."""
-        return diagnosis_of(self.run.subject, self.results, self.run.seed).causes if self.run.explains else ()
+        """Return the likely causes of violations, most likely first."""
+        return self.diagnosis.causes
 
     @property
     def verdict(self) -> str:
@@ -111,11 +117,13 @@ class CheckReport:
             fewest = check_whole("min_examined", min_examined, 0, "pass the number of results that must be examined")
         conclusion = self.conclusion.unless(Scope.of_results(self.results).doubt(fewest))
         if conclusion.verdict != "consistent":
-            wrong = what_is_wrong(self.run, [*self.results, *self.pools], self.call, self.causes)
+            results, found = [*self.results, *self.pools], self.diagnosis
+            wrong = what_is_wrong(self.run, results, self.call, found.causes, found.smaller)
             raise AssertionError("\n".join([*conclusion.reasons, *wrong]))
 
     def __str__(self) -> str:
-        text = summarize(self.run, [*self.results, *self.pools], self.conclusion, call=self.call, causes=self.causes)
+        results, found = [*self.results, *self.pools], self.diagnosis
+        text = summarize(self.run, results, self.conclusion, call=self.call, causes=found.causes, smaller=found.smaller)
         notes = [f"  {line}" for line in self.coverage[:_NOTES]]
         notes += [f"  and {len(self.coverage) - _NOTES} more lines"] * (len(self.coverage) > _NOTES)
         uncovered = ["\n".join(["Not proved by the paper:", *notes])] if notes else []

@@ -64,6 +64,7 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
         seconds=sum(each.seconds for each in closings),
         causes=next((each.causes for each in closings if each.causes), []),
         plot=next((each.plot for each in closings if each.plot), None),
+        smaller=next((each.smaller for each in closings if each.smaller), ""),
         failed=[text for each in closings for text in each.failed],
     )
     return RunRecord(parts[0].path, manifest, tuple(results), tuple(pools), closing if ended else None, tuple(parts))

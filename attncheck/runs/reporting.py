@@ -99,6 +99,7 @@ class RunReport:
             causes=list(self.diagnosis.causes),
             plot=msgspec.to_builtins(self.diagnosis.plot),
             failed=self.failed[:_FAILURES],
+            smaller=self.diagnosis.smaller,
             printed=self.printed or msgspec.UNSET,
         )
         self._write(closing)
@@ -113,7 +114,7 @@ class RunReport:
             error = f"ERROR: {self.refused.unusable}. Nothing was examined."
             return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
         given = (self.run, self.results, self.conclusion, color, verbose)
-        text = summarize(*given, causes=self.diagnosis.causes, failed=self.failed)
+        text = summarize(*given, causes=self.diagnosis.causes, smaller=self.diagnosis.smaller, failed=self.failed)
         said = f"The subject printed, last: {self.printed[-1]}" if self.printed else ""
         return "\n".join(filter(None, (text, said, self.failure)))
 

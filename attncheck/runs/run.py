@@ -20,7 +20,7 @@ from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.looks.domains import LAYERS, PROGRAMS, domain_of
-from attncheck.looks.examples import draw_examples
+from attncheck.looks.examples import draw_examples, layers_with_parts
 from attncheck.looks.item import Item
 from attncheck.looks.pools import examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
@@ -175,12 +175,20 @@ class Run:
         if domain is LAYERS and self.subject.layers:
             return self.items_on(name, self.subject.layers)
         if strategy is None:
-            drawn = domain.random(name, profile, self.seed)
+            drawn = [*domain.random(name, profile, self.seed), *(self._with_parts() if domain is LAYERS else ())]
         else:
             count = profile.examples if domain is LAYERS else profile.program_examples
             drawn = draw_examples(strategy, count, self.seed, name)
         cases = [*domain.fixed(name, profile), *drawn]
         return self.items_on(name, [*cases, *self._substitutes(cases)])
+
+    def _with_parts(self) -> list[AttentionLayer]:
+        """Return layers with further parts, if the subject declares that it supports them."""
+        if not (self.profile.parts and self.subject.declares_support):
+            return []
+        with contextlib.suppress(InputError):  # a failing declaration is reported with the first result
+            return [each for each in layers_with_parts(self.seed) if not self.subject.reason_unsupported(each)]
+        return []
 
     def _substitutes(self, cases: Iterable[Case]) -> Iterator[AttentionLayer]:
         """Yield substitutes for layers that the subject does not support."""

@@ -46,9 +46,12 @@ def summarize(
     verbose: bool = False,
     call: str = "",
     causes: Sequence[str] = (),
+    smaller: str = "",
     failed: Sequence[str] = (),
 ) -> str:
     """Return the summary of a run; `call` repeats it without a record, and `failed` has the errors of the subject.
+
+    `causes` and `smaller` are those of `attncheck.runs.causes.Diagnosis`.
 
     `verbose` adds skipped and visited cases and all detectable effects; `color` adds escape codes.
     """
@@ -58,7 +61,7 @@ def summarize(
         *_failures(failed),
         *_unrepeatable(single),
         *all_refused(run, single),
-        *what_is_wrong(run, results, call, causes),
+        *what_is_wrong(run, results, call, causes, smaller),
     ]
     if any(each.p_values for each in single):
         numbers = ("cases", "examined", "draws", "smallest p-value")
@@ -93,14 +96,16 @@ def _unrepeatable(results: Sequence[Result]) -> list[str]:
     return [f"  {'draws:':9} {text} This run has no digest."]
 
 
-def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", causes: Sequence[str] = ()) -> list[str]:
+def what_is_wrong(
+    run: Run, results: Sequence[Result], call: str = "", causes: Sequence[str] = (), smaller: str = ""
+) -> list[str]:
     """Return lines on the likely cause, its numbers, the smallest violated layer and a command; empty if none is."""
 
     def repeated(id: str) -> str:
         modules = modules_with([id.partition(".")[0]])
         return replay_command(run.record, id, run.subject.name, modules) if run.record else call
 
-    told = wrong_in(telling(results), repeated, causes, lambda claim: _only(results, claim))
+    told = wrong_in(telling(results), repeated, causes, smaller, lambda claim: _only(results, claim))
     return [f"  {word + ':':9} {text}" for word, text in told]
 
 
@@ -108,6 +113,7 @@ def wrong_in(
     tallies: Mapping[str, Tally],
     repeated: Callable[[str], str],
     causes: Sequence[str] = (),
+    smaller: str = "",
     only: Callable[[str], str] = lambda claim: "",
 ) -> list[tuple[str, str]]:
     """Return pairs of label and text on violated checks, starting with "cause".
@@ -129,7 +135,7 @@ def wrong_in(
         *(("observed", sentence) for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
         ("first", first),
         ("cases" if of_pool(smallest) else "layer", named),
-        *([("smaller", f"{smallest.illustration} (on fresh draws; not a verdict)")] if smallest.illustration else []),
+        *([("smaller", f"{smaller} (on fresh draws; not a verdict)")] if smaller else []),
         *([("replay", again)] if again else []),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,7 +14,6 @@ from attncheck._lib.arithmetic import in_use, own_arithmetic
 from attncheck._lib.errors import InputError, foreign_traceback
 from attncheck.checks.registered import load_checks
 from attncheck.diagnosis.differences import diagnose
-from attncheck.diagnosis.shrink import illustration
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
 from attncheck.looks.examine import run_items
@@ -62,23 +61,15 @@ class CaseTask:
         return [msgspec.structs.replace(result, arithmetic=rounded) for result in results]
 
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
-        """Add to violated results a diagnosis, and a smaller layer that shows the worst result of their item."""
+        """Add a diagnosis to violated results."""
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
             diagnosis = diagnose(self.items[0], subject, self.seed)
-        smaller = dict(self._illustrations(results, subject))
+        violation = str(Verdict.VIOLATED)
         return [
-            msgspec.structs.replace(result, diagnosis=diagnosis, illustration=smaller[result.item])
-            if result.verdict == Verdict.VIOLATED
-            else result
+            msgspec.structs.replace(result, diagnosis=diagnosis) if result.verdict == violation else result
             for result in results
         ]
-
-    def _illustrations(self, results: Sequence[Result], subject: Subject) -> Iterator[tuple[str, str]]:
-        """Yield the id of each violated item, with a smaller layer that shows its worst result."""
-        for item in self.items:
-            if worst := violated([result for result in results if result.item == item.id]):
-                yield item.id, illustration(item, worst[0].check, subject, self.seed, self.cost)
 
 
 class Examination(NamedTuple):

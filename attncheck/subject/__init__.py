@@ -34,6 +34,7 @@ def programs(program: Program, width: int, size: int, rng: np.random.Generator) 
     return draw_exposed(program, width, size, shown, rng, multiplier).as_dict()
 
 
+direct.supports = lambda layer: True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 direct.programs = programs  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 
 

@@ -111,6 +111,11 @@ class Subject:
         """The subject in the form sent to other processes."""
         return SubjectName(self.name, self.timeout)
 
+    @property
+    def declares_support(self) -> bool:
+        """Whether the subject declares which layers it supports."""
+        return self.supports is not Subject.supports
+
     def simulates(self, kind: str) -> bool:
         """Return whether the subject simulates cases of a kind, "layer" or "program"."""
         return self.programs is not None if kind == "program" else self.form != "program"

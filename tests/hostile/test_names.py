@@ -27,7 +27,7 @@ TEXTS = {
     "markdown": "\n# heading\n| a | b |\n[click](https://example.org) https://example.org www.example.org <b>b</b> `x`",
     "xml": "]]></failure><testcase name='forged'/>\x00\x0b",
 }
-TEXT_FIELDS = ("reason", "text", "hint", "illustration", "claim")
+TEXT_FIELDS = ("reason", "text", "hint", "claim")
 
 
 def with_texts(path: Path, text: str) -> None:
@@ -42,7 +42,14 @@ def with_texts(path: Path, text: str) -> None:
             result |= {"property": text, "check": text, "item": f"{text}@x", "case": {text: text, "mask": text}}
         elif number == 4:
             result |= {"verdict": "not examined", "p_values": [], "reason": text, "id": text}
-    last |= {"reasons": [text], "causes": [text], "failed": [text], "reported": len(results), "verdict": "violated"}
+    last |= {
+        "smaller": text,
+        "reasons": [text],
+        "causes": [text],
+        "failed": [text],
+        "reported": len(results),
+        "verdict": "violated",
+    }
     lines = [json.dumps(line).encode() + b"\n" for line in (first, *results, last)]
     path.write_bytes(sealed(b"".join(lines)))
 

@@ -113,7 +113,7 @@ def test_digest_depends_on_digits_and_not_on_order_or_time() -> None:
 
 def test_digest_has_no_prose_and_no_names() -> None:
     other = {"item": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
-    renamed = result(**other, hint="h", case={"width": 9}, diagnosis=["d"], illustration="i")
+    renamed = result(**other, hint="h", case={"width": 9}, diagnosis=["d"])
     assert run_digest([result()]) == run_digest([renamed])
     assert run_digest([result()]) != run_digest([result(id="x.y@1")])
 

@@ -75,7 +75,6 @@ def violated_result(check: str = "scores.scale", layer: AttentionLayer = LAYERS[
         "effect": 0.25,
         "combined": 1e-24,
         "diagnosis": ["score variance 0.25 [0.24, 0.26], declared 1"],
-        "illustration": "n=1 s=1 H=1",
     }
     return make_result(check, layer=layer, **(usual | changes))
 
@@ -140,6 +139,7 @@ def write_record(path: Path, results: Iterable[Result], *, close: bool = True, *
     if close:
         verdict = "violated" if any(result.verdict == "violated" for result in results) else "consistent"
         ending: dict[str, Any] = {"verdict": verdict, "reasons": [], "reported": len(results), "seconds": 12.5}
+        ending |= {"smaller": "n=1 s=1 H=1"} if verdict == "violated" else {}
         writer.write(Closing(digest=run_digest(results), **(ending | closing)))
     writer.close()
     return path
@@ -150,7 +150,7 @@ def hostile_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("records") / "hostile.jsonl"
     layer = LAYERS[0].to_dict() | {"mask": HOSTILE, HOSTILE: HOSTILE, "width": HOSTILE}
     texts: dict[str, Any] = {"text": HOSTILE, "hint": HOSTILE, "item": HOSTILE, "property": HOSTILE}
-    bad = violated_result(HOSTILE, claim=HOSTILE, id=HOSTILE, diagnosis=[HOSTILE], illustration=HOSTILE, **texts)
+    bad = violated_result(HOSTILE, claim=HOSTILE, id=HOSTILE, diagnosis=[HOSTILE], **texts)
     results = [
         msgspec.structs.replace(bad, case=layer),
         idle_result(HOSTILE * 40, HOSTILE, reason=HOSTILE),

@@ -101,7 +101,7 @@ def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None
 def test_pool_that_is_violated_alone_is_told_as_any_failure(tmp_path: Path) -> None:
     single = [make_result(layer=layer) for layer in LAYERS]
     of = {"pool": "all", "of": [each.item.partition("@")[2] for each in single]}
-    pool = violated_result(id="scores.scale@all", item="scores@all", illustration="", diagnosis=[])
+    pool = violated_result(id="scores.scale@all", item="scores@all", diagnosis=[])
     page = render(write_record(tmp_path / "pool.jsonl", [*single, msgspec.structs.replace(pool, case=of)]))
     assert "departs from the theorem: the standard deviation of W_Q differs" in page.section("verdict")
     assert "attncheck replay" in page.section("verdict")
@@ -121,7 +121,8 @@ def test_failures_have_smallest_layer_and_replay(faulty_record: Path) -> None:
     smallest = violated_result(layer=LAYERS[2])
     assert f"attncheck replay {faulty_record} {smallest.id}" in text
     assert "Smallest of them: n=2 s=5 H=1 causal" in text
-    assert "n=1 s=1 H=1 (on fresh draws: an illustration, not a verdict)" in text
+    first = render(faulty_record).section("verdict")
+    assert "Smaller still n=1 s=1 H=1 (on fresh draws: an illustration, not a verdict)" in first
     assert "1e-09 , 1e-08 , 1e-09 , at the level 0.0005 of one look" in text
 
 

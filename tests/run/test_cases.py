@@ -199,11 +199,3 @@ def test_a_subject_that_fails_now_and_then_has_no_results() -> None:
     found = examine(task)
     assert len(calls) > 20
     assert all(not examined.results and "eighth call" in examined.unusable for examined in found.values())
-
-
-def test_a_smaller_layer_is_that_of_the_property_itself() -> None:
-    subject, names = Subject.of(FAULTS["tied_query_key"].subject), ("scores", "exactness")
-    together = CaseTask(subject, 0, tuple(units_of(LAYER, names)), COST, True).results()
-    alone = [result for name in names for result in CaseTask(subject, 0, (Item(name, LAYER),), COST, True).results()]
-    assert digits(together) == digits(alone)
-    assert len({result.illustration for result in together}) == 3

@@ -19,6 +19,7 @@ import attncheck.runs.run
 from attncheck import faults
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import chance
+from attncheck._lib.workers import InProcess
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import diagnose, differences
@@ -32,11 +33,13 @@ from attncheck.looks.item import Item
 from attncheck.looks.result import violated
 from attncheck.methods import simulate
 from attncheck.records.schema import Result
+from attncheck.runs.causes import diagnosis_of
+from attncheck.runs.reporting import RunReport
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject, collapsed
 from tests.regimes import FAULT_OF
 
-from .conftest import COST, GROUPED, LAYER, examined, planned, results_of
+from .conftest import COST, GROUPED, LAYER, closing_of, examined, planned, results_of
 
 
 @functools.cache
@@ -220,15 +223,22 @@ class TestShrink:
         )
         assert smaller == AttentionLayer(width=1, seq_len=1, num_heads=1)
 
-    def test_is_labelled_as_an_illustration(self) -> None:
-        run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
-        said = r"smaller:  the fault also shows on n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+; p = \S+e-[^(]+ "
-        assert re.search(said + r"\(an illustration on fresh draws, not a verdict\)", examined(run, "scores")[1])
+    def test_is_labelled_as_an_illustration(self, tmp_path: Path) -> None:
+        report = RunReport(planned("scores", subject="attncheck.faults:tied_query_key", record=tmp_path / "r.jsonl"))
+        report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
+        report.diagnose(InProcess())
+        report.finish()
+        line = next(line for line in report.summary().splitlines() if line.startswith("  smaller:"))
+        number = r"n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+; p = \S+e-[^(]+ "
+        assert re.fullmatch(rf"  smaller:  {number}\(on fresh draws; not a verdict\)", line)
+        assert f"smaller:  {closing_of(tmp_path / 'r.jsonl').smaller} (" in line
 
     def test_finds_nothing_below_the_smallest(self) -> None:
         layer = AttentionLayer(width=1, seq_len=1, num_heads=1)
         run = planned("scores", layer=layer, subject="attncheck.faults:tied_query_key")
-        assert violated(results_of(run, "scores", layer))[0].illustration == ""
+        results = results_of(run, "scores", layer)
+        assert violated(results)
+        assert diagnosis_of(run.subject, results, 0).smaller == ""
 
 
 class TestDiagnosis:
