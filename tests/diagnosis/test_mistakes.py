@@ -92,7 +92,7 @@ def test_patterns_exclude_and_refer_to_others() -> None:
     assert not mistake.named_in("values")
 
 
-@pytest.mark.sampled(one_in=6)
+@pytest.mark.sampled(one_in=12)
 @pytest.mark.usefixtures("verdicts_only")
 @pytest.mark.parametrize("name", sorted(UNNAMED))
 def test_a_mistake_without_a_name_is_violated(name: str) -> None:
