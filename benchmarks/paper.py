@@ -30,9 +30,9 @@ WIDTHS, DRAWS = (64, 128, 256, 512, 1024, 2048), 512
 
 def figures(tiny: bool) -> str:
     """Run ``attncheck paper``, and return its numbers and what they cost."""
-    names, scale = (FIGURES[1:2], "0.001") if tiny else (FIGURES, "1")
+    names, scale, workers = (FIGURES[1:2], "0.001", 0) if tiny else (FIGURES, "1", WORKERS)
     with tempfile.TemporaryDirectory(prefix="attncheck-") as folder:
-        options = ["--out", folder, "--scale", scale, "--workers", str(WORKERS)]
+        options = ["--out", folder, "--scale", scale, "--workers", str(workers)]
         before, started = children_seconds(), time.perf_counter()
         line = [sys.executable, "-m", "attncheck", "paper", *names, *options]
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL)

@@ -116,6 +116,7 @@ class TestResults:
         with pytest.raises(AssertionError) as caught:
             report.require()
         assert report.call in str(caught.value)
+        assert f"cause:    {report.causes[0]}" in str(caught.value)
         assert caught.traceback[-1].frame.code.name == "require"
         assert "results are violated" in str(caught.value)
 

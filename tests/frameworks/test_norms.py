@@ -48,12 +48,13 @@ def test_norms_of_torch_are_the_declared_ones(norm: Any) -> None:
     assert ac.check(attention_behind(norm), layer, profile="smoke", seed=0).verdict == "consistent"
     other = "rms" if norm == "layer" else "layer"
     for wrong in (attention_behind(other), attention_behind("none"), attention_behind(norm, axis=1)):
-        assert ac.check(wrong, layer, profile="smoke", seed=0).verdict == "violated"
+        assert ac.check(wrong, layer, properties="exactness", profile="smoke", seed=0).verdict == "violated"
 
 
 def test_an_epsilon_that_is_too_large_shows() -> None:
     layer = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, activation="relu", norm="layer")
-    assert ac.check(attention_behind("layer", eps=0.1), layer, profile="smoke", seed=0).verdict == "violated"
+    wrong = attention_behind("layer", eps=0.1)
+    assert ac.check(wrong, layer, properties="exactness", profile="smoke", seed=0).verdict == "violated"
 
 
 def encoder(stack: ac.AttentionStack, first: bool) -> list[Any]:

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.text import inert
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
 from tests.gate.conftest import CHECKS
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 BASELINE_SEED, RUN_SEED = 0, 7
 Gated = Callable[..., tuple[int, str]]
 MakeSheet = Callable[..., "Sheet"]
-
-HOSTILE = "<script>alert(1)</script> | `x` **b** ]]> & \x00\x1b[31m \ud7ff\n# heading"
 
 
 def outputs(tmp_path: Path, run: Sheet, base: Sheet, gated: Gated) -> tuple[int, Path, Path]:
@@ -90,21 +87,6 @@ def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, make_sh
     lines = text.splitlines()
     assert len(lines) <= 20
     assert max(map(len, lines)) <= 300
-
-
-def test_hostile_names_stay_text(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    run = make_sheet(RUN_SEED)
-    run.head["subject"] = HOSTILE
-    run.violate("scores.scale", text=HOSTILE, claim=HOSTILE)
-    run.excuse("scores.law", HOSTILE)
-    code, summary, document = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
-    assert code == 1
-    text = summary.read_text(encoding="utf-8")
-    assert "<script" not in text
-    assert "\n# heading" not in text
-    assert "script" in text
-    assert "<pre>attncheck replay" in text
-    assert inert(HOSTILE) in json.loads(document.read_text(encoding="utf-8"))["run"]["subject"]
 
 
 def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
