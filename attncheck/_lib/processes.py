@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import faulthandler
 import os
@@ -37,6 +38,8 @@ _END = 2**16
 _PRINTED, _FAULTS = ".out", ".faults"
 # Seconds between checks of the output, and for processes that a signal has stopped.
 _ASKED = 1.0
+# Option of prctl(2) that names a signal to send when the parent ends.
+_PARENT_DEATH = 1
 # Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
@@ -88,12 +91,16 @@ class Processes(Workers):
                     busy[worker.pipe] = worker, place
                     with contextlib.suppress(OSError):  # the process has ended, as its pipe tells
                         worker.pipe.send((function, task))
-                for pipe in wait(list(busy), timeout=_ASKED):
-                    worker, place = busy.pop(pipe)
-                    yield place, self._answer(worker)
-                for worker, _ in busy.values():
+                ready: list[Any] = wait(list(busy), timeout=_ASKED)
+                for pipe, (worker, _) in busy.items():
                     if _stopped(worker.process):
                         worker.process.kill()
+                    # A child of a process that has died may hold its pipe open.
+                    if pipe not in ready and not worker.process.is_alive():
+                        ready.append(pipe)
+                for pipe in ready:
+                    worker, place = busy.pop(pipe)
+                    yield place, self._answer(worker)
         finally:
             for worker, _ in busy.values():
                 worker.end()
@@ -115,9 +122,12 @@ class Processes(Workers):
         return _Worker(process, ours)
 
     def _answer(self, worker: _Worker) -> Any:
+        answered = worker.pipe.poll()
         try:
+            if not answered:  # it has died
+                raise EOFError
             error, result = worker.pipe.recv()
-        except (EOFError, OSError):  # before an answer, or within it
+        except Exception:  # before an answer, within it, or after it wrote something else
             worker.process.join(_ASKED)
             worker.end()
             return self._lost(worker.process)
@@ -205,6 +215,8 @@ def _prepare(outputs: str) -> None:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # a group with its own children, which end with it
     faulthandler.enable(faults)
+    with contextlib.suppress(AttributeError, OSError):  # on Linux, even where a library keeps Python from running
+        ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, args=(output.fileno(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)

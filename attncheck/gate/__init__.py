@@ -15,6 +15,7 @@ from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate.judge import judge_against, judge_run, notes_on
 from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import GZIP
 from attncheck.records.tallies import tallied
 from attncheck.records.text import replay_command
 from attncheck.runs.parts import paths_of, read_run
@@ -112,8 +113,10 @@ def _written(
 
 
 def _content_of(path: Path) -> bytes:
+    """Return the complete lines of a record."""
     content = path.read_bytes()
-    return gzip.decompress(content) if ".gz" in path.suffixes else content
+    lines = gzip.decompress(content) if content.startswith(GZIP) else content
+    return lines[: lines.rfind(b"\n") + 1]
 
 
 def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:

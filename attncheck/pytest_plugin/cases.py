@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,10 @@ if TYPE_CHECKING:
     from attncheck.looks.item import Item
     from attncheck.runs.run import Run
     from attncheck.runs.tasks import Examination
+
+
+# An item in a pytest id: the name of a property and the key of a case.
+_ITEM = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d")
 
 
 class CaseResults:
@@ -38,8 +43,8 @@ def item_id(nodeid: str) -> str:
     >>> item_id("test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]"), item_id("test_a.py::test_a")
     ('scores@0123456789ab', '')
     """
-    found, described, _ = nodeid.partition("[")[2].partition(" n=")
-    return found if described and "@" in found else ""
+    found = _ITEM.search(nodeid)
+    return found[1] if found else ""
 
 
 def scheduler(config: Any, log: Any) -> Any:

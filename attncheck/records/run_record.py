@@ -78,7 +78,7 @@ class RunRecord:
         planned = [*self.planned, *(pool.id for pool in self.pools)]
         ledger = ledger_of(planned, self.manifest.seed, self.every)
         own = ledger.conclude(Budget(self.manifest.false_alarm), ended=self.closing is not None)
-        own = own.unless(self.scope.doubt())
+        own = own.unless(self.scope.doubt(self.manifest.min_examined))
         if self.closing is not None:
             own = own.no_better_than(self.closing.verdict, self.closing.reasons)
         return own

@@ -27,8 +27,8 @@ from attncheck._lib.text import inert
 SCHEMA = 5
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line", "pass a record that attncheck wrote"
-# First bytes of a compressed record.
-_GZIP = b"\x1f\x8b"
+#: First bytes of a compressed record.
+GZIP = b"\x1f\x8b"
 # First bytes of a record.
 _OPENING = b'{"type":"manifest"'
 # More bytes than any file has.
@@ -50,9 +50,10 @@ class PlannedResult(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
-    ``planned`` lists results on the subject, ``fixed`` keys of cases visited with any seed. ``draws`` is the budget of
-    first looks with the profile thorough. ``source``, a digest of the subject's file, may be empty. ``checks`` are the
-    modules of planned checks that are not attncheck's own.
+    ``planned`` lists results on the subject, ``fixed`` keys of cases visited with any seed. ``draws`` is the number of
+    draws of a look with the profile thorough, ``min_examined`` the number of results that a pass needs. ``source``, a
+    digest of the subject's file, may be empty. ``checks`` are the modules of planned checks that are not attncheck's
+    own.
     """
 
     schema: int
@@ -69,6 +70,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     draws: int | None = None
     source: str = ""
     checks: list[str] = []
+    min_examined: int | None = None
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
@@ -209,6 +211,8 @@ def read(path: Path, what: str = "record") -> Iterator[Any]:
             if number == 1:
                 _check_head(source, raw)
             if not raw.endswith(b"\n"):
+                if ended or raw.startswith(_OPENING[: len(_OPENING) // 2 + 1]):
+                    raise source.error("ends within the first line of a record")
                 return
             line = _decoded(source, number, raw, decoder)
             kind = line.__struct_config__.tag
@@ -240,7 +244,7 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
     """Open a record, which may be compressed; return the file and the maximum number of bytes to read from it."""
     try:
         with open(source.path, "rb") as file:
-            if not file.peek(len(_GZIP)).startswith(_GZIP):
+            if not file.peek(len(GZIP)).startswith(GZIP):
                 yield file, _ENDLESS
                 return
             try:

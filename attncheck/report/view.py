@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections import Counter
@@ -10,6 +11,7 @@ from operator import attrgetter
 
 from markupsafe import Markup
 
+from attncheck._lib.errors import InputError
 from attncheck._lib.text import chance, counted
 from attncheck.checks.claims import CLAIMS, LARGER, Claim
 from attncheck.checks.registered import claim_named
@@ -309,8 +311,10 @@ def looks(result: Result) -> Markup:
 
 def pairs(space: Space) -> list[tuple[str, list[int]]]:
     """Return each visited feature of layers, with the numbers of layers that also have each of the visited features."""
-    cases = [case for case in space.cases.values() if "program" not in case]
-    of_layers = [features_of(AttentionLayer.from_dict(case, trust=None)) for case in cases]
+    of_layers = []
+    for case in space.cases.values():
+        with contextlib.suppress(InputError):  # a program, or a layer of another version
+            of_layers.append(features_of(AttentionLayer.from_dict(dict(case), trust=None)))
     names = [name for name in FEATURES if any(name in features for features in of_layers)]
     return [(one, [sum({one, other} <= {*features} for features in of_layers) for other in names]) for one in names]
 

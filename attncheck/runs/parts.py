@@ -56,10 +56,12 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
         each.id for each in results
     }
     closings = [part.closing for part in parts if part.closing]
+    wrong = [each for each in closings if each.verdict == "violated"]
     closing = Closing(
         digest=run_digest([*results, *pools]),
-        verdict="consistent",  # as far as the results go, from which the conclusion is drawn
-        reasons=[],
+        # What a part found violated stays so; all else is concluded from the results.
+        verdict="violated" if wrong else "consistent",
+        reasons=list(dict.fromkeys(reason for each in wrong for reason in each.reasons)),
         reported=len(results) + len(pools),
         seconds=sum(each.seconds for each in closings),
         causes=next((each.causes for each in closings if each.causes), []),
@@ -85,6 +87,7 @@ def _manifest_of(parts: Sequence[RunRecord]) -> Manifest:
         planned=list(dict.fromkeys(each for part in parts for each in part.manifest.planned)),
         fixed=sorted({key for part in parts for key in part.manifest.fixed}),
         checks=list(dict.fromkeys(name for part in parts for name in part.manifest.checks)),
+        min_examined=max((part.manifest.min_examined for part in parts if part.manifest.min_examined), default=None),
     )
 
 
@@ -93,15 +96,18 @@ def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: floa
     by_id = grouped(examined, lambda pool: pool.id)
     bad = [case_key(result) for result in violated(results)]
     pools, _ = examine_pools(pools_of(results), bad, _none_later, level, _first_look)
-    found = [
-        next((own for own in by_id.get(pool.id, ()) if own.case == pool.case or own.verdict == Verdict.VIOLATED), pool)
-        for pool in pools
-    ]
+    found = [_examined(pool, by_id.get(pool.id, ())) for pool in pools]
     ids = {pool.id for pool in found}
     lost = [
         own for id, of_parts in by_id.items() if id not in ids for own in of_parts if own.verdict == Verdict.VIOLATED
     ]
     return sorted([*found, *lost], key=lambda pool: pool.id)
+
+
+def _examined(pool: Result, of_parts: Sequence[Result]) -> Result:
+    """Return a pool as a part has examined it: violated, or on the same cases; else the pool itself."""
+    violations = [each for each in of_parts if each.verdict == Verdict.VIOLATED]
+    return next(iter([*violations, *(each for each in of_parts if each.case == pool.case)]), pool)
 
 
 def _none_later(*look: Any) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from attncheck._lib.arithmetic import own_arithmetic
-from attncheck._lib.errors import InputError, foreign_traceback
+from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck._lib.workers import LostTask, Workers
 from attncheck.layers.case import Case
 from attncheck.runs.run import Run
-from attncheck.runs.tasks import Examination
-from attncheck.subject import StoppedCall, Subject, SubjectName
+from attncheck.runs.tasks import Examination, subject_here
+from attncheck.subject import Subject, SubjectName
 
 _Probe = tuple[Subject | SubjectName, int, Case]
 
@@ -52,9 +52,9 @@ def probe(task: _Probe) -> Examination:
     named, seed, case = task
     try:
         with own_arithmetic():
-            subject = Subject.of(named)
+            subject = subject_here(named)
             if not subject.reason_unsupported(case):
                 subject.probe(case, stream(seed, "probe", case.key))
     except InputError as error:
-        return Examination([], str(error), foreign_traceback(error), isinstance(error, StoppedCall))
+        return Examination.failed(error)
     return Examination([])

@@ -267,5 +267,6 @@ class Run:
             planned=planned,
             fixed=sorted({case.key for case in self.fixed_cases}),
             draws=self.draws,
+            min_examined=self.min_examined,
             **made_here(self.subject.name, planned),
         )

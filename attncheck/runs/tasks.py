@@ -12,6 +12,7 @@ import msgspec
 
 from attncheck._lib.arithmetic import in_use, own_arithmetic
 from attncheck._lib.errors import InputError, foreign_traceback
+from attncheck._lib.text import inert
 from attncheck.checks.registered import load_checks
 from attncheck.diagnosis.differences import diagnose
 from attncheck.evidence.verdicts import Verdict
@@ -22,6 +23,7 @@ from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
 from attncheck.records.schema import Result
 from attncheck.subject import StoppedCall, Subject, SubjectName
+from attncheck.subject.guard import guarded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +85,12 @@ class Examination(NamedTuple):
     traceback: str = ""
     stopped: bool = False
 
+    @classmethod
+    def failed(cls, error: InputError) -> Examination:
+        """Return an error of the subject, with texts that cannot steer a terminal."""
+        traceback = "\n".join(map(inert, foreign_traceback(error).splitlines()))
+        return cls([], inert(str(error)), traceback, isinstance(error, StoppedCall))
+
 
 def examine(task: CaseTask) -> dict[str, Examination]:
     """Return the examination of each test item of a task, by id.
@@ -93,10 +101,9 @@ def examine(task: CaseTask) -> dict[str, Examination]:
     try:
         results = task.results()
     except InputError as error:
-        stopped = isinstance(error, StoppedCall)
-        one = Examination([], str(error), foreign_traceback(error), stopped)
+        one = Examination.failed(error)
         failed = dict.fromkeys((item.id for item in task.items), one)
-        if len(task.items) == 1 or stopped:
+        if len(task.items) == 1 or one.stopped:
             return failed
         alone = (dataclasses.replace(task, items=(item,)) for item in task.items)
         found = {id: examined for part in alone for id, examined in examine(part).items()}
@@ -112,4 +119,5 @@ def subject_here(subject: Subject | SubjectName) -> Subject:
 @functools.lru_cache(maxsize=2)
 def _named(name: SubjectName) -> Subject:
     """Return a subject by name, cached, as some are inspected when made."""
-    return Subject.of(name)
+    with guarded(name.timeout):
+        return Subject.of(name)

@@ -84,9 +84,9 @@ def _time_limit(seconds: float) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     # The handler runs only after a library returns, perhaps never; then only a process of a pool may be killed.
     ends = in_pool()
-    if ends:
+    if ends and sys.__stderr__ is not None:
         # Not to `sys.stderr`, which the subject may replace.
-        faulthandler.dump_traceback_later(seconds + _GRACE, exit=True, file=sys.__stderr__ or sys.stderr)
+        faulthandler.dump_traceback_later(seconds + _GRACE, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:

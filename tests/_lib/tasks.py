@@ -50,6 +50,19 @@ def half_a_result(number: int = 0) -> None:
     os._exit(1)
 
 
+def leaves_a_child(how: str) -> None:
+    """End this process, and leave a child that has its pipe."""
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0) if how == "quietly" else os.abort()
+
+
+def writes_to_the_pipe(task: int) -> None:
+    pipe = sys._getframe(1).f_locals["pipe"]
+    os.write(pipe.fileno(), b"\x00\x00\x00\x05hello")
+    time.sleep(600)
+
+
 def gives_up(task: int) -> int:
     print("starting\nno licence", flush=True)
     os._exit(3)

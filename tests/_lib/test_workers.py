@@ -156,6 +156,18 @@ def test_a_task_that_leaves_half_a_result_is_lost() -> None:
         assert workers.results(abs, [-1]) == [1]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_process_that_dies_and_leaves_a_child_is_lost() -> None:
+    with Processes(2) as workers:
+        assert all(isinstance(each, LostTask) for each in workers.results(tasks.leaves_a_child, ["quietly", "abort"]))
+
+
+def test_a_task_that_writes_to_its_pipe_is_lost() -> None:
+    with Processes(1) as workers:
+        assert isinstance(workers.results(tasks.writes_to_the_pipe, [0])[0], LostTask)
+        assert workers.results(abs, [-1]) == [1]
+
+
 def test_a_lost_task_comes_with_the_last_line_of_its_process() -> None:
     with Processes(1) as workers:
         (lost,) = workers.results(tasks.gives_up, [0])

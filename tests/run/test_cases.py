@@ -136,7 +136,8 @@ def _noted(asked: list[tuple[str, ...]], items: Sequence[Item], *rest: Any) -> l
 
 def test_ids_name_the_item() -> None:
     assert item_id("test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]") == "scores@0123456789ab"
-    assert item_id("test_scores.py::test_address[scores@0123456789ab]") == ""
+    for other in ("[scores@0123456789ab]", "[a@b n=3]", "[scores@somebody.org n=4]", ""):
+        assert item_id(f"test_scores.py::test_address{other}") == ""
 
 
 class Worker:

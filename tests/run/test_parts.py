@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,38 @@ def test_one_file_may_have_the_records_of_all_parts(folder: Path, tmp_path: Path
     joined = tmp_path / "joined.jsonl"
     joined.write_bytes(b"".join((folder / f"{name}.jsonl").read_bytes() for name in ("narrow", "wide", "wide")))
     assert read_run(joined).digest == read(folder, "whole").digest
+
+
+def test_what_a_part_demands_or_finds_stays(folder: Path, tmp_path: Path) -> None:
+    """Whatever the order of the files, and however often each is passed."""
+    demanding = tmp_path / "demanding.jsonl"
+    run = made(subject=COLLAPSED, record=demanding, min_examined=10_000).planning(item.id for item in items_of(made()))
+    RunReport(run).finish()
+    rest = [folder / "whole.jsonl"]
+    for paths in ([demanding, *rest], [*rest, demanding], [demanding, demanding, *rest]):
+        assert read_run(paths).conclusion.verdict == "inconclusive"
+    bad = recorded(tmp_path / "bad.jsonl", made().items_on("scores", SMALL), subject=slight)
+    some = recorded(tmp_path / "some.jsonl", made().items_on("scores", SMALL[:2]), subject=slight)
+    for paths in ([bad, some], [some, bad], [some, some, bad]):
+        assert read_run(paths).conclusion.verdict == "violated"
+
+
+def test_a_record_that_is_cut_in_a_file_of_several_is_refused(folder: Path, tmp_path: Path) -> None:
+    whole, other = ((folder / f"{name}.jsonl").read_bytes() for name in ("scores", "draws"))
+    for cut in (whole + other[:3_000], whole + other[:20], whole[:-20] + other):
+        (tmp_path / "cut.jsonl").write_bytes(cut)
+        with pytest.raises(InputError, match=r"cut\.jsonl"):
+            read_run(tmp_path / "cut.jsonl")
+
+
+def test_a_baseline_of_several_files_can_be_read(folder: Path, tmp_path: Path) -> None:
+    """Compressed or not, whatever they are called, and one of them without its end."""
+    packed, killed = tmp_path / "packed.jsonl", tmp_path / "killed.jsonl.gz"
+    packed.write_bytes(gzip.compress((folder / "wide.jsonl").read_bytes()))
+    killed.write_bytes((folder / "narrow.jsonl").read_bytes()[:-20])
+    parts = [str(path) for path in (killed, folder / "narrow.jsonl", packed)]
+    assert main(["gate", *parts, "--baseline", str(tmp_path / "new.jsonl"), "--write-baseline"]) == 0
+    assert read_run(tmp_path / "new.jsonl").digest == read(folder, "whole").digest
 
 
 def test_a_result_that_no_part_has_is_missing(folder: Path) -> None:

@@ -30,6 +30,7 @@ from attncheck.looks.pools import (
     repeat_pool,
     take,
 )
+from attncheck.looks.profiles import PROFILES
 from attncheck.records.schema import Result, case_key, of_pool
 from attncheck.runs.check import CheckReport
 from attncheck.subject import Subject, collapsed
@@ -45,7 +46,7 @@ def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 
 
 def slighter(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    return collapsed(layer.replace(query_std=1.007 * layer.query_std), size, rng)
+    return collapsed(layer.replace(query_std=1.004 * layer.query_std), size, rng)
 
 
 def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -254,8 +255,16 @@ def test_a_missing_pool_is_missed() -> None:
     assert twice.verdict == "incomplete"
 
 
-def test_under_pytest_a_violated_pool_is_a_failed_report(pytester: pytest.Pytester) -> None:
-    # The fixed cases have more draws: seven together find 1.4% with a chance of 95%, none alone.
+def test_under_pytest_a_violated_pool_is_a_failed_report(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROFILES, "smoke", PROFILES["smoke"])  # the tests change it
+    # One case alone deviates by about one standard error, 28 together by six.
+    pytester.makeconftest("""
+        import dataclasses
+        from attncheck.looks.profiles import PROFILES
+        PROFILES["smoke"] = dataclasses.replace(PROFILES["smoke"], examples=24)
+    """)
     pytester.makepyfile(
         subject=Path(__file__).read_text().partition("pytest_plugins")[0],
         test_it="""

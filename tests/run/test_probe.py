@@ -138,6 +138,27 @@ def test_a_call_that_hangs_is_not_waited_for_again() -> None:
     assert tried == [8]
 
 
+def test_an_import_that_hangs_in_a_worker_is_stopped(folder: Path) -> None:
+    hanging = "import multiprocessing, time\nif multiprocessing.parent_process():\n    time.sleep(600)\n"
+    (folder / "hanging.py").write_text(hanging + SUBJECTS, "utf-8")
+    run = planned("hanging:raising", AttentionLayer(width=4))
+    with Processes(1) as workers:
+        found = refusal(dataclasses.replace(run, subject=dataclasses.replace(run.subject, timeout=1.0)), workers)
+    assert found is not None
+    assert "cannot be imported: GuardError: took more than 1 s" in found.unusable
+
+
+def test_texts_of_an_error_steer_no_terminal() -> None:
+    def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        raise ValueError("x\n::error::forged \x1b[31m")
+
+    found = refusal(planned(subject, AttentionLayer(width=4)), InProcess())
+    assert found is not None
+    lines = [found.unusable, *found.traceback.splitlines()]
+    assert not any("\x1b" in line or line.strip().startswith("::") for line in lines)
+    assert lines[1].startswith("Traceback")
+
+
 class Dying(InProcess):
     def gather(self, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
         return enumerate(LostTask("gone") for _ in tasks)
