@@ -21,7 +21,7 @@ def test_rows_of_the_weights_sum_to_one_minus_lambda() -> None:
 
 def test_the_simulator_passes_its_check() -> None:
     # A correct simulator fails with a probability of 1e-6.
-    report = check(simulate, LAYERS, properties="differential", profile="smoke")
+    report = check(simulate, LAYERS, properties="differential")
     report.require(min_examined=len(LAYERS))
 
 
