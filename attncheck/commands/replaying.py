@@ -67,7 +67,7 @@ def repeat(
     `trust` lists modules of program functions; `record` holds the cases of a pool.
     """
     if record is not None and of_pool(recorded):
-        return repeat_pool(recorded, read_run(record).results, subject, seed, trust)
+        return repeat_pool(recorded, read_run(record).part_of(recorded.id).results, subject, seed, trust)
     with naming(record):
         item = Item(recorded.property, read_case(recorded.case, trust))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)

@@ -128,7 +128,7 @@ def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:
     single = any(tally.verdicts[Verdict.VIOLATED] for tally in run.tallies.values())
     told = wrong_in(
         run.tallies if single else tallied(run.pools),
-        lambda id: replay_command(run.path_of(id), id, run.manifest.subject, run.manifest.checks),
+        lambda id: replay_command(run.part_of(id).path, id, run.manifest.subject, run.manifest.checks),
         () if run.closing is None else run.closing.causes,
         "" if run.closing is None else run.closing.smaller,
     )

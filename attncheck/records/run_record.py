@@ -42,9 +42,9 @@ class RunRecord:
     closing: Closing | None
     parts: tuple[RunRecord, ...] = ()
 
-    def path_of(self, id: str) -> Path:
-        """Return the path of the record that has a result."""
-        return next((part.path for part in self.parts if id in part.by_id), self.path)
+    def part_of(self, id: str) -> RunRecord:
+        """Return the record that has a result; the run itself if no part of it has."""
+        return next((part for part in self.parts if id in part.by_id), self)
 
     @property
     def every(self) -> tuple[Result, ...]:

@@ -288,7 +288,7 @@ class RunView:
     def replay(self, result: Result) -> str:
         """Return the command that repeats a result."""
         return replay_command(
-            self.run.path_of(result.id), result.id, self.run.manifest.subject, self.run.manifest.checks
+            self.run.part_of(result.id).path, result.id, self.run.manifest.subject, self.run.manifest.checks
         )
 
 

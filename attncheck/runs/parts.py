@@ -52,9 +52,6 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
     every = {(each.id, line_digest(each)): each for part in parts for each in part.results}
     results = sorted(every.values(), key=lambda each: each.id)
     pools = _pools_of(results, [pool for part in parts for pool in part.pools], manifest.level)
-    ended = all(part.closing for part in parts) or {each.id for each in manifest.planned} <= {
-        each.id for each in results
-    }
     closings = [part.closing for part in parts if part.closing]
     wrong = [each for each in closings if each.verdict == "violated"]
     closing = Closing(
@@ -69,7 +66,14 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
         smaller=next((each.smaller for each in closings if each.smaller), ""),
         failed=[text for each in closings for text in each.failed],
     )
-    return RunRecord(parts[0].path, manifest, tuple(results), tuple(pools), closing if ended else None, tuple(parts))
+    return RunRecord(
+        parts[0].path,
+        manifest,
+        tuple(results),
+        tuple(pools),
+        closing if len(closings) == len(parts) else None,
+        tuple(parts),
+    )
 
 
 def _manifest_of(parts: Sequence[RunRecord]) -> Manifest:

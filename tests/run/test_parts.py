@@ -13,6 +13,7 @@ import pytest
 from attncheck._lib.errors import InputError
 from attncheck._lib.workers import InProcess
 from attncheck.commands.cli import main
+from attncheck.commands.replaying import repeat
 from attncheck.gate import gate
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.item import Item
@@ -20,6 +21,7 @@ from attncheck.records.run_record import RunRecord
 from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
+from attncheck.subject import Subject
 
 from .conftest import made
 from .test_pools import LAYERS as SMALL
@@ -100,6 +102,11 @@ def test_what_a_part_demands_or_finds_stays(folder: Path, tmp_path: Path) -> Non
     some = recorded(tmp_path / "some.jsonl", made().items_on("scores", SMALL[:2]), subject=slight)
     for paths in ([bad, some], [some, bad], [some, some, bad]):
         assert read_run(paths).conclusion.verdict == "violated"
+    joined = tmp_path / "joined.jsonl"
+    joined.write_bytes(b"".join(path.read_bytes() for path in (bad, some)))
+    (pool, *_) = (each for each in read_run(joined).pools if each.verdict == "violated")
+    again = repeat(pool, Subject.of(slight), 0, record=joined)
+    assert again.p_values == pool.p_values
 
 
 def test_a_record_that_is_cut_in_a_file_of_several_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -110,13 +117,21 @@ def test_a_record_that_is_cut_in_a_file_of_several_is_refused(folder: Path, tmp_
             read_run(tmp_path / "cut.jsonl")
 
 
+def test_a_part_without_its_end_is_no_pass(folder: Path, tmp_path: Path) -> None:
+    """Nothing tells whether its lines were edited."""
+    killed = tmp_path / "killed.jsonl"
+    killed.write_bytes((folder / "narrow.jsonl").read_bytes().rpartition(b'{"type":"closing"')[0])
+    for paths in ([killed, folder / "wide.jsonl"], [folder / "whole.jsonl", killed]):
+        assert read_run(paths).conclusion.verdict == "incomplete"
+
+
 def test_a_baseline_of_several_files_can_be_read(folder: Path, tmp_path: Path) -> None:
-    """Compressed or not, whatever they are called, and one of them without its end."""
-    packed, killed = tmp_path / "packed.jsonl", tmp_path / "killed.jsonl.gz"
+    """Compressed or not, whatever they are called."""
+    packed, plain = tmp_path / "packed.jsonl", tmp_path / "plain.jsonl.gz"
     packed.write_bytes(gzip.compress((folder / "wide.jsonl").read_bytes()))
-    killed.write_bytes((folder / "narrow.jsonl").read_bytes()[:-20])
-    parts = [str(path) for path in (killed, folder / "narrow.jsonl", packed)]
-    assert main(["gate", *parts, "--baseline", str(tmp_path / "new.jsonl"), "--write-baseline"]) == 0
+    plain.write_bytes((folder / "narrow.jsonl").read_bytes())
+    arguments = ["gate", str(plain), str(packed), "--baseline", str(tmp_path / "new.jsonl"), "--write-baseline"]
+    assert main(arguments) == 0
     assert read_run(tmp_path / "new.jsonl").digest == read(folder, "whole").digest
 
 
@@ -136,8 +151,8 @@ def test_records_of_different_runs_are_refused(folder: Path) -> None:
 def test_a_result_is_replayed_from_its_own_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts = read(folder, "narrow", "wide")
     id = next(each.id for each in read(folder, "wide").results)
-    assert parts.path_of(id) == folder / "wide.jsonl"
-    assert main(["replay", str(parts.path_of(id)), id]) == 0
+    assert parts.part_of(id).path == folder / "wide.jsonl"
+    assert main(["replay", str(parts.part_of(id).path), id]) == 0
     assert "The digits agree." in capsys.readouterr().out
 
 
