@@ -108,9 +108,9 @@ def _smaller(subject: Subject, results: Sequence[Result], seed: int) -> str:
     result = first.smallest or first.worst[0]
     if of_pool(result):
         return ""
-    item = Item(result.property, read_case(result.case, trust=modules_of(result.case)))
     cost = Cost(result.affordable, result.level, result.power)
-    with own_arithmetic(), contextlib.suppress(InputError):
+    with own_arithmetic(), contextlib.suppress(InputError):  # a function without a name is not in the record
+        item = Item(result.property, read_case(result.case, trust=modules_of(result.case)))
         return illustration(item, result.check, subject, seed, cost)
     return ""
 
