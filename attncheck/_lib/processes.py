@@ -215,7 +215,7 @@ def _prepare(outputs: str) -> None:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # a group with its own children, which end with it
     faulthandler.enable(faults)
-    with contextlib.suppress(AttributeError, OSError):  # on Linux, even where a library keeps Python from running
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # on Linux, even while a library holds up Python
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, args=(output.fileno(),), daemon=True).start()
