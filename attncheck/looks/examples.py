@@ -123,8 +123,8 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
 
     found: dict[Any, None] = {}
 
-    # Explicit settings: hypothesis's CI profile would ignore the seed, and the health check for slow generation
-    # depends on a clock.
+    # Explicit settings: hypothesis's CI profile would ignore the seed, the health check for slow generation depends on
+    # a clock, and small layers are about one in four of all.
     @settings(
         max_examples=5 * count,
         phases=[Phase.generate],
