@@ -35,15 +35,15 @@ for module in (
 settings.register_profile("tests", deadline=None, database=None)
 settings.load_profile("tests")
 
-#: Environment variable: "all" runs every item of a sampled test; by default, about one in three, or in `one_in`.
-SAMPLE, ONE_IN = "ATTNCHECK_TESTS", 3
+#: Environment variable: "all" runs every item of a sampled test; by default, about a third.
+SAMPLE, THIRDS = "ATTNCHECK_TESTS", 3
 
 Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
-    config.addinivalue_line("markers", f"sampled(one_in): some items, the same each time; all with {SAMPLE}=all")
+    config.addinivalue_line("markers", f"sampled: a third of the items, the same each time; all with {SAMPLE}=all")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -55,17 +55,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("sampled") and not item.nodeid.startswith(named):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {item for of_test in tests.values() for item in _some(of_test)}
+    kept = {item for of_test in tests.values() for item in _third(of_test)}
     left_out = {item for of_test in tests.values() for item in of_test} - kept
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
 
 
-def _some(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return some of a test's items, chosen by a hash of their names."""
-    mark = items[0].get_closest_marker("sampled")
-    one_in = mark.kwargs.get("one_in", ONE_IN) if mark else 1
-    return [item for item in items if zlib.crc32(item.nodeid.encode()) % one_in == 0] or items[:1]
+def _third(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return about a third of a test's items, chosen by a hash of their names."""
+    return [item for item in items if zlib.crc32(item.nodeid.encode()) % THIRDS == 0] or items[:1]
 
 
 def pytest_collection_finish() -> None:

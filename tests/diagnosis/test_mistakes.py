@@ -92,7 +92,7 @@ def test_patterns_exclude_and_refer_to_others() -> None:
     assert not mistake.named_in("values")
 
 
-@pytest.mark.sampled(one_in=12)
+@pytest.mark.sampled
 @pytest.mark.usefixtures("verdicts_only")
 @pytest.mark.parametrize("name", sorted(UNNAMED))
 def test_a_mistake_without_a_name_is_violated(name: str) -> None:
@@ -101,7 +101,7 @@ def test_a_mistake_without_a_name_is_violated(name: str) -> None:
 
 
 # The tiny page of tests/slow examines the first two.
-@pytest.mark.sampled(one_in=6)
+@pytest.mark.sampled
 @pytest.mark.parametrize("mistake", [mistake for mistake in MISTAKES[2:] if mistake.name not in UNNAMED], ids=NAME)
 def test_the_first_line_names_the_mistake(mistake: Mistake) -> None:
     row = examined(MISTAKES.index(mistake))
