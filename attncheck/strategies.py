@@ -98,13 +98,13 @@ def layers(
     least = AttentionLayer(**fields).weight_entries
     check_whole("max_entries", max_entries, least, f"pass at least the entries of the smallest layer, {least}")
 
-    def within(field: str, values: Sequence[Any]) -> list[Any]:
-        """Return the values that keep the layer within `max_entries`."""
-        return [v for v in values if AttentionLayer(**{**fields, field: v}).weight_entries <= max_entries]
-
     def choose(field: str, values: Sequence[Any]) -> Any:
         """Draw a value of a field that keeps the layer drawn so far within `max_entries`."""
-        fields[field] = draw(st.sampled_from(within(field, values)))
+
+        def affordable(value: Any) -> bool:
+            return AttentionLayer(**{**fields, field: value}).weight_entries <= max_entries
+
+        fields[field] = draw(st.sampled_from(values).filter(affordable))
         return fields[field]
 
     choose("seq_len", range(1, 13))

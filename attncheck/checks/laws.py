@@ -32,7 +32,7 @@ LAW_ERROR = 0.004
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
-_TAIL_ENTRIES = 100_000_000
+_TAIL_ENTRIES = 30_000_000
 # Maximum cost of all draws of a law, in units of about half a nanosecond, and the minimum number of draws.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.

@@ -37,7 +37,7 @@ def random_layers(count: int, run_seed: int) -> tuple[AttentionLayer, ...]:
     from attncheck.strategies import layers  # hypothesis is slow to import
 
     large = count // _LARGE
-    small = draw_examples(layers().filter(_small), _CANDIDATES * count, run_seed, "small layers")
+    small = draw_examples(layers(max_width=_NEURONS).filter(_small), _CANDIDATES * count, run_seed, "small layers")
     chosen = _choose(small, count - large, [])
     return tuple(_choose(draw_examples(layers(), _CANDIDATES * large, run_seed, "layers"), large, chosen))
 
@@ -80,7 +80,7 @@ def traits(layer: AttentionLayer) -> frozenset[str]:
 
 
 def _small(layer: AttentionLayer) -> bool:
-    return layer.seq_len <= _POSITIONS and layer.num_heads <= _HEADS and layer.width <= _NEURONS
+    return layer.seq_len <= _POSITIONS and layer.num_heads <= _HEADS
 
 
 def _pairs(layer: AttentionLayer) -> set[tuple[str, ...]]:
