@@ -131,12 +131,6 @@ class Space:
         """Number of violated cases with each value of each field."""
         return _counted(case for key, case in self.cases.items() if key in self.violated)
 
-    @cached_property
-    def shapes(self) -> Counter[tuple[Any, ...]]:
-        """Number of layers with each (width, seq_len, num_heads)."""
-        shapes = (tuple(case.get(name) for name in ("width", "seq_len", "num_heads")) for case in self.cases.values())
-        return Counter(shape for shape in shapes if all(isinstance(part, int) for part in shape))
-
 
 def suspicion(result: Result) -> tuple[float, float, float, str]:
     """Return a key that increases with suspicion; ties are ordered by id."""

@@ -15,15 +15,14 @@ from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
 from attncheck.records.text import interval, reads
-from attncheck.report.compare import compare
-from attncheck.report.view import FAILURES, HEADINGS, POOLS, RunView, looks, pairs, visits
+from attncheck.report.view import FAILURES, HEADINGS, POOLS, Comparison, RunView, looks, pairs, visits
 from attncheck.runs.parts import read_run
 
 
 def render(run: Path | Iterable[Path], baseline: Path | None, out: Path) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
     found = read_run(run)
-    comparison = None if baseline is None else compare(found, read_run(Path(baseline), "baseline"))
+    comparison = None if baseline is None else Comparison(found, read_run(Path(baseline), "baseline"))
     view = RunView(found, comparison)
     shown = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"

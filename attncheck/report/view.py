@@ -18,8 +18,10 @@ from attncheck.checks.registered import claim_named
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest
+from attncheck.evidence.ledger import Finding
 from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.evidence.verdicts import Verdict
+from attncheck.gate.judge import judge_against, notes_on
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
@@ -29,12 +31,10 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, suspicion
 from attncheck.records.text import replay_command, telling, unexamined
-from attncheck.report import figures
-from attncheck.report.compare import RunComparison
 from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding, would_have_seen
 from attncheck.report.headline import Headline, headline
 from attncheck.report.intervals import by_case, by_check
-from attncheck.report.results import of_cause, of_result
+from attncheck.report.results import of_cause, of_result, uniformity
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 
@@ -124,16 +124,33 @@ class ClaimView:
 
     @cached_property
     def plots(self) -> list[Drawing]:
-        """Plots of the claim's main check, of distances from the limit, and of the worst result per type of plot."""
+        """Plots of the claim's main check, and of the worst result per type of plot."""
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
         first = {_plot_type(result): result for result in reversed(results)}
         chosen = [result for result in results if result in first.values()][:_PICTURES]
-        limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
         examined = {tally.name: tally for tally in self.examined}
         main = next((by_case(examined[name]) for name in MAIN_CHECKS if name in examined), None)
-        drawn = [main, figures.limit_distances(limits), *map(of_result, chosen)]
+        drawn = [main, *map(of_result, chosen)]
         return [drawing for drawing in drawn if drawing is not None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """A run and its baseline, as the gate compares them."""
+
+    run: RunRecord
+    baseline: RunRecord
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The losses and changes since the baseline, at the run's false-alarm budget."""
+        return list(judge_against(self.run, self.baseline, self.run.manifest.false_alarm))
+
+    @property
+    def notes(self) -> list[str]:
+        """Differences that do not affect the gate's verdict."""
+        return list(notes_on(self.run, self.baseline))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,7 +158,7 @@ class RunView:
     """A run as templates see it."""
 
     run: RunRecord
-    comparison: RunComparison | None
+    comparison: Comparison | None
 
     @property
     def sections(self) -> list[str]:
@@ -268,22 +285,12 @@ class RunView:
         conclusion = self.run.conclusion
         if conclusion.uniformity is None:
             return None
-        return figures.uniformity(conclusion.p_values, conclusion.uniformity)
-
-    @cached_property
-    def visited(self) -> Drawing | None:
-        """The plot of visited shapes."""
-        return figures.visited(self.run.space.shapes)
+        return uniformity(conclusion.p_values, conclusion.uniformity)
 
     @property
     def statements(self) -> tuple[StatementRow, ...]:
         """The paper's statements and their coverage."""
         return STATEMENTS
-
-    @cached_property
-    def moves(self) -> Drawing | None:
-        """The plot of effects in both runs."""
-        return None if self.comparison is None else figures.moves(self.comparison.points)
 
     def replay(self, result: Result) -> str:
         """Return the command that repeats a result."""

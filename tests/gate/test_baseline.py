@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import gzip
 from collections.abc import Callable
 from pathlib import Path
@@ -171,9 +172,8 @@ def test_a_page_compares_with_a_baseline(
     ours = run.write(tmp_path / "run.jsonl")
     assert main(["report", str(ours), "--baseline", str(compressed(tmp_path, base)), "--out", str(out)]) == 0
     text = " ".join(out.read_text(encoding="utf-8").split())
-    examined, moved = 3 * 4, 3  # of the fixed layers, and only one check; the others are of another seed
-    assert f"{examined} results examined in both runs; 20 results only in the baseline, 20 results only in this" in text
-    assert f"The verdict changed on 0; {moved} moved significantly" in text
+    assert re.search(r"<li>drift: scores\.scale: the effect moved from 1(\.\d+)? to 1\.2 \(p = ", text)
+    assert text.count("<li>drift: ") == 1
 
 
 def test_a_fixed_layer_is_owed_whatever_the_seed(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
