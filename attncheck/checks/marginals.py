@@ -10,7 +10,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.rotation import neighbours
-from attncheck.checks.sample import Arrays, Sample
+from attncheck.checks.sample import Arrays
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
@@ -42,10 +42,7 @@ class Scalar:
         """Return the value of this number in each draw, (draws,)."""
         if self.direction:
             return np.asarray(neighbours(arrays.outputs, 2)[:, :, 0] @ np.array(self.direction))
-        if arrays.scores is None:
-            assert isinstance(arrays, Sample)
-            assert arrays.score_entries is not None
-            return arrays.score_entries[self.entry] - self.mean
+        assert arrays.scores is not None
         head, i, j = self.entry
         return np.asarray(arrays.scores[:, head, i, j] - self.mean)
 
@@ -96,11 +93,7 @@ def random_direction(layer: AttentionLayer) -> Scalar:
 
 def one_score(layer: AttentionLayer) -> Scalar:
     """Return the first head's score of the last position with the first position visible to it."""
-    return of_entry(layer, (0, -1, int(np.argmax(visible(layer)[-1]))))
-
-
-def of_entry(layer: AttentionLayer, entry: tuple[int, int, int]) -> Scalar:
-    """Return a score by its indices (head, i, j)."""
+    entry = (0, -1, int(np.argmax(visible(layer)[-1])))
     shape = (layer.num_heads, layer.seq_len, layer.seq_len)
     return Scalar(entry=entry, mean=float(np.broadcast_to(mean_offset(layer), shape)[entry]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_law, of_spread
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
-from attncheck.checks.marginals import Scalar, last_position, of_entry, one_score, random_direction
+from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.plot_data import against_limit
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import neighbours
@@ -119,7 +119,6 @@ def _width_check(
     null: str,
     hint: str,
     claim: str = "outputs",
-    needs: frozenset[str] = _OUTPUTS,
     requires: OfLayer = _MODERATE_WEIGHTS,
 ) -> Check:
     """Return the check of a marginal against its law at the width."""
@@ -134,7 +133,7 @@ def _width_check(
     return Check(
         name=f"outputs.{name}",
         claim=claim,
-        needs=needs,
+        needs=_OUTPUTS,
         null=null,
         alternative=of_law(LAW_ERROR),
         reads=f"Kolmogorov distance of {what} from its law at this width:",
@@ -193,28 +192,6 @@ def _limit_check(
         excluded=reason,
         fewest_draws=FEWEST_NUMBERS,
     )
-
-
-def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
-    """Return the checks of single score entries (head, i, j), for samples without full score matrices."""
-    return tuple(check for entry in entries for check in _score_entry_checks(entry))
-
-
-def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
-    """Return the checks of one score entry's law, at the width and in the limit."""
-    name = "score_" + "_".join(str(number + 1) for number in entry)
-    needs, marginal = frozenset({"score entries"}), functools.partial(of_entry, entry=entry)
-    at_width = _width_check(
-        name,
-        name,
-        marginal,
-        null=f"{name} has its exact law at the width",
-        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
-        claim="scores",
-        needs=needs,
-        requires=UNTIED,
-    )
-    return at_width, _limit_check(f"limit_{name}", name, needs, marginal, UNTIED)
 
 
 # Maximum distance of the law at this width from the limit for which checks of the limit run.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,6 @@ from attncheck.layers.draws import Batch
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
 #: Fields including the substitutes for key_gram and scores.
 EVERY_FIELD = (*FIELDS, "keys", "attention")
-#: Fields including those that only files may hold.
-FILE_FIELDS = (*EVERY_FIELD, "score_entries")
 
 # Names of the axes after the draws.
 _AXES = {
@@ -44,18 +42,17 @@ _HALF = 1e-2
 _FILLED = 1e3
 
 
-def validated(layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str]) -> dict[str, Any]:
+def validated(layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> dict[str, Any]:
     """Return the validated arrays of a subject, for `attncheck.checks.sample.Sample.from_mapping`."""
     if not isinstance(arrays, Mapping):
         remedy = "return its as_dict()" if isinstance(arrays, Batch) else "return {'outputs': ...}"
         refuse("subject", type(arrays).__name__, "must return a mapping of arrays", remedy)
     for name in arrays:
-        if name not in known:
+        if name not in EVERY_FIELD:
             refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(EVERY_FIELD))
     given = {name: value for name, value in arrays.items() if value is not None}
     if "outputs" not in given:
         refuse("subject", sorted(given), "returned no outputs", "return {'outputs': array of (N, s, k)}")
-    entries = given.pop("score_entries", None)
     found = {name: _as_array(name, value) for name, value in given.items()}
     coordinates = found["outputs"].shape[-1] if found["outputs"].ndim == 3 else 0
     if coordinates > layer.width:
@@ -81,7 +78,7 @@ def validated(layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known
         with np.errstate(over="ignore"):  # a long double beyond float64 is rejected as infinite
             settled[name] = value.astype(np.float64)
         _check_values(layer, name, settled[name])
-    return {**with_scores(layer, with_keys(layer, settled)), "score_entries": entries}
+    return with_scores(layer, with_keys(layer, settled))
 
 
 def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:

@@ -35,8 +35,7 @@ from attncheck.layers.parts.scores import mean_offset, one_covariance
 class Sample:
     """Arrays that a subject exposes for independent draws of a layer; shapes as in `attncheck.Draws`.
 
-    Fields that the subject does not expose are None. If only single scores are known, ``score_entries`` maps (head, i,
-    j) to arrays (draws,). Derived quantities are cached.
+    Fields that the subject does not expose are None. Derived quantities are cached.
     """
 
     layer: AttentionLayer
@@ -48,7 +47,6 @@ class Sample:
     value_gram: FloatArray | None = None
     keys: FloatArray | None = None
     attention: FloatArray | None = None
-    score_entries: Mapping[tuple[int, int, int], FloatArray] | None = None
 
     @property
     def case(self) -> AttentionLayer:
@@ -56,9 +54,7 @@ class Sample:
         return self.layer
 
     @classmethod
-    def from_mapping(
-        cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str] = EVERY_FIELD
-    ) -> Sample:
+    def from_mapping(cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> Sample:
         """Validate the arrays returned by a subject.
 
         Masked scores become −inf if they are placeholders: one constant, or only values below −1,000 times a
@@ -71,8 +67,6 @@ class Sample:
             Arrays by name, at least ``outputs``.
         size : int
             Requested number of draws.
-        known : sequence of str
-            Allowed names.
 
         Raises
         ------
@@ -80,7 +74,7 @@ class Sample:
             For unknown names, wrong shapes, values that are not finite or exceed 1e100, or invalid Gram matrices;
             −inf is accepted for masked scores.
         """
-        return cls(layer, **validated(layer, arrays, size, known))
+        return cls(layer, **validated(layer, arrays, size))
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -116,8 +110,6 @@ class Sample:
         names = set(self.arrays)
         if self.scores is not None and np.isfinite(self.scores).all():
             names.add("masked scores")
-        if self.score_entries is not None:
-            names.add("score entries")
         return frozenset(names)
 
     def need(self, name: str) -> FloatArray:

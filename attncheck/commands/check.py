@@ -25,7 +25,7 @@ def check(
         TOML file whose [layer] table has the fields of attncheck.AttentionLayer; one for each --samples.
     samples
         .npy with outputs (N, s) or (N, s, k); .npz with outputs, scores, inputs and so on; or .csv with columns
-        y1 ... ys, p1_1_2 ...
+        y1 ... ys.
     record
         Write a record to this path.
     weights

@@ -172,7 +172,7 @@ def _causes(
     `again` returns a larger sample of a layer, which is drawn if several causes fit.
     """
     exposed = samples[0].exposed if samples else frozenset()
-    places = [at for at, each in enumerate(samples) if each.exposed == exposed and each.score_entries is None][:LAYERS]
+    places = [at for at, each in enumerate(samples) if each.exposed == exposed][:LAYERS]
     alike = [_cut(samples[at]) for at in places]
     with own_arithmetic():
         if read := next(read_off(alike, [later[at] for at in places if later], laws), ""):

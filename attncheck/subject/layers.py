@@ -31,7 +31,6 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
     call: Callable[..., Mapping[str, Any]]
     form: Form
     supports: Callable[[AttentionLayer], bool | str]
-    fields: Sequence[str]
 
     def reason_unsupported(self, case: AttentionLayer) -> str:
         """Return why the subject does not support a layer; empty if it does."""
@@ -85,7 +84,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
     def _sample(self, layer: AttentionLayer, second: Any, size: int, rng: np.random.Generator) -> Sample:
         arrays = self.run(self.call, layer, second, rng)
         with self.reading(layer):
-            return Sample.from_mapping(layer, arrays, size, self.fields)
+            return Sample.from_mapping(layer, arrays, size)
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:

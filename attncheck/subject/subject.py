@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import refuse
 from attncheck.checks.check import Setting
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
-from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
@@ -65,7 +64,6 @@ class Subject:
     form: Form
     supports: Callable[[AttentionLayer], bool | str] = lambda layer: True
     weights: WeightLaws = GAUSSIAN_LAWS
-    fields: Sequence[str] = EVERY_FIELD
     programs: Callable[..., Mapping[str, Any]] | None = None
     layers: tuple[AttentionLayer, ...] = ()
     timeout: float = math.inf
@@ -128,7 +126,7 @@ class Subject:
 
     @property
     def _layers(self) -> LayerCaller:
-        return LayerCaller(self.name, self.weights, self.timeout, self.call, self.form, self.supports, self.fields)
+        return LayerCaller(self.name, self.weights, self.timeout, self.call, self.form, self.supports)
 
     def reason_unsupported(self, case: Case) -> str:
         """Return why the subject does not support a layer or program; empty if it does."""

@@ -19,9 +19,7 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.streams import seed_sequence
 from attncheck._lib.text import mde_text
 from attncheck.checks.check import Check, Setting
-from attncheck.checks.outputs import score_checks
 from attncheck.checks.registry import CHECKS, PROPERTIES
-from attncheck.checks.returned import EVERY_FIELD, FILE_FIELDS
 from attncheck.checks.sample import Sample
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import DRAWS_CAP, Outcome
@@ -63,11 +61,10 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
     """Return the plan of a file; `decided` is the number of results, over all files, that share the budget."""
     sample = samples.sample
     setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
-    checks = _checks(samples)
     level, single = budget.level(decided), budget.looks_share / decided
     block, size = len(samples) // BLOCKS, len(samples)
     in_blocks, in_one, excused = [], [], {}
-    for check in checks:
+    for check in CHECKS:
         reason = check.reason_not_examined(setting)
         if reason:
             excused[check] = reason
@@ -82,11 +79,6 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
         else:
             excused[check] = _too_small(check, check.size(setting, level, power, DRAWS_CAP), size)
     return FilePlan(setting, block, level, single, tuple(in_blocks), tuple(in_one), excused)
-
-
-def _checks(samples: Samples) -> tuple[Check, ...]:
-    """Return the checks of a file: the registry's, and those of single score entries."""
-    return (*CHECKS, *score_checks(samples.sample.score_entries or ()))
 
 
 def _too_small(check: Check, needed: int | None, size: int) -> str:
@@ -104,7 +96,7 @@ def examine_samples(
         first = files[layers.index(twice.sample.layer)].source
         refuse("samples", twice.source, f"has the same layer as {first}", "put draws of one layer into one file")
     budget = Budget(false_alarm)
-    decided = sum(len(_checks(file)) for file in files) + (most_pools(PROPERTIES) if len(files) > 1 else 0)
+    decided = len(CHECKS) * len(files) + (most_pools(PROPERTIES) if len(files) > 1 else 0)
     plans = [plan_file(file, budget, decided, laws) for file in files]
     single = [_examine(file, plan, seed) for file, plan in zip(files, plans, strict=True)]
     in_blocks = [
@@ -174,7 +166,7 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
 
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
         size = next(iter(plan.sizes.values()))
-        subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size", fields=FILE_FIELDS)
+        subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size")
         reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
         rng = np.random.default_rng(0)  # a required argument, unused when reading files
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
@@ -193,12 +185,7 @@ class _Reader:
         part = slice(self._next, self._next + size)
         self._next += size
         sample: Sample = self._samples.sample
-        arrays: dict[str, Any] = {
-            name: getattr(sample, name)[part] for name in EVERY_FIELD if getattr(sample, name) is not None
-        }
-        if sample.score_entries:
-            arrays["score_entries"] = {entry: column[part] for entry, column in sample.score_entries.items()}
-        return arrays
+        return sample[part].arrays
 
 
 def _result(

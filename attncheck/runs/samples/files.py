@@ -14,20 +14,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, naming, refuse
 from attncheck._lib.files import most_content
-from attncheck.checks.returned import EVERY_FIELD, FILE_FIELDS, LARGEST
+from attncheck.checks.returned import EVERY_FIELD, LARGEST
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 
-Entry = tuple[int, int, int]
-
-_OUTPUT_COLUMN = re.compile(r"y_?(\d+)$")
 # Magic bytes of .npy files.
 _NPY = b"\x93NUMPY"
-_SCORE_COLUMN = re.compile(r"p_?(\d+)_(\d+)_(\d+)$")
 # Array names in errors on a subject's return value.
 _RETURNED = re.compile(r"subject\['(\w+)'\]")
 _MEND = "mend the simulator, or what wrote the file"
@@ -55,9 +49,8 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
     """Read draws of `layer`.
 
     A .npz file holds ``outputs`` (N, s) or (N, s, k) and optionally ``scores`` (N, H, s, s), ``inputs`` like the
-    outputs, and Gram matrices; see `attncheck.Draws`. A .npy file holds outputs alone. A .csv file has a header with
-    columns ``y1`` … ``ys`` and optionally single scores, ``p1_1_2`` for head 1, row 1, column 2; without a header
-    its columns are outputs.
+    outputs, and Gram matrices; see `attncheck.Draws`. A .npy file holds outputs alone. The columns of a .csv file are
+    outputs too, in the order of positions or of the names ``y1`` … ``ys`` in its header.
 
     Raises
     ------
@@ -70,7 +63,7 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
         refuse("samples", str(path), "has an unknown format", "pass a file that ends in .npz, .npy or .csv")
     try:
         with naming(path):
-            arrays, entries = reader(path, layer)
+            arrays = reader(path, layer)
     except InputError:
         raise
     except OSError as error:
@@ -83,8 +76,7 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
     shaped: dict[str, Any] = {name: _with_neurons(name, array) for name, array in arrays.items()}
     size = len(shaped["outputs"]) if "outputs" in shaped and shaped["outputs"].ndim else 0
     try:
-        shaped["score_entries"] = entries or None
-        return Samples(Sample.from_mapping(layer, shaped, size, FILE_FIELDS), path.name)
+        return Samples(Sample.from_mapping(layer, shaped, size), path.name)
     except InputError as error:
         said = _RETURNED.sub(r"\1", str(error)).replace("mend the simulator", _MEND)
         raise InputError(f"samples={path}: {said}") from None
@@ -115,7 +107,7 @@ def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
     return array[..., None] if name in ("outputs", "inputs") and array.ndim == 2 else array
 
 
-def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+def _read_npz(path: Path, layer: AttentionLayer) -> dict[str, NDArray[Any]]:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as members:
             if sum(each.file_size for each in members.infolist()) > most_content(path):
@@ -131,19 +123,19 @@ def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
             remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(EVERY_FIELD)
             refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
         # Members that are not arrays are read as bytes; their type is refused later.
-        return {name: np.asarray(archive[name]) for name in archive.files}, {}
+        return {name: np.asarray(archive[name]) for name in archive.files}
 
 
-def _read_npy(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+def _read_npy(path: Path, layer: AttentionLayer) -> dict[str, NDArray[Any]]:
     if path.read_bytes()[:6] != _NPY:
         raise InputError(f"samples={path}: is not a .npy file; write it with numpy.save")
     array = np.load(path, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         refuse("samples", str(path), "is an archive, not one array", "rename it to end in .npz")
-    return {"outputs": array}, {}
+    return {"outputs": array}
 
 
-def _read_csv(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
+def _read_csv(path: Path, layer: AttentionLayer) -> dict[str, NDArray[Any]]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         header = next(csv.reader(file), None)
     if header is None:
@@ -158,37 +150,20 @@ def _read_csv(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
     if len(names) != table.shape[1]:
         problem = f"has {len(names)} names in its header, but {table.shape[1]} columns"
         raise InputError(f"samples={path}: {problem}; name every column once")
-    found = _named_columns(names, table, layer) if named else ({"outputs": table}, {})
+    outputs = table[:, _order(names, layer)] if named else table
     if where := _first_bad(table):
         row = f"row {where[0] + 1}{' below the header' * named}"
         _refuse_number(f"samples={path}: {row}, column {names[where[1]]}", float(table[where]))
-    return found
+    return {"outputs": outputs}
 
 
-def _named_columns(
-    names: list[str], table: FloatArray, layer: AttentionLayer
-) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
-    outputs: dict[int, FloatArray] = {}
-    entries: dict[Entry, FloatArray] = {}
-    for name, column in zip(names, table.T, strict=True):
-        if match := _OUTPUT_COLUMN.match(name):
-            outputs[int(match[1])] = column
-        elif match := _SCORE_COLUMN.match(name):
-            entries[_entry(name, match, layer)] = column
-        else:
-            refuse("column", name, "is not known", "name outputs y1, y2, … and scores p1_1_2 (head, row, column)")
-    if sorted(outputs) != list(range(1, layer.seq_len + 1)) or len(outputs) + len(entries) != len(names):
-        refuse("columns", names, "do not contain each output once", f"name them y1 to y{layer.seq_len}")
-    return {"outputs": np.stack([outputs[i] for i in sorted(outputs)], axis=1)}, entries
-
-
-def _entry(name: str, match: re.Match[str], layer: AttentionLayer) -> Entry:
-    head, i, j = (int(part) - 1 for part in match.groups())
-    inside = 0 <= head < layer.num_heads and 0 <= i < layer.seq_len and 0 <= j < layer.seq_len
-    if not inside or not visible(layer)[i, j]:
-        problem = "is not a visible score of the layer"
-        refuse("column", name, problem, f"heads go to {layer.num_heads}, positions to {layer.seq_len}")
-    return head, i, j
+def _order(names: list[str], layer: AttentionLayer) -> list[int]:
+    """Return the indices of the columns y1, y2, …, ys."""
+    wanted = [f"y{i + 1}" for i in range(layer.seq_len)]
+    plain = [name.replace("_", "") for name in names]
+    if sorted(plain) != sorted(wanted):
+        refuse("columns", names, "are not each output once", f"name them y1 to y{layer.seq_len}")
+    return [plain.index(name) for name in wanted]
 
 
 def _is_number(cell: str) -> bool:
