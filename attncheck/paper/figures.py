@@ -45,17 +45,9 @@ def _densities(figure: Figure) -> Panel:
         axes.set(xlim=(-2.5, 2.5), ylim=(0, None), xlabel="y", ylabel="density")
         axes.legend(loc="upper right", fontsize=SMALL, frameon=False, handlelength=2.4)
 
-    by = _joined([law.label for law in laws])
-    centre = int(np.argmin(np.abs(t)))
-    heights = _joined([f"{law.density[centre]:.3f}" for law in laws])
-    alt = (
-        f"Kernel density estimates of one output coordinate from {figure.draws:,} draws for {by}, with the density of "
-        f"the limit, on top of each other. At 0 they are {heights}, the limit {figure.limits[0].density[centre]:.3f}: "
-        f"most of the differences are within sampling noise."
-    )
     title = f"{_REPEATED}: density of y, first trial"
     caption = f"Kernel density estimates from {figure.draws:,} own draws against the {many} (black)"
-    return Panel(PanelText(title, caption, alt), paint)
+    return Panel(PanelText(title, caption), paint)
 
 
 def _differences(figure: Figure, *, scaled: bool) -> Panel:
@@ -74,15 +66,8 @@ def _differences(figure: Figure, *, scaled: bool) -> Panel:
         plain_numbers(axes)
         axes.legend(loc="upper right", fontsize=SMALL, frameon=False, handlelength=2.4)
 
-    largest = _joined([f"{np.abs(c.value).max():.2g} ({c.label})" for c in figure.curves])
-    spread = max(max(law.spread) for law in figure.sampled if not law.limit)
-    how = "Multiplied by n they nearly agree, as an order of 1/n demands. " if scaled else ""
-    alt = (
-        f"Computed density at finite width minus that of the limit. The largest differences are {largest}. {how}The "
-        f"published kernel estimator varies between trials by up to {spread:.2g} (standard deviation) at a point."
-    )
     caption = f"Computed difference of densities{', times n' if scaled else ''}; bands: error of the computation"
-    return Panel(PanelText("Computed: difference of densities from the limit", caption, alt), paint)
+    return Panel(PanelText("Computed: difference of densities from the limit", caption), paint)
 
 
 # Divergences --------------------------------------------------------------------------------------
@@ -106,18 +91,11 @@ def _estimates(figure: Figure) -> Panel:
         axes.xaxis.set_minor_locator(NullLocator())
         powers(axes)
 
-    floor = np.concatenate(floors)
-    read = _joined([f"{m:.2g} ± {d:.1g} ({law.label})" for law, m, d in zip(laws, means, deviations, strict=True)])
-    alt = (
-        f"The published estimator of the divergence from the limit, mean and standard deviation over {figure.trials} "
-        f"trials of {figure.draws:,} own draws: {read}. For two samples of the limit the estimator gives "
-        f"{floor.mean():.2g}, below which it cannot detect a divergence."
-    )
     caption = (
         f"The published estimator of KL on own draws (mean ± sd of {figure.trials} trials) and its floor: the limit "
         f"against itself"
     )
-    return Panel(PanelText(f"{_REPEATED}: KL(finite ‖ limit)", caption, alt), paint)
+    return Panel(PanelText(f"{_REPEATED}: KL(finite ‖ limit)", caption), paint)
 
 
 def _divergences(figure: Figure) -> Panel:
@@ -143,14 +121,8 @@ def _divergences(figure: Figure) -> Panel:
         axes.text(1.6 * at[0], means[0], "published estimator", color=SERIES[1], fontsize=11, va="center")
         powers(axes, both=True)
 
-    alt = (
-        f"Computed divergence from the limit on logarithmic axes, from {values[0]:.3g} at n = {int(widths[0]):,} to "
-        f"{values[-1]:.2g} at n = {int(widths[-1]):,}: a straight line of slope −{fit.order:.3f}, with an interval "
-        f"from −{fit.high:.3f} to −{fit.low:.3f}. The published estimator leaves it and stays at its floor of "
-        f"{floor.mean():.2g}."
-    )
     caption = "Computed KL (dots), a line of slope −2, the published estimator and its floor (band: range over trials)"
-    return Panel(PanelText("Computed: KL(finite ‖ limit) against n", caption, alt), paint)
+    return Panel(PanelText("Computed: KL(finite ‖ limit) against n", caption), paint)
 
 
 def _gaps(figure: Figure) -> Panel:
@@ -175,14 +147,8 @@ def _gaps(figure: Figure) -> Panel:
         axes.set(ylabel="KL(finite ‖ limit)")
         powers(axes, both=True)
 
-    gaps = [(law.label, figure.gap_of(law.label)) for law in laws]
-    stay = _joined([f"{gap.value:.2g} ({label})" for label, gap in gaps if gap is not None])
-    alt = (
-        f"Computed divergence from the limit against the width with 64 neurons a head. It does not go to 0: at "
-        f"infinite width {stay} remain. Open marks are the published estimator; its floor is {floor.mean():.2g}."
-    )
     caption = "Computed KL (filled), what remains at n = ∞ (dashed), published estimator (open) and its floor (band)"
-    return Panel(PanelText("Computed: KL(finite ‖ limit) with heads of 64 neurons", caption, alt), paint)
+    return Panel(PanelText("Computed: KL(finite ‖ limit) with heads of 64 neurons", caption), paint)
 
 
 # Histograms ---------------------------------------------------------------------------------------
@@ -202,14 +168,8 @@ def _score_histograms(figure: Figure) -> Panel:
         axes.text(-3.9, 3.0, "line: N(0, 1)", color=INK, fontsize=11)
         powers(axes, across=False)
 
-    stds = [float(np.sqrt(law.variance[0])) for law in laws]
-    alt = (
-        f"Histograms of {figure.draws:,} scores at n = 256 on a logarithmic axis. Divided by √n they follow the "
-        f"standard normal density, with standard deviation {stds[0]:.3f}. Divided by n they are a narrow peak at 0 "
-        f"with standard deviation {stds[1]:.4f}."
-    )
     caption = f"{figure.draws:,} own scores under both scalings, with the limit N(0, 1)"
-    return Panel(PanelText(f"{_REPEATED}: scores under two scalings", caption, alt), paint)
+    return Panel(PanelText(f"{_REPEATED}: scores under two scalings", caption), paint)
 
 
 def _score_difference(figure: Figure) -> Panel:
@@ -227,13 +187,8 @@ def _score_difference(figure: Figure) -> Panel:
         axes.set_ylim(-1.7 * np.abs([*value, *noise]).max(), 1.4 * np.abs([*value, *noise]).max())
         plain_numbers(axes)
 
-    alt = (
-        f"Computed density of the score at n = 256 minus the standard normal density: it is {value.max():+.2g} at the "
-        f"centre and {value.min():+.2g} beside it. A bar of a histogram of as many draws as here has a standard "
-        f"deviation of up to {noise.max():.2g}."
-    )
     caption = "Computed difference from N(0, 1) at n = 256, and the noise of a histogram of as many draws"
-    return Panel(PanelText("Computed: difference of the score's density from N(0, 1)", caption, alt), paint)
+    return Panel(PanelText("Computed: difference of the score's density from N(0, 1)", caption), paint)
 
 
 def _output_histograms(figure: Figure) -> Panel:
@@ -251,14 +206,8 @@ def _output_histograms(figure: Figure) -> Panel:
         axes.text(-0.75, 4e-5, "dashed: Gaussian", color=INK, fontsize=SMALL)
         powers(axes, across=False)
 
-    kurtosis = _joined([f"{np.mean(law.excess_kurtosis):.3f} ({law.label})" for law in laws])
-    alt = (
-        f"Histograms of {figure.draws:,} outputs at n = 256 for 1 and 256 heads on a logarithmic axis, with their "
-        f"limit densities and a Gaussian of the same variance. The tails with one head are heavier: excess kurtosis "
-        f"{kurtosis}."
-    )
     caption = f"{figure.draws:,} own outputs (steps) with the limit laws (lines) and the Gaussian (dashed)"
-    return Panel(PanelText(f"{_REPEATED}: outputs of 1 and 256 heads", caption, alt), paint)
+    return Panel(PanelText(f"{_REPEATED}: outputs of 1 and 256 heads", caption), paint)
 
 
 def _tails(figure: Figure) -> Panel:
@@ -277,14 +226,8 @@ def _tails(figure: Figure) -> Panel:
         axes.set_ylim(None, 1.6 * max(float(each.max()) for each in (*from_gaussian, *finite)))
         plain_numbers(axes)
 
-    read = _joined([f"{np.abs(each).max():.2g} ({law.label})" for each, law in zip(from_gaussian, laws, strict=True)])
-    finite_read = _joined([f"{np.abs(each).max():.2g} ({law.label})" for each, law in zip(finite, laws, strict=True)])
-    alt = (
-        f"Computed differences of densities. The limit differs from the Gaussian of its variance by at most {read}, "
-        f"and the law at n = 256 from the limit by at most {finite_read}."
-    )
     caption = "Computed: limit minus the Gaussian of its variance (solid), and n = 256 minus the limit (dashed)"
-    return Panel(PanelText("Computed: differences of densities of y", caption, alt), paint)
+    return Panel(PanelText("Computed: differences of densities of y", caption), paint)
 
 
 # What panels share --------------------------------------------------------------------------------
@@ -322,8 +265,3 @@ def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_
         axes.text(0.9 * ends[1], middle, said, fontsize=SMALL, ha="right", va="center", color=MUTED)
     else:  # below the band, which error bars overlap
         axes.text(1.1 * ends[0], 0.9 * low, said, fontsize=SMALL, ha="left", va="top", color=MUTED)
-
-
-def _joined(texts: Sequence[str]) -> str:
-    """Join texts with commas and "and"."""
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -62,8 +62,8 @@ class ExperimentView:
         return [
             draw(
                 panel.paint,
-                panel.text.alt,
-                f"{panel.text.title}. {panel.text.caption}.",
+                f"{self.title}: {panel.text}",
+                str(panel.text),
                 width=_WIDTH,
                 height=_HEIGHT,
                 margins=_MARGINS,

@@ -14,8 +14,10 @@ class PaperStatement(msgspec.Struct, frozen=True):
 
 
 class PanelText(msgspec.Struct, frozen=True):
-    """Title and alternative text of a panel."""
+    """Title and caption of a panel."""
 
     title: str
     caption: str
-    alt: str
+
+    def __str__(self) -> str:
+        return f"{self.title}. {self.caption}."

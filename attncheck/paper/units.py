@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import given_fields, seed_sequence
-from attncheck.paper import draw, exact, kde
+from attncheck.methods import simulate_chunks
+from attncheck.paper import exact, kde
 from attncheck.paper.experiments import (
     BIN_END,
     BINS,
@@ -24,6 +25,9 @@ from attncheck.paper.experiments import (
 )
 
 Arrays = dict[str, NDArray[Any]]
+
+# Draws in memory at once: those of 256 heads take 33 MB.
+_CHUNK = 1_000
 
 
 def grid() -> FloatArray:
@@ -82,13 +86,10 @@ def perform(unit: Task, seed: int, scale: float) -> Arrays:
 
 
 def _sampled(unit: Task, configuration: ExperimentCase, seed: int, draws: int) -> Arrays:
-    layer, key = configuration.layer, [unit.experiment, _key_of(configuration), unit.trial]
+    key = [unit.experiment, _key_of(configuration), unit.trial]
 
     def drawn(*, limit: bool, role: str) -> FloatArray:
-        rng = draw.generator(seed_sequence(seed, "paper", *key, role=role))
-        if limit:
-            return draw.draw_limit(layer, draws, rng)
-        return draw.DRAWN[configuration.of](layer, draws, rng)
+        return _draw(configuration, draws, limit, seed_sequence(seed, "paper", *key, role=role))
 
     samples = drawn(limit=configuration.limit, role="draws")
     centred = samples - samples.mean()
@@ -102,3 +103,12 @@ def _sampled(unit: Task, configuration: ExperimentCase, seed: int, draws: int) -
     if EXPERIMENTS[unit.experiment].kind != "histogram":
         arrays["kl"] = np.array(kde.divergence(samples, drawn(limit=True, role="limit")))
     return arrays
+
+
+def _draw(configuration: ExperimentCase, size: int, limit: bool, seed: np.random.SeedSequence) -> FloatArray:
+    """Draw the first neuron's output at the first position, or a score p_11, (size,)."""
+    layer = configuration.layer.replace(seq_len=1) if configuration.of == "scores" else configuration.layer
+    chunks = simulate_chunks(layer, size, _CHUNK, seed, "limit" if limit else "collapsed")
+    if configuration.of == "scores":
+        return np.concatenate([chunk.scores[:, 0, 0, 0] for chunk in chunks])
+    return np.concatenate([chunk.outputs[:, 0, 0].copy() for chunk in chunks])

@@ -9,8 +9,7 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck._lib.errors import InputError
-from attncheck._lib.streams import seed_sequence
-from attncheck.paper import draw, exact
+from attncheck.paper import exact
 from attncheck.paper.experiments import ExactDistance
 from attncheck.paper.units import grid
 
@@ -23,7 +22,7 @@ Layer = ac.AttentionLayer
 )
 def test_scores_follow_the_mixture(layer: Layer) -> None:
     mixture = exact.score_mixture(layer, 24)
-    drawn = draw.draw_scores(layer, 40_000, draw.generator(seed_sequence(0, "mixture of scores", layer.to_dict())))
+    drawn = ac.simulate(layer.replace(seq_len=1), 40_000).scores[:, 0, 0, 0]
 
     def uniform(scores: FloatArray) -> FloatArray:
         # Interpolation between 2,001 points errs by at most 1e-4; 40,000 draws resolve 1e-2.
@@ -32,7 +31,7 @@ def test_scores_follow_the_mixture(layer: Layer) -> None:
         return np.where(scores < 0, tail, 1 - tail)
 
     assert stats.kstest(uniform(drawn), "uniform", method="asymp").pvalue > 1e-5
-    wrong = draw.draw_scores(layer.replace(width=64), 40_000, draw.generator(seed_sequence(0, "another width")))
+    wrong = ac.simulate(layer.replace(width=64, seq_len=1), 40_000).scores[:, 0, 0, 0]
     assert stats.kstest(uniform(wrong), "uniform", method="asymp").pvalue < 1e-5
 
 
@@ -62,7 +61,7 @@ def test_computed_outputs_agree_with_draws() -> None:
     found = exact.compute(ExactDistance("y", layer, curve="n = 16"), grid(), seed=0, scale=0.25)
     assert 0.015 < float(found["value"]) < 0.03
     density = ac.limit(layer).pdf(grid()) + found["difference"]
-    drawn = draw.draw_outputs(layer, 200_000, draw.generator(seed_sequence(0, "computed outputs")))
+    drawn = ac.simulate(layer, 200_000).outputs[:, 0, 0]
     middle = 0.5 * (grid()[1:] + grid()[:-1])
     expected = np.interp(middle, grid(), density) * np.diff(grid())
     counts = np.histogram(drawn, grid())[0]
