@@ -57,7 +57,7 @@ def run(
     timeout
         Seconds that one call of the subject may take.
     verbose
-        Print each violation as it is found, and details of skipped and visited cases.
+        Print each violation as it is found, and the checks that were examined on no case.
     """
     options = RunOptions(
         subject=subject,

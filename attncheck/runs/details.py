@@ -1,4 +1,4 @@
-"""Details of a verbose summary: detectable effects, skipped and visited cases."""
+"""What a run could have detected, and what it did not examine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from attncheck._lib.text import chance, counted, mde_text
+from attncheck._lib.text import counted, mde_text
 from attncheck.checks.registry import all_checks
-from attncheck.evidence.ledger import Conclusion
-from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.features import FEATURES, features_of
-from attncheck.layers.program import features as program_features
 from attncheck.looks.domains import domain_of
 from attncheck.looks.pools import ALL
 from attncheck.records.schema import Result, case_key, of_layer
@@ -49,35 +45,6 @@ def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     """Return the results of each property, sorted by name."""
     names = sorted({result.property for result in results})
     return [(name, [result for result in results if result.property == name]) for name in names]
-
-
-def skipped(results: Sequence[Result]) -> list[str]:
-    """Return lines that count the cases without an examined check, by property and most informative reason."""
-    told = []
-    for name, group in by_property(results):
-        seen = {result.item for result in group if result.p_values}
-        reasons: dict[str, Counter[str]] = {}
-        for result in group:
-            if result.item not in seen:
-                reasons.setdefault(result.item, Counter())[result.reason] += 1
-        counts = Counter(telling(of_item) for of_item in reasons.values()).most_common()
-        if counts:
-            told += [f"  {name} on {of_cases(count, name)}: {reason}" for reason, count in counts]
-    return ["Skipped, nothing to examine:", *told] if told else []
-
-
-def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[str]:
-    """Return lines on the minimum detectable effects of the main checks: pooled over cases, median and worst case."""
-    common = of_all(pools)
-    lines = [
-        line
-        for claim, group in _main(results).items()
-        for line in (f"  {claim:16} {_mde_sentence(group)}", *_common_mde(common.get(group[0].check)))
-    ]
-    if not lines:
-        return []
-    power = min(result.power for result in results)
-    return [f"Minimum detectable effects (found with a probability of {power:.0%}):", *lines]
 
 
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
@@ -123,23 +90,9 @@ def of_all(pools: Sequence[Result]) -> dict[str, Result]:
     return {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
 
 
-def _common_mde(pool: Result | None) -> list[str]:
-    """Return a line on the minimum detectable effect of a pool of all cases, if any."""
-    if pool is None or pool.mde is None:
-        return []
-    return [f"  {'':16} {mde_text(pool.mde)} pooled, {expected(pool)}: {reads(pool)}"]
-
-
 def _middle(group: Sequence[Result]) -> Result:
     """Return the result with the median minimum detectable effect."""
     return sorted(group, key=lambda result: result.mde or 0.0)[(len(group) - 1) // 2]
-
-
-def _mde_sentence(group: Sequence[Result]) -> str:
-    middle, worst = _middle(group), max(group, key=lambda result: result.mde or 0.0)
-    mdes = list(dict.fromkeys([mde_text(middle.mde), mde_text(worst.mde)]))
-    told = " (median), ".join(mdes) + (" (worst) over" if len(mdes) > 1 else " on")
-    return f"{told} {of_cases(len(group), middle.check)}, {expected(middle)}: {reads(middle)}"
 
 
 def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
@@ -168,31 +121,3 @@ def _in_short(checks: Sequence[str]) -> list[str]:
         whole = len(own) > 1 and len(own) == sum(check.property_name == name for check in all_checks())
         names += [f"{name} ({counted(len(own), 'check')})"] if whole else own
     return names
-
-
-def visited_layers(results: Iterable[Result]) -> list[str]:
-    """Return a line counting the features of the examined layers, if any."""
-    layers = layers_of(result for result in results if result.p_values)
-    counts = Counter(feature for layer in layers for feature in features_of(layer))
-    shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)
-    return [f"Layers visited: {len(layers)}; {shares}"] if layers else []
-
-
-def visited_programs(results: Iterable[Result]) -> list[str]:
-    """Return a line counting the features of the examined programs, if any."""
-    examined = [result.case for result in results if result.p_values and "program" in result.case]
-    programs = {str(layer["program"]): layer["program"] for layer in examined}
-    counts = Counter(feature for program in programs.values() for feature in program_features.features_of(program))
-    if not programs:
-        return []
-    shares = ", ".join(f"{feature} {counts[feature]}" for feature in program_features.FEATURES)
-    return [f"Programs visited: {len(programs)}; {shares}"]
-
-
-def uniformity(conclusion: Conclusion) -> list[str]:
-    """Return a line on the uniformity test of first-look p-values, if any."""
-    test = conclusion.uniformity
-    if test is None:
-        return []
-    told = f"Uniformity of {counted(test.count, 'first-look p-value')}: Kolmogorov distance {test.effect:.3f}, "
-    return [f"{told}p = {chance(test.p_value)}"]

@@ -53,7 +53,7 @@ def summarize(
 
     `causes` and `smaller` are those of `attncheck.runs.causes.Diagnosis`.
 
-    `verbose` adds skipped and visited cases and all detectable effects; `color` adds escape codes.
+    `verbose` lists the checks that were examined on no case; `color` adds escape codes.
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
     parts = [
@@ -66,13 +66,9 @@ def summarize(
     if any(each.p_values for each in single):
         numbers = ("cases", "examined", "draws", "smallest p-value")
         parts += [table_text(("property", "verdict"), numbers, _rows(single), color), *together(pools)]
-    if verbose:
-        parts += [*details.skipped(single), *details.detectable(single, pools), *details.unseen(single)]
-        parts += [*details.visited_layers(single), *details.visited_programs(single), *details.uniformity(conclusion)]
-    else:
-        parts += not_examined(single)
+    parts += details.unseen(single) if verbose else not_examined(single)
     if conclusion.verdict == "consistent" and run.item_ids:
-        parts += [*([] if verbose else details.mdes(single, pools)[:_MDES]), NOT_PROVED]
+        parts += [*details.mdes(single, pools)[:_MDES], NOT_PROVED]
     if conclusion.complete and all(each.repeatable for each in results):
         parts.append(f"Digest of all digits: {run_digest(results)}")
     if run.record is not None:

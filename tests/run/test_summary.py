@@ -12,12 +12,11 @@ import pytest
 
 from attncheck import faults
 from attncheck._lib.workers import InProcess
-from attncheck.checks.registry import CHECKS, EVERY_CHECK
+from attncheck.checks.registry import EVERY_CHECK
 from attncheck.diagnosis.causes import by_hint, violated
 from attncheck.records.schema import Result
-from attncheck.records.text import reads
 from attncheck.report.first import finding
-from attncheck.runs.details import MAIN_CHECKS, detectable, mdes, skipped, unseen, visited_layers
+from attncheck.runs.details import MAIN_CHECKS, mdes, unseen
 from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.summary import NOT_PROVED, all_refused, not_examined, summarize, verdict_sentence, what_is_wrong
@@ -83,31 +82,6 @@ class TestSummary:
         readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
         assert "## What a green run proves, and what it does not\n" in readme
 
-    def test_what_is_skipped_is_told_with_its_reason(self) -> None:
-        results = results_of(planned("scores"), "scores")
-        assert skipped(results) == []
-        idle = [
-            msgspec.structs.replace(r, item="inputs@0", property="inputs", p_values=[], reason="too dear")
-            for r in results
-        ]
-        assert skipped([*results, *idle]) == ["Skipped, nothing to examine:", "  inputs on 1 layer: too dear"]
-
-    def test_what_is_skipped_is_counted_by_reason(self) -> None:
-        (one, *_) = results_of(planned("scores"), "scores")
-        reasons = ["not this layer", "the subject does not expose value_gram", "too dear", "not this layer"]
-        idle = [
-            msgspec.structs.replace(one, item=f"inputs@{item}", property="inputs", p_values=[], reason=reason)
-            for item, reason in enumerate(reasons)
-        ]
-        # Another check of the item, for another reason: the informative one counts, the item once.
-        idle.append(msgspec.structs.replace(idle[1], reason="there is one head only"))
-        assert skipped(idle) == [
-            "Skipped, nothing to examine:",
-            "  inputs on 2 layers: not this layer",
-            "  inputs on 1 layer: the subject does not expose value_gram",
-            "  inputs on 1 layer: too dear",
-        ]
-
     def test_layers_and_programs_are_counted_together_as_configurations(self) -> None:
         run = planned("scores", "netsor")
         of_layer = results_of(planned("scores"), "scores")
@@ -119,8 +93,6 @@ class TestSummary:
         both = [*of_layer, *of_program]
         said = verdict_sentence(run, both, run.conclude(both))
         assert f"and {1 + len(of_program)} cases;" in said
-        idle = [msgspec.structs.replace(r, p_values=[], reason="too dear") for r in of_program]
-        assert skipped(idle) == ["Skipped, nothing to examine:", f"  netsor on {len(idle)} programs: too dear"]
 
     def test_what_only_layers_with_a_violation_have_is_said(self) -> None:
         def wrong(results: list[Result]) -> str:
@@ -154,45 +126,32 @@ class TestSummary:
 
 
 class TestDetectable:
-    def test_tells_the_median_and_the_worst_gap_of_what_was_examined(self) -> None:
-        (made_here,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
-        mdes = (1.5, 1.01, 1.02, math.inf, 1.03)
-        results = [msgspec.structs.replace(made_here, mde=mde) for mde in mdes]
-        left_out = msgspec.structs.replace(made_here, mde=None, p_values=[], verdict="not examined")
-        heading, line = detectable([*results, left_out])
-        assert heading.endswith("(found with a probability of 90%):")
-        assert line.split()[0] == made_here.claim
-        assert "1.03 (median), nothing (worst) over 5 layers, expected 1" in line
-        assert line.endswith(next(check.reads for check in CHECKS if check.name == "scores.scale").rstrip(":"))
+    def test_names_the_median_of_what_was_examined(self, tmp_path: Path) -> None:
+        report = RunReport(planned("scores", record=tmp_path / "record.jsonl"))
+        report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
+        report.finish()
+        (line,) = mdes(report.results, [])
+        assert line in report.summary().splitlines()
+        (scale,) = (result for result in report.results if result.check == "scores.scale")
+        results = [msgspec.structs.replace(scale, mde=mde) for mde in (1.5, 1.01, 1.02, math.inf, 1.03)]
+        left_out = msgspec.structs.replace(scale, mde=None, p_values=[], verdict="not examined")
+        (line,) = mdes([*results, left_out], [])
+        assert line == "Smallest detectable error in score variance given inputs and keys: 3% on the median layer"
 
     def test_what_exposes_less_is_told_by_the_next_check(self) -> None:
         blind = faults.exposing(collapsed, ["outputs", "scores"])
         results = results_of(planned("exactness", subject=blind), "exactness")
-        _, *lines = detectable(results)
-        assert [line.split()[0] for line in lines] == ["scores", "outputs", "joint"]
-        for check in ("exactness.score_energy", "exactness.output_energy"):
-            (result,) = (r for r in results if r.check == check)
-            assert any(f"{result.mde:.3g} on 1 layer" in line and reads(result) in line for line in lines)
+        lines = mdes(results, [])
+        assert len(lines) == 3
+        for check, line in zip(("exactness.score_energy", "exactness.output_energy"), lines, strict=False):
+            (result,) = (each for each in results if each.check == check)
+            assert line.startswith(f"Smallest detectable {reads(result)}: ")
 
     def test_nothing_examined_nothing_seen(self) -> None:
-        assert detectable([]) == []
+        assert mdes([], []) == []
 
     def test_main_checks_are_checks(self) -> None:
         assert set(MAIN_CHECKS) <= {check.name for check in EVERY_CHECK}
-
-    def test_stands_in_the_summary_of_a_run(self, tmp_path: Path) -> None:
-        report = RunReport(planned("scores", record=tmp_path / "record.jsonl"))
-        report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
-        report.finish()
-        (heading, *_) = detectable(report.results)
-        assert heading in report.summary(verbose=True).splitlines()
-        assert heading not in report.summary().splitlines()
-        assert mdes(report.results, [])[0] in report.summary().splitlines()
-
-
-def test_the_summary_tells_what_layers_had() -> None:
-    (line,) = visited_layers(results_of(planned("scores", layer=GROUPED), "scores", GROUPED))
-    assert line.startswith("Layers visited: 1; causal 1, grouped heads 1, fixed head_dim 0, ")
 
 
 def test_whole_properties_are_told_in_short() -> None:
