@@ -15,6 +15,7 @@ from attncheck._lib.workers import InProcess
 from attncheck.checks.registry import EVERY_CHECK
 from attncheck.diagnosis.causes import by_hint, violated
 from attncheck.records.schema import Result
+from attncheck.records.text import reads
 from attncheck.report.first import finding
 from attncheck.runs.details import MAIN_CHECKS, mdes, unseen
 from attncheck.runs.parts import read_run
