@@ -27,6 +27,8 @@ LAYERS = 3
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
 # Draws per candidate in each round, and number of nearest candidates kept.
 _ROUNDS = ((300, 48), (1_500, 6))
+# Standard deviations of the difference of two distances by which a candidate may exceed the nearest one.
+_SPREADS = 6.0
 # Probability of excluding the true cause from a second fit, and draws of the second fit as a multiple of the sample's:
 # most of the error is then the sample's, which all candidates share.
 _LEFT_OUT, _MORE = 1e-6, 2
@@ -160,14 +162,19 @@ def _cause(
 def _nearest(
     placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
 ) -> list[Candidate]:
-    """Return the `most` nearest candidates; candidates that are far on the first layers are not drawn on the others."""
+    """Return the `most` nearest candidates that may be the true one; those far on the first layers are drawn on no other.
+
+    The distance of the true one is about chi-square, so that it exceeds the smallest distance by little.
+    """
     reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
+    margin, farthest = _SPREADS * 2.0 * sum(each.dof for each in placed) ** 0.5, np.inf
     found: list[Candidate] = []
-    while reached and len(found) < most:
+    while reached and len(found) < most and reached[0][0] <= farthest:
         distance, at, layers = reached[0]
         if layers == len(placed):
             heapq.heappop(reached)
             found.append(tried[at])
+            farthest = min(farthest, distance + margin)
         else:
             each = placed[layers]
             distance += _distance_on(layers, each, tried[at], seed, min(draws, each.size))
