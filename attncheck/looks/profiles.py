@@ -17,7 +17,7 @@ ANCHORS: tuple[AttentionLayer, ...] = (
     AttentionLayer(width=8, seq_len=4, num_heads=2),
     REGIMES["one position"],
     REGIMES["causal"],
-    AttentionLayer(width=8, seq_len=6, num_heads=4),
+    AttentionLayer(width=8, seq_len=6, num_heads=8),
     AttentionLayer(width=256, seq_len=4, num_heads=2),
 )
 #: One layer of each regime that `ANCHORS` lack.

@@ -84,7 +84,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 def examine(folder: Path, name: str) -> subprocess.Popen[str]:
     options = ["--profile", "smoke", "--only", "scores", "--only", "draws", "--record", "record.jsonl"]
-    return begin(folder, "run", "--subject", f"subjects:{name}", "--workers", "2", "--timeout", f"{_LIMIT}", *options)
+    return begin(folder, "run", "--subject", f"subjects:{name}", "--workers", "1", "--timeout", f"{_LIMIT}", *options)
 
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups are as POSIX has them")
