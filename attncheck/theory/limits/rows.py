@@ -31,9 +31,10 @@ _NORMALS = 2**18
 # Array entries per block, points × seq_len.
 _BLOCK = 2**20
 _PILOT = 2**9
-# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ².
+# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ². They shrink like the
+# standard deviation of log χ² from `_LOG_CHI_HALF`, half the degrees of freedom, on.
 _ALIKE = 1e-12
-_LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
+_LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 25.0
 
 
 def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
@@ -173,10 +174,12 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     if sizes[-1] - sizes[0] > _ALIKE * sizes[-1]:
         return None
     half = 0.5 * root.shape[1] * layer.num_heads
-    logs = np.log(half) + np.arange(-_LOG_CHI_REACH / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
-    weights = np.exp(half * logs - np.exp(logs) - special.gammaln(half))
-    kept = weights > 1e-40
-    return ScaleMixture(2.0 * sizes.mean() * np.exp(logs[kept]), weights[kept] / weights[kept].sum(), 0.0)
+    steps = np.arange(-_LOG_CHI_REACH / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
+    logs = min(1.0, (_LOG_CHI_HALF / half) ** 0.5) * steps
+    # The mode has weight 1, so that large exponents do not cancel.
+    weights = np.exp(half * (logs - np.expm1(logs)))
+    used = weights > 1e-40
+    return ScaleMixture(2.0 * half * sizes.mean() * np.exp(logs[used]), weights[used] / weights[used].sum(), 0.0)
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
