@@ -25,7 +25,7 @@ from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
-from attncheck.theory.rates.gap import Gap, standard_error, stated_errors, widening
+from attncheck.theory.rates.gap import MISSED, Gap, standard_error, stated_errors, widening
 from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
 
 Drawn = OutputEntry | ScoreEntry | FixedHeads
@@ -166,7 +166,8 @@ class FiniteWidthLaw(SymmetricLaw):
         gap = self.gap(position)
         limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
         of_limit = self._limit_at_scale.cdf_error(t / self._scale, position)
-        return np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit)
+        of_atom = np.where(np.isinf(t), 0.0, 0.5 * self._missed(position))
+        return np.hypot(np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit), of_atom)[()]
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `pdf`; infinite where `cdf_error` is."""
@@ -181,9 +182,9 @@ class FiniteWidthLaw(SymmetricLaw):
         return min(max(float(gap.limit.atom + gap.deviation.atom().mean()), 0.0), 1.0)
 
     def atom_error(self, position: int = 0) -> float:
-        """Return the error of `atom`."""
-        atoms = self.gap(position).deviation.atom()
-        return math.hypot(self._of_draws(atoms, position), self._limit_at_scale.atom_error(position))
+        """Return the error of `atom`, which includes events too rare for the draws."""
+        of_draws = self._of_draws(self.gap(position).deviation.atom(), position)
+        return math.hypot(of_draws, self._missed(position), self._limit_at_scale.atom_error(position))
 
     def variance(self, position: int = 0) -> float:
         """Return the variance of y^position, E v."""
@@ -216,6 +217,15 @@ class FiniteWidthLaw(SymmetricLaw):
             return 0.0
         linear = 3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3)
         return math.hypot(self._of_draws(linear, position), self._limit_at_scale.excess_kurtosis_error(position))
+
+    def _missed(self, position: int) -> float:
+        """Return an upper bound on the probability of an output 0 if no draw has met one.
+
+        Under relu, an input is 0 with probability 2^-width, and an output if its own or all visible inputs are.
+        """
+        if self.layer.activation != "relu":
+            return 0.0
+        return min(2.0 ** (1 - self.layer.width), MISSED / self.gap(position).deviation.draws)
 
     @property
     def _narrow(self) -> bool:
