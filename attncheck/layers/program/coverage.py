@@ -13,7 +13,6 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice
 from attncheck.layers.nonlinearity import Nonlinearity
-from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
@@ -234,7 +233,7 @@ def _known(function: Any) -> bool:
     if isinstance(function, PerArgumentFunction):
         function = function.function
     if isinstance(function, AttentionRow):
-        return function.layer.attention_map in ATTENTION_MAPS
+        return not function.layer.map.traits.may_jump
     if isinstance(function, Nonlinearity | LinearCombination):
         return True
     return any(function is each for each in (*MIXES.values(), *_OF_SEVERAL))

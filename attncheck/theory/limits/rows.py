@@ -21,9 +21,10 @@ from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, 
 
 #: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
 REPLICATES = 8
-# Number of standard errors in an error estimate. For Student's t with 7 degrees of freedom, |t| exceeds it with
-# probability 0.5%.
-_ERRORS = 4.0
+# Probability that an error estimate of normal replicates is exceeded. Those of Sobol points have heavier tails.
+_EXCEEDED = 1e-3
+#: An event that n independent draws do not meet is less likely than `MISSED`/n, except with that probability.
+MISSED = float(-np.log(_EXCEEDED))
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
 # Number of normals per replicate, so higher dimensions get fewer points.
@@ -38,8 +39,10 @@ _LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 2
 
 
 def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
-    """Return the error estimate of the mean of replicates along an axis."""
-    return np.asarray(_ERRORS * replicates.std(axis=axis, ddof=1) / replicates.shape[axis] ** 0.5)
+    """Return the error estimate of the mean of replicates along an axis, by Student's law."""
+    count = replicates.shape[axis]
+    quantile = special.stdtrit(count - 1, 1.0 - 0.5 * _EXCEEDED)
+    return np.asarray(quantile * replicates.std(axis=axis, ddof=1) / count**0.5)
 
 
 def power_of_two(wanted: float, fewest: int, most: int) -> int:

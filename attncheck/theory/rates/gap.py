@@ -16,8 +16,6 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: Number of standard errors in an error. For Student's t with 7 degrees of freedom, |t| exceeds it with
 #: probability 0.5%.
 ERRORS = 4.0
-#: An event that n independent draws do not meet is less likely than `MISSED`/n, with an error probability of 0.5%.
-MISSED = -math.log(0.005)
 # Gauss–Legendre panels in u, nodes per panel, and range in std, where t = std · sinh(u).
 _PANELS, _NODES, _REACH = 24, 16, 40.0
 # Minimum of densities and atoms, as a share of the limit's.

@@ -23,9 +23,10 @@ from attncheck.simulators.finite import collapsed_layer
 from attncheck.theory.limit import kept_limit, limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
+from attncheck.theory.limits.rows import MISSED
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
-from attncheck.theory.rates.gap import MISSED, Gap, standard_error, stated_errors, widening
+from attncheck.theory.rates.gap import Gap, standard_error, stated_errors, widening
 from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
 
 Drawn = OutputEntry | ScoreEntry | FixedHeads
@@ -60,8 +61,8 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     Raises
     ------
     InputError
-        If an argument is invalid, or the layer ties queries to keys or has rotary positions. Methods raise it if
-        one draw of the inputs takes more than 512 MiB.
+        If an argument is invalid, or the layer ties queries to keys, normalises them, or has rotary positions or a
+        position bias. Methods raise it if one draw of the inputs takes more than 512 MiB.
 
     Examples
     --------
@@ -221,11 +222,11 @@ class FiniteWidthLaw(SymmetricLaw):
     def _missed(self, position: int) -> float:
         """Return an upper bound on the probability of an output 0 if no draw has met one.
 
-        Under relu, an input is 0 with probability 2^-width, and an output if its own or all visible inputs are.
+        Under relu, the input of a position, without which its output is not 0, is 0 with probability 2^-width.
         """
         if self.layer.activation != "relu":
             return 0.0
-        return min(2.0 ** (1 - self.layer.width), MISSED / self.gap(position).deviation.draws)
+        return min(2.0**-self.layer.width, MISSED / self.gap(position).deviation.draws)
 
     @property
     def _narrow(self) -> bool:
@@ -298,7 +299,7 @@ class Distance:
         Four standard errors.
     leading, leading_error : float
         First term of the distance's expansion in 1/n, computed without draws. NaN if unknown: for outputs of ReLU
-        attention over several positions, and for more than 27 visible positions.
+        attention over several positions, for those of a user's map, and for more than 27 visible positions.
     width : float
         Infinite if this is the distance that remains at a fixed head_dim.
     draws : int

@@ -107,8 +107,9 @@ class OutputEntry(_Entry):
 
     @property
     def kinked(self) -> bool:
-        """Whether ReLU attention sees several positions; the sign of a single score is fixed."""
-        return self.layer.map.traits.may_vanish and len(self._seen) > 1
+        """Whether ReLU attention sees several positions, as the sign of a single score is fixed, or weights jump."""
+        traits = self.layer.map.traits
+        return traits.may_jump or (traits.may_vanish and len(self._seen) > 1)
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of the Gram matrix G, and of the keys and values of each group."""
