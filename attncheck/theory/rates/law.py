@@ -188,9 +188,8 @@ class FiniteWidthLaw(SymmetricLaw):
         return math.hypot(of_draws, self._missed(position), self._limit_at_scale.atom_error(position))
 
     def variance(self, position: int = 0) -> float:
-        """Return the variance of y^position, E v."""
-        gap = self.gap(position)
-        return float(gap.limit.mean() + gap.deviation.moment(1).mean())
+        """Return the variance of y^position, E v, at least 0."""
+        return max(float(self._moments(position)[0].mean()), 0.0)
 
     def variance_error(self, position: int = 0) -> float:
         """Return the error of `variance`; infinite in the same cases as `excess_kurtosis_error`."""
