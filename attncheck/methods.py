@@ -155,8 +155,8 @@ def simulate_chunks(
         refuse("method", chosen, "supports layers and stacks only", f'use "{usual}", exact for any {layer.kind}')
     root = root_of(seed)
     work = methods[chosen](layer, coordinates)
-    cheapest = usual if chosen != "limit" else chosen
-    _check_fits(work, memory, coordinates, f"{chosen} draw of this {layer.kind}", cheapest)
+    alternative = None if chosen in (usual, "limit") else (usual, methods[usual](layer, coordinates))
+    _check_fits(work, memory, coordinates, f"{chosen} draw of this {layer.kind}", alternative)
     return chunks(work, size, chunk_size, root)
 
 
@@ -209,16 +209,29 @@ def drawn_blocks(
     return blocks(work, size, root_of(seed), first)
 
 
-def _check_fits(work: DrawPlan[Any], memory: int, coordinates: int, what: str, cheapest: str | None = None) -> None:
+def _check_fits(
+    work: DrawPlan[Any],
+    memory: int,
+    coordinates: int,
+    what: str,
+    alternative: tuple[str, DrawPlan[Any]] | None = None,
+) -> None:
     """Raise `InputError` if one draw needs more than the allowed memory."""
-    needed = 8 * (work.entries + work.shared)
+    needed = _bytes_of(work)
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
-        remedies = ["raise memory"]
+        # The covariance of all scores has the default limit.
+        remedies = ["raise memory"] * (8 * work.shared <= DEFAULT_MEMORY)
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
-        if cheapest is not None and not what.startswith(cheapest):
-            remedies += [f'use method="{cheapest}"']
-        remedies += ["use a smaller width, or fewer heads or positions"] * (len(remedies) == 1)
+        if alternative is not None and _bytes_of(alternative[1]) <= memory:
+            remedies += [f'use method="{alternative[0]}"']
+        width = "" if what.startswith("limit") else "a smaller width, or "
+        remedies += [f"use {width}fewer heads or positions"] * (len(remedies) <= 1)
         refuse("memory", memory, f"is too little for one {what}, which takes {needed} bytes", ", or ".join(remedies))
+
+
+def _bytes_of(work: DrawPlan[Any]) -> int:
+    """Return the memory of one draw."""
+    return 8 * (work.entries + work.shared)
 
 
 def tangent_kernel(
@@ -237,7 +250,7 @@ def tangent_kernel(
     Parameters
     ----------
     layer : AttentionLayer
-        Without rotary positions.
+        Without rotary positions, position biases, normalised queries and keys, and user's maps.
     size : int
         Number of independent draws.
     seed : int or numpy.random.SeedSequence
@@ -256,7 +269,7 @@ def tangent_kernel(
     Raises
     ------
     InputError
-        If a number is out of range, the layer has rotary positions, or one draw needs more than `memory`.
+        If a number is out of range, the layer has an unsupported part, or one draw needs more than `memory`.
 
     Examples
     --------

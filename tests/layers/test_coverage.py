@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import declared, relu, tanh
-from attncheck.layers.program import Node, Program, Weight
+from attncheck.layers.program import LinearCombination, Node, Program, Weight
 from attncheck.layers.program.coverage import Coverage, CoverageKind
-from attncheck.layers.program.mixes import sigmoid_mix
+from attncheck.layers.program.mixes import AttentionRow, sigmoid_mix
 
 
 class Written:
@@ -92,6 +93,10 @@ def undeclared(w: Written) -> Node:
 
 
 def cycle(w: Written) -> Node:
+    return around(w, tanh())
+
+
+def independent_cycle(w: Written) -> Node:
     w.score("A", "B")
     w.score("B", "C")
     return w.score("C", "A")
@@ -125,6 +130,21 @@ def after_an_output(w: Written) -> Node:
 
 def mixed(w: Written) -> Node:
     return output_of(w, sigmoid_mix)
+
+
+def discontinuous_row(w: Written) -> Node:
+    fields: dict[str, Any] = {"attention_map": lambda scores, visible: np.sign(scores)}
+    row = AttentionRow(AttentionLayer(width=8, num_heads=1, seq_len=1, **fields), 0)
+    return w.program.output(row, [w.apply("V", w.x1)], [w.score("Q", "K")])
+
+
+def bounded_of_several(w: Written) -> Node:
+    largest = w.program.nonlin(np.maximum, w.x1, w.program.nonlin(relu(), w.x2))
+    return w.score("Q", "K", w.program.nonlin(LinearCombination((2.0, -1.0)), largest, w.x1))
+
+
+def partly_unbounded(w: Written) -> Node:
+    return w.score("Q", "K", w.program.nonlin(np.maximum, w.x1, w.apply("R", w.h)))
 
 
 def product(w: Written) -> Node:
@@ -212,6 +232,10 @@ _MIXES = "use a function that attncheck knows, or one of attncheck.layers.progra
         (undeclared_cycle, CoverageKind.UNDECLARED, "use a function that attncheck knows, or attncheck.declared"),
         (discontinuous, CoverageKind.UNDECLARED, _MIXES),
         (after_an_output, CoverageKind.UNDECLARED, _MIXES),
+        (discontinuous_row, CoverageKind.UNDECLARED, _MIXES),
+        (bounded_of_several, CoverageKind.SCORE, ""),
+        (partly_unbounded, CoverageKind.UNBOUNDED, "x3 is not a bounded function; clip it"),
+        (independent_cycle, CoverageKind.SCORE, ""),
         (mixed, CoverageKind.OUTPUT, ""),
         (product, CoverageKind.OUTPUT, ""),
         (still, CoverageKind.ZERO, "g3 is 0"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck.layers import nonlinearity as nl
-from attncheck.theory.limits.expectation import expectation
+from attncheck.layers.expectation import expectation
 
 ONE, TWO = Decimal(1), Decimal(2)
 # Sines of smaller covariances would cost the reference its digits.

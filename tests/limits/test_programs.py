@@ -12,9 +12,9 @@ import attncheck as ac
 from attncheck import AttentionLayer, InputError, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
+from attncheck.layers.expectation import expectation
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
 from attncheck.layers.program import LinearCombination, Node
-from attncheck.theory.limits.expectation import expectation
 from attncheck.theory.limits.programs import limit_of_program
 
 # Two-sided level 1e-9 of a z-test.

@@ -1,28 +1,22 @@
-"""Every output law is symmetric, that of its draws, and within its stated errors."""
+"""Names and quantiles of output laws, and stated errors against exact laws."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import stats
 
-import attncheck.theory.limits.mixture as mixture
 from attncheck import AttentionLayer, AttentionStack, InputError, finite_width_law, limit
-from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import input_kernel
 from attncheck.theory.limits.covariance import output_factor
-from attncheck.theory.limits.law import LimitLaw
-from attncheck.theory.limits.mixture import condense
 from attncheck.theory.limits.rows import row_root
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.drivers import gamma_rule
-from attncheck.theory.rates.law import FiniteWidthLaw
 
 LAYER = AttentionLayer(width=16, seq_len=3, mask="causal")
 LAWS: dict[str, Callable[[], SymmetricLaw]] = {
@@ -40,25 +34,6 @@ POINTS = np.array([0.0, 1e-3, 0.3, 1.0, 2.5, 6.0, np.inf])
 @functools.cache
 def law_of(name: str) -> SymmetricLaw:
     return LAWS[name]()
-
-
-@pytest.mark.parametrize("position", [0, 2])
-@pytest.mark.parametrize("name", LAWS)
-def test_both_sides_are_alike(name: str, position: int) -> None:
-    law = law_of(name)
-    tail = law.sf(POINTS, position)
-    np.testing.assert_allclose(law.cdf(-POINTS[1:], position), tail[1:], rtol=1e-14)
-    np.testing.assert_allclose(law.cdf(POINTS, position) + tail, 1.0, rtol=1e-15)
-    assert np.all(np.diff(tail) <= 0.0)
-    assert tail[0] <= 0.5 * (1 + 1e-15)  # the weights of a mixture add up to 1 but for rounding
-    assert tail[-1] == 0.0
-
-
-@pytest.mark.parametrize("name", LAWS)
-def test_the_variance_is_that_of_the_tails(name: str) -> None:
-    """By a quadrature with far smaller errors than the law's."""
-    law = law_of(name)
-    assert variance_of_tails(law, 0) == pytest.approx(law.variance(), rel=0.02)
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -107,113 +82,10 @@ def test_quantiles_are_where_the_law_reaches_them(name: str) -> None:
         law.ppf(0.5, 7)
 
 
-def variance_of_tails(law: SymmetricLaw, position: int) -> float:
-    t = np.linspace(0.0, 30.0, 6_001) * np.sqrt(law.variance(position))
-    return float(integrate.trapezoid(4.0 * t * law.sf(t, position), t))
-
-
-# Of random laws. A right one fails with a chance of less than 1e-6 in all, for any seed: fewer than 1,000
-# comparisons with draws have level 1e-10 each, and counts 1e-7.
-_DRAWS, _LEVEL, _COUNTS = 100_000, 1e-10, 1e-7
-# Stated errors are four standard errors of eight repetitions; right laws rarely err by this multiple.
+# Chance that a count of right laws fails.
+_COUNTS = 1e-7
+# Errors are at least four standard errors of eight repetitions; right laws rarely err by this multiple of them.
 _PROMISED, _FAR = 2.0 * float(stats.t.sf(4.0, 7)), 10.0
-_HEADS = (1, 1, 2, 3, 8, 10, 16)
-
-
-def random_layer(rng: np.random.Generator, **fixed: Any) -> AttentionLayer:
-    """Return a layer with few or many heads, scales from a thousandth to a thousand, and often an atom."""
-    heads = int(rng.choice(_HEADS))
-    fields = {
-        "width": 64,
-        "num_heads": heads,
-        "head_dim": 16,
-        "seq_len": int(rng.integers(1, 1 + min(4, max(1, 96 // heads)))),
-        "attention_map": str(rng.choice(("softmax", "linear", "relu", "sigmoid"))),
-        "mask": str(rng.choice(("none", "causal"))),
-        "query_std": float(10.0 ** rng.uniform(-1.5, 1.5)),
-        "value_std": float(10.0 ** rng.uniform(-3.0, 3.0)),
-        "activation": str(rng.choice(("identity", "relu", "tanh"))),
-        "input_correlation": float(rng.choice((0.0, 0.5, 0.999, 1.0))),
-        "position_std": float(rng.choice((0.0, 0.0, 3.0))),
-        "head_scaling": bool(rng.integers(2)),
-    }
-    return AttentionLayer(**{**fields, **fixed})
-
-
-def assert_agrees(law: LimitLaw | FiniteWidthLaw, position: int, seed: int) -> None:
-    """Compare variance, distribution function and draws at a position, which are nearly independent."""
-    assert np.isfinite(law.variance(position))
-    assert variance_of_tails(law, position) == pytest.approx(law.variance(position), rel=0.02)
-    y = law.sample(_DRAWS, seed=seed)[:, position, 0]
-    t = np.quantile(law.sample(1_000, seed=seed + 1)[:, position, 0], [0.02, 0.3, 0.8, 0.97])
-    t = np.append(t, [0.0, np.nextafter(0.0, -1.0)])
-    slack = np.minimum(_FAR * law.cdf_error(t, position), 1.0)
-    value = law.cdf(t, position)
-    counts = (y[:, None] <= t).sum(axis=0)
-    few = stats.binom.cdf(counts, _DRAWS, np.maximum(value - slack, 0.0))
-    many = stats.binom.sf(counts - 1, _DRAWS, np.minimum(value + slack, 1.0))
-    assert np.all((few > _LEVEL) & (many > _LEVEL)), f"{counts / _DRAWS} of draws below {t}, by the law {value}"
-    if isinstance(law, LimitLaw):
-        off, stated = variance_off(law, position)
-        assert off <= _FAR * stated, f"variance {law.variance(position)}, covariance {law.covariance()}"
-
-
-def variance_off(law: LimitLaw, position: int) -> tuple[float, float]:
-    """Return the difference to the covariance matrix's variance, and the sum of stated errors."""
-    other, error = (each[position, position] for each in (law.covariance(), law.covariance_error()))
-    stated = np.hypot(law.variance_error(position), error) + 1e-12 * other
-    return float(abs(law.variance(position) - other)), float(stated)
-
-
-@pytest.mark.sampled
-@pytest.mark.usefixtures("fewer_points")
-@pytest.mark.parametrize("index", range(8))
-def test_a_random_limit_agrees_with_itself_and_with_draws(index: int) -> None:
-    rng = np.random.default_rng([1, index])
-    layer = random_layer(rng)
-    assert_agrees(limit(layer), int(rng.integers(layer.seq_len)), index)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("index", range(4))
-def test_a_random_law_at_a_width_agrees_with_itself_and_with_draws(index: int) -> None:
-    rng = np.random.default_rng([2, index])
-    layer = random_layer(rng, num_heads=int(rng.choice((1, 2, 8))))
-    assert_agrees(finite_width_law(layer, size=512, seed=index), int(rng.integers(layer.seq_len)), index)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(("heads", "seq_len"), [(8, 1), (10, 2), (32, 3)])
-def test_a_law_that_loses_cells_of_hardly_any_weight_is_rejected(
-    heads: int, seq_len: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If a cell's moments underflow, its points are nan: the next sum is nan or has no weight."""
-    layer = AttentionLayer(width=64, seq_len=seq_len, num_heads=heads, attention_map="sigmoid")
-    assert_agrees(limit(layer), 0, 0)
-
-    def losing(variances: FloatArray, weights: FloatArray) -> mixture.ScaleMixture:
-        found = condense(variances, weights)
-        return dataclasses.replace(found, weights=np.where(found.weights < 1e-250, np.nan, found.weights))
-
-    monkeypatch.setattr(mixture, "_WIDE", np.inf)
-    monkeypatch.setattr(mixture, "condense", losing)
-    with np.errstate(all="ignore"), pytest.raises(AssertionError):
-        assert_agrees(limit(layer), 0, 0)
-
-
-@pytest.mark.parametrize("scale", [0.97, 1.03])
-def test_a_law_of_slightly_other_values_is_rejected(scale: float) -> None:
-    layer = AttentionLayer(width=64, seq_len=2, num_heads=10, attention_map="sigmoid")
-    law = limit(layer.replace(value_std=scale))
-
-    class Wrong(LimitLaw):
-        """Draws and covariances of one layer, with tails of another."""
-
-        def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
-            return law.mixture(position).upper_tail(sizes)
-
-    with pytest.raises(AssertionError):
-        assert_agrees(Wrong(layer), 0, 0)
 
 
 def most(comparisons: int) -> int:
@@ -222,15 +94,6 @@ def most(comparisons: int) -> int:
     Of 20 at most 4 may: errors stated four times too small are seen with a chance of 88%, six times with 99.7%.
     """
     return int(stats.binom.isf(_COUNTS, comparisons, _PROMISED))
-
-
-@pytest.mark.usefixtures("fewer_points")
-def test_variances_are_off_by_more_than_stated_as_seldom_as_promised() -> None:
-    """Covariance matrices come from closed forms or other points."""
-    rng, size = np.random.default_rng(3), 20
-    found = [variance_off(limit(random_layer(rng, seq_len=2, num_heads=2)), 1) for _ in range(size)]
-    assert sum(off > stated for off, stated in found) <= most(size)
-    assert np.median([off / stated for off, stated in found if off > 0]) > 0.01
 
 
 def linear_cdf(layer: AttentionLayer, position: int, t: float) -> float:
@@ -253,9 +116,9 @@ def test_distribution_functions_are_off_by_more_than_stated_as_seldom_as_promise
     for _ in range(size):
         heads = int(rng.choice((2, 4)))
         # With equal positions, or one, the law is a χ², known to rounding.
-        fields = {"seq_len": 2, "mask": "none", "activation": "identity"}
-        fields["input_correlation"] = float(rng.choice((0.5, 0.999)))
-        layer = random_layer(rng, attention_map="linear", num_heads=heads, **fields)
+        fields: dict[str, Any] = {"seq_len": 2, "attention_map": "linear", "activation": "identity"}
+        fields |= {"input_correlation": float(rng.choice((0.5, 0.999))), "query_std": 10.0 ** rng.uniform(-1.5, 1.5)}
+        layer = AttentionLayer(width=64, num_heads=heads, **fields)
         law, position = limit(layer), int(rng.integers(2))
         t = float(rng.uniform(0.1, 3.0) * np.sqrt(law.variance(position)))
         found.append((abs(law.cdf(t, position) - linear_cdf(layer, position, t)), law.cdf_error(t, position)))

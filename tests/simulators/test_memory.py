@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from attncheck import AttentionLayer, InputError, simulate, simulate_chunks
+from attncheck import AttentionLayer, InputError, infinite_heads_tangent, simulate, simulate_chunks
 
 MIB = 2**20
 # Far below the promised 512 MiB: a block of draws takes 16 MiB.
@@ -120,3 +122,18 @@ def test_what_is_too_large_is_refused_before_anything_is_made(layer: AttentionLa
     finally:
         tracemalloc.stop()
     assert peak < MIB
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda: simulate(AttentionLayer(width=8, seq_len=2000), 1, method="direct", memory=10**7), "method="),
+        (lambda: simulate(AttentionLayer(width=8, seq_len=100, bias_std=1.0), 1, method="limit"), "raise memory"),
+        (lambda: infinite_heads_tangent(AttentionLayer(width=8, attention_map=np.multiply)), "tangent_kernel"),
+    ],
+    ids=["method", "memory", "draws"],
+)
+def test_remedies_that_would_be_refused_are_not_named(call: Callable[[], object], remedy: str) -> None:
+    with pytest.raises(InputError) as caught:
+        call()
+    assert remedy not in str(caught.value)

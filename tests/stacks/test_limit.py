@@ -106,17 +106,6 @@ def test_scores_have_the_covariance_of_their_random_kernel() -> None:
     assert stats.spearmanr(entropy, kernel[:, 0, 0]).pvalue < 1e-9
 
 
-@pytest.mark.parametrize("residual", [False, True])
-def test_the_law_is_that_of_its_draws(residual: bool) -> None:
-    stack = AttentionStack(layer=AttentionLayer(width=8, seq_len=3, num_heads=1), depth=3, residual=residual)
-    law = ac.limit(stack)
-    outputs = ac.simulate(stack, 50_000, 9, "limit").outputs[:, 1, 0]
-    assert stats.kstest(law.cdf(outputs, 1), "uniform", method="asymp").pvalue > 1e-9
-    t = np.linspace(-3, 3, 7)
-    np.testing.assert_allclose((law.cdf(t + 1e-4) - law.cdf(t - 1e-4)) / 2e-4, law.pdf(t), rtol=1e-5)
-    assert law.excess_kurtosis() > law.excess_kurtosis_error() > 0.0
-
-
 def test_what_the_law_cannot_say_is_refused() -> None:
     law = StackLaw(AttentionStack(layer=AttentionLayer(width=8, seq_len=2), depth=2), draws=16)
     with pytest.raises(InputError, match=r"^position=2: exceeds the last position 1"):

@@ -44,6 +44,8 @@ class Traits:
         Whether weights are at least 0.
     may_vanish : bool
         Whether all weights of a row can be exactly 0.
+    may_jump : bool
+        Whether weights may be discontinuous.
     """
 
     sums_to_one: bool = False
@@ -52,6 +54,7 @@ class Traits:
     homogeneous: bool = False
     positive: bool = False
     may_vanish: bool = False
+    may_jump: bool = False
 
 
 class AttentionMap(abc.ABC):
@@ -215,11 +218,11 @@ class Softcapped(AttentionMap):
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
-    """A user's function of (scores, visible), with none of the properties in `Traits` assumed."""
+    """A user's function of (scores, visible), with no helpful property in `Traits` assumed."""
 
     function: Callable[[FloatArray, BoolArray], Any]
     name: str
-    traits = Traits(may_vanish=True)
+    traits = Traits(may_vanish=True, may_jump=True)
 
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""

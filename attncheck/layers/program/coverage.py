@@ -16,8 +16,11 @@ from attncheck.layers.nonlinearity import Nonlinearity
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
+from attncheck.layers.program.moments import Moments, ancestors_of
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight, made_from
 
+# Relative rounding error of moments.
+_ROUNDING: Final = 1e-12
 # Pseudo-Lipschitz functions of several arguments besides `MIXES`. Lemma 7 covers products.
 _OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
 
@@ -116,7 +119,7 @@ def coverage(program: Lines) -> Coverage:
       matrix on both sides. All functions are pseudo-Lipschitz, all vectors have n coordinates.
     - A score with a zero vector is 0 at every width.
     - Three scores whose matrices form a cycle, A·B, B·C, C·A, converge at rate n^{-1/2}, as their joint third moment
-      does.
+      does, unless the vectors of a matrix are uncorrelated in the limit.
     - A MatMul of a vector that depends on scores is beyond the paper.
 
     Examples
@@ -168,7 +171,7 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     vectors = [node for node in nodes if not isinstance(node, Score)]
     made = made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
-    cyclic = _cycles(scores)
+    cyclic = _cycles(scores, _correlations(nodes, after))
     zero = zero_lines(nodes)
 
     def findings(node: Node) -> Iterator[LineCoverage]:
@@ -193,7 +196,7 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
 
 def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> Iterator[LineCoverage]:
     """Check one score against Assumption 1."""
-    left, right = (side for side in score.parents if isinstance(side, MatMul))
+    left, right = _sides(score)
     if left.weight is right.weight:
         tied = f"{left.weight.name} is on both sides; give the score two matrices"
         yield LineCoverage(score.name, CoverageKind.TIED, tied)
@@ -229,33 +232,72 @@ def _known(function: Any) -> bool:
     """Return whether a function is known or declared pseudo-Lipschitz."""
     if isinstance(function, PerArgumentFunction):
         function = function.function
-    if isinstance(function, Nonlinearity | LinearCombination | AttentionRow):
+    if isinstance(function, AttentionRow):
+        return not function.layer.map.traits.may_jump
+    if isinstance(function, Nonlinearity | LinearCombination):
         return True
     return any(function is each for each in (*MIXES.values(), *_OF_SEVERAL))
 
 
 def _bounded(node: Node) -> bool:
-    return isinstance(node, Nonlin) and isinstance(node.function, Nonlinearity) and node.function.bounded
+    """Return whether a line is a bounded function, or a known one, hence continuous, of bounded lines."""
+    if not isinstance(node, Nonlin):
+        return False
+    if isinstance(node.function, Nonlinearity) and node.function.bounded:
+        return True
+    return _known(node.function) and all(map(_bounded, node.parents))
 
 
-def _cycles(scores: Sequence[Score]) -> dict[Score, tuple[Weight, Weight, Weight]]:
-    """Map each score whose matrices belong to a triangle A·B, B·C, C·A to that triangle."""
+def _cycles(
+    scores: Sequence[Score], correlated: Callable[[Node, Node], bool]
+) -> dict[Score, tuple[Weight, Weight, Weight]]:
+    """Map each score in a triangle A·B, B·C, C·A whose joint third moment is of order n^{-1/2} to that triangle.
+
+    The third moment is n^{-1/2} times E[x x'] of the two vectors of each matrix.
+    """
     edges: dict[frozenset[Weight], list[Score]] = {}
     for score in scores:
-        pair = frozenset(side.weight for side in score.parents if isinstance(side, MatMul))
+        pair = frozenset(side.weight for side in _sides(score))
         if len(pair) == 2:
             edges.setdefault(pair, []).append(score)
     neighbours: dict[Weight, set[Weight]] = {}
     for pair in edges:
         for one, other in itertools.permutations(pair, 2):
             neighbours.setdefault(one, set()).add(other)
+    sources = {score: {side.weight: side.parents[0] for side in _sides(score)} for score in scores}
     found: dict[Score, tuple[Weight, Weight, Weight]] = {}
     for pair, members in edges.items():
         one, other = sorted(pair, key=lambda weight: weight.name)
         common = sorted(neighbours[one] & neighbours[other], key=lambda weight: weight.name)
-        if common:
-            found |= dict.fromkeys(members, (one, other, common[0]))
+        for score, third in itertools.product(members, common):
+            others = itertools.product(edges[frozenset((other, third))], edges[frozenset((third, one))])
+            for second, last in others:
+                meetings = ((other, score, second), (third, second, last), (one, last, score))
+                if all(correlated(sources[p][weight], sources[q][weight]) for weight, p, q in meetings):
+                    found.setdefault(score, (one, other, third))
     return found
+
+
+def _sides(score: Score) -> tuple[MatMul, ...]:
+    return tuple(side for side in score.parents if isinstance(side, MatMul))
+
+
+def _correlations(nodes: Sequence[Node], after: set[Node]) -> Callable[[Node, Node], bool]:
+    """Return whether E[Z^x Z^x'] may differ from 0; always so for vectors that depend on scores, the nodes `after`."""
+    moments = Moments()
+
+    def correlated(one: Node, other: Node) -> bool:
+        if one in after or other in after:
+            return True
+        needed = set(ancestors_of((one, other)))
+        for node in nodes:
+            if node in needed and isinstance(node, Initial | MatMul) and node not in moments.place:
+                moments.add(node)
+        with np.errstate(all="ignore"):
+            value, squares = moments.second(one, other), [moments.second(node, node) for node in (one, other)]
+        return bool(abs(value) > moments.error + _ROUNDING * np.sqrt(np.prod(squares)))
+
+    return correlated
 
 
 # Number and sizes of trial points; entries of Gaussian vectors are smaller than the largest.

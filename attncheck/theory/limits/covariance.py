@@ -85,9 +85,9 @@ def infinite_heads_kernel(
     Returns
     -------
     Kernel
-        `error` is the largest error of an entry: rounding for linear and ReLU attention, else four standard errors. It
-        is at most 1e-4 σ_V²σ_O² times the largest entry of K, unless large scores or long sequences need too many
-        points.
+        `error` is the largest error of an entry: rounding for linear and ReLU attention, else an error that is
+        exceeded with probability 0.1%. It is at most 1e-4 σ_V²σ_O² times the largest entry of K, unless large scores or
+        long sequences need too many points.
 
     Raises
     ------

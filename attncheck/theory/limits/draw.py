@@ -8,7 +8,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import input_covariance, input_kernel, limit_inputs, psd_root
-from attncheck.layers.parts.scores import mean_offset, offset_variance, score_kernel
+from attncheck.layers.parts.scores import offset_variance, score_kernel
 from attncheck.theory.limits import rows
 
 
@@ -27,16 +27,14 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     std, kernel = rows.score_std(layer), input_kernel(layer.inputs).matrix
     root = psd_root(kernel)
     rank, per_head = root.shape[1], (size, layer.num_heads)
+    scores = np.broadcast_to(rows.mean_scores(layer, kernel), (*per_head, *kernel.shape)).copy()
     if rows.drawn_whole(layer, kernel) and (std > 0 or offset_variance(layer)):
         whole = rows.root_of_scores(layer, kernel)
-        shape = (*per_head, layer.seq_len, layer.seq_len)
-        scores = (rng.standard_normal((*per_head, whole.shape[1])) @ whole.T).reshape(shape) + mean_offset(layer)
+        scores += (rng.standard_normal((*per_head, whole.shape[1])) @ whole.T).reshape(scores.shape)
     elif std > 0:
         between = score_kernel(layer, kernel)
         side = root if between is kernel else psd_root(between)
-        scores = std * (side @ rng.standard_normal((*per_head, rank, rank)) @ side.T) + mean_offset(layer)
-    else:
-        scores = np.broadcast_to(rows.mean_scores(layer, kernel), (*per_head, *kernel.shape)).copy()
+        scores += std * (side @ rng.standard_normal((*per_head, rank, rank)) @ side.T)
     if coordinates == 0:
         nothing = np.zeros((size, layer.seq_len, 0))
         return Draws(outputs=nothing, scores=scores, inputs=nothing)

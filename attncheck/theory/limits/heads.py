@@ -28,6 +28,8 @@ _SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**23
 _FIRST_POINTS, _LEAST = 2**5, 16
 # Score entries per block.
 _BLOCK = 2**18
+# Number of points, and factors of their scores, that show how large weights become.
+_PROBES, _PROBE_SCALES = 2**5, (1.0, 4.0, 16.0)
 
 #: For a kernel, a sum over points of a function of attention weights, (points, s, s) to (s, s), and its unit.
 Moment = Callable[[FloatArray], tuple[Callable[[FloatArray], FloatArray], float]]
@@ -47,6 +49,10 @@ def head_means(
     # Leading rows that see only each other are cheaper alone, so more points are affordable for them.
     alone = s // 2 if _leads(layer, kernel) else 0
     here = np.maximum(*np.indices((s, s))) >= alone
+    missed: FloatArray = np.zeros(1)
+    if layer.map.traits.may_jump:
+        probes = scores_of(np.random.default_rng(seed).standard_normal((_PROBES, dimension)))
+        missed = rows.MISSED / _SCRAMBLINGS * _largest(layer, probes + offsets[0], functions)
     done, count = 0, rows.power_of_two(_FIRST / entries, 1, _FIRST_POINTS)
     step = rows.power_of_two(_BLOCK / s**2, 1, count)
     while True:
@@ -60,7 +66,7 @@ def head_means(
         replicates = totals / (2 * len(offsets) * done)
         if _exchangeable(layer, kernel):
             replicates = _symmetrised(replicates)
-        errors = rows.error_of_mean(replicates, axis=1)
+        errors = rows.error_of_mean(replicates, axis=1) + missed / done
         precise = all(error[here].max() <= TOLERANCE * unit for error, unit in zip(errors, units, strict=True))
         if precise or 2 * done * entries > _MOST:
             break
@@ -72,6 +78,14 @@ def head_means(
             for matrix, block in zip(whole, part, strict=True):
                 matrix[:alone, :alone] = block
     return found
+
+
+def _largest(
+    layer: AttentionLayer, scores: FloatArray, functions: Sequence[Callable[[FloatArray], FloatArray]]
+) -> FloatArray:
+    """Return the largest entries of each moment at single points, for scores of several sizes."""
+    weights = np.concatenate([attention_weights(layer, scale * scores) for scale in _PROBE_SCALES])
+    return np.stack([np.max([np.abs(function(point[None])) for point in weights], axis=0) for function in functions])
 
 
 def _leads(layer: AttentionLayer, kernel: FloatArray) -> bool:

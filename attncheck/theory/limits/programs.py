@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_whole, refuse
 from attncheck.layers.draws import ProgramDraws
+from attncheck.layers.expectation import expectation, normal_points
 from attncheck.layers.kernel import psd_root
-from attncheck.layers.nonlinearity import Nonlinearity
-from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.layers.program import Initial, MatMul, Node, Program, Score
 from attncheck.layers.program.extent import results_of
-from attncheck.theory.limits.expectation import expectation, normal_points
+from attncheck.layers.program.moments import Moments, ancestors_of, bases_of, value_of
 
 # Array entries per block.
 _ENTRIES = 2**21
-# A linear combination, as the coefficient of each Gaussian line.
-_Linear = dict[Node, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +58,7 @@ class ProgramLimit:
     scores: tuple[Score, ...]
     score_covariance: FloatArray
     error: float
-    _moments: _Moments = dataclasses.field(repr=False)
+    _moments: Moments = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
         """Return the mean, variance and correlations of lines and scores."""
@@ -208,7 +206,7 @@ def limit_of_program(program: Program) -> ProgramLimit:
     if not covered.has_limit:
         worst = covered.worst
         refuse("program", worst.name, f"has no limit: {worst.statement}, {worst.reason}", "see program.coverage()")
-    moments = _Moments()
+    moments = Moments()
     for node in program.nodes:
         if isinstance(node, Initial | MatMul):
             moments.add(node)
@@ -226,80 +224,7 @@ def limit_of_program(program: Program) -> ProgramLimit:
     )
 
 
-class _Moments:
-    """Lazily computed moments of Gaussian lines and of functions of them."""
-
-    def __init__(self) -> None:
-        self.place: dict[Node, int] = {}
-        self.covariance = np.zeros((0, 0))
-        self.error = 0.0
-        self._known: dict[frozenset[Node], float] = {}
-
-    def add(self, node: Node) -> None:
-        """Extend the covariance by the vector of a node, by Definition 1 (i) and (ii) of the paper."""
-        row = [self._with(node, other) for other in self.place]
-        own = self._with(node, node)
-        self.place[node] = len(self.place)
-        size = len(self.place)
-        grown = np.empty((size, size))
-        grown[:-1, :-1], grown[-1, :-1], grown[:-1, -1], grown[-1, -1] = self.covariance, row, row, own
-        self.covariance = grown
-
-    def _with(self, one: Node, other: Node) -> float:
-        if isinstance(one, Initial) and isinstance(other, Initial):
-            return float(np.dot(one.root, other.root)) if one.group == other.group else 0.0
-        if isinstance(one, MatMul) and isinstance(other, MatMul) and one.weight is other.weight:
-            return one.weight.std**2 * self.second(one.parents[0], other.parents[0])
-        return 0.0
-
-    def second(self, one: Node, other: Node) -> float:
-        """Return E[Z^x Z^x'] of two lines without scores."""
-        key = frozenset((one, other))
-        if key not in self._known:
-            value, error = self._second(one, other)
-            self._known[key], self.error = value, max(self.error, error)
-        return self._known[key]
-
-    def _second(self, one: Node, other: Node) -> tuple[float, float]:
-        left, right = _linear(one), _linear(other)
-        if left is not None and right is not None:
-            return self._moment(left, right), 0.0
-        inner = self._same_function(one, other)
-        if inner is not None:
-            function, a, b = inner
-            value, error = function.dual(self._cov(a, a), self._cov(b, b), self._cov(a, b))
-            return float(value), float(error)
-        bases = bases_of((one, other))
-        place = [self.place[node] for node in bases]
-
-        def product(z: FloatArray) -> FloatArray:
-            known = dict(zip(bases, z, strict=True))
-            return value_of(one, known, {}) * value_of(other, known, {})
-
-        mean = np.array([node.mean if isinstance(node, Initial) else 0.0 for node in bases])
-        return expectation(product, mean, self.covariance[np.ix_(place, place)])
-
-    def _same_function(self, one: Node, other: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
-        """Return φ, a and b if the lines are φ(a) and φ(b) of centred Gaussian lines, else None."""
-        if not (isinstance(one, Nonlin) and isinstance(other, Nonlin) and len(one.parents) == len(other.parents) == 1):
-            return None
-        function = one.function
-        if not isinstance(function, Nonlinearity) or function != other.function:
-            return None
-        a, b = _linear(one.parents[0]), _linear(other.parents[0])
-        if a is None or b is None or _mean(a) or _mean(b):
-            return None
-        return function, a, b
-
-    def _cov(self, left: _Linear, right: _Linear) -> float:
-        pairs = ((c * d, self.place[g], self.place[h]) for g, c in left.items() for h, d in right.items())
-        return float(sum(product * self.covariance[i, j] for product, i, j in pairs))
-
-    def _moment(self, left: _Linear, right: _Linear) -> float:
-        return self._cov(left, right) + _mean(left) * _mean(right)
-
-
-def _score_covariance(scores: Sequence[Score], moments: _Moments) -> FloatArray:
+def _score_covariance(scores: Sequence[Score], moments: Moments) -> FloatArray:
     """Return Cov(p°_i, p°_k) by Isserlis' formula, whose two terms are nonzero for shared matrices."""
 
     def shared(one: Node, other: Node) -> float:
@@ -315,64 +240,6 @@ def _score_covariance(scores: Sequence[Score], moments: _Moments) -> FloatArray:
     return covariance
 
 
-def _linear(node: Node) -> _Linear | None:
-    """Return a line as a linear combination of Gaussian lines, or None."""
-    if isinstance(node, Initial | MatMul):
-        return {node: 1.0}
-    if isinstance(node, Nonlin) and isinstance(node.function, LinearCombination):
-        total: _Linear = {}
-        for coefficient, parent in zip(node.function.coefficients, node.parents, strict=True):
-            part = _linear(parent)
-            if part is None:
-                return None
-            for line, value in part.items():
-                total[line] = total.get(line, 0.0) + coefficient * value
-        return total
-    return None
-
-
-def _mean(combination: _Linear) -> float:
-    return sum(c * node.mean for node, c in combination.items() if isinstance(node, Initial))
-
-
 def _enters(node: Node, kind: type[Node]) -> bool:
     """Return whether a line depends on a line of class `kind`."""
     return any(isinstance(each, kind) for each in ancestors_of([node]) if each is not node)
-
-
-def bases_of(nodes: Sequence[Node]) -> list[Node]:
-    """Return the Gaussian lines that `nodes` depend on, without duplicates, in a reproducible order."""
-    return [node for node in ancestors_of(nodes, (Initial, MatMul, Score)) if isinstance(node, Initial | MatMul)]
-
-
-def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
-    """Return lines and their ancestors, without duplicates, stopping at lines of the given kinds."""
-    found: dict[Node, None] = {}
-    waiting = list(reversed(nodes))
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found[node] = None
-            if not isinstance(node, ends):
-                waiting += reversed(node.parents)
-    return list(found)
-
-
-def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
-    """Return the value of a line, in the shape of the Gaussian lines `known`: Definition 1 (iii), Theorem 1."""
-    values = dict(known)
-
-    def value(line: Node) -> FloatArray:
-        if line not in values:
-            values[line] = computed(line)
-        return values[line]
-
-    def computed(line: Node) -> FloatArray:
-        if isinstance(line, Nonlin):
-            return np.asarray(line.function(*map(value, line.parents)))
-        assert isinstance(line, Output)
-        vectors = np.stack([value(vector) for vector in line.vectors], axis=1)
-        columns = [scores[score] for score in line.scores]
-        return line.function(vectors, np.stack(columns, axis=-1) if columns else np.empty((len(vectors), 0)))
-
-    return value(node)

@@ -21,9 +21,10 @@ from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, 
 
 #: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
 REPLICATES = 8
-# Number of standard errors in an error estimate. For Student's t with 7 degrees of freedom, |t| exceeds it with
-# probability 0.5%.
-_ERRORS = 4.0
+# Probability that an error estimate of normal replicates is exceeded. Those of Sobol points have heavier tails.
+_EXCEEDED = 1e-3
+#: An event that n independent draws do not meet is less likely than `MISSED`/n, except with that probability.
+MISSED = float(-np.log(_EXCEEDED))
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
 # Number of normals per replicate, so higher dimensions get fewer points.
@@ -31,14 +32,17 @@ _NORMALS = 2**18
 # Array entries per block, points × seq_len.
 _BLOCK = 2**20
 _PILOT = 2**9
-# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ².
+# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ². They shrink like the
+# standard deviation of log χ² from `_LOG_CHI_HALF`, half the degrees of freedom, on.
 _ALIKE = 1e-12
-_LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
+_LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 25.0
 
 
 def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
-    """Return the error estimate of the mean of replicates along an axis."""
-    return np.asarray(_ERRORS * replicates.std(axis=axis, ddof=1) / replicates.shape[axis] ** 0.5)
+    """Return the error estimate of the mean of replicates along an axis, by Student's law."""
+    count = replicates.shape[axis]
+    quantile = special.stdtrit(count - 1, 1.0 - 0.5 * _EXCEEDED)
+    return np.asarray(quantile * replicates.std(axis=axis, ddof=1) / count**0.5)
 
 
 def power_of_two(wanted: float, fewest: int, most: int) -> int:
@@ -173,10 +177,12 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     if sizes[-1] - sizes[0] > _ALIKE * sizes[-1]:
         return None
     half = 0.5 * root.shape[1] * layer.num_heads
-    logs = np.log(half) + np.arange(-_LOG_CHI_REACH / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
-    weights = np.exp(half * logs - np.exp(logs) - special.gammaln(half))
-    kept = weights > 1e-40
-    return ScaleMixture(2.0 * sizes.mean() * np.exp(logs[kept]), weights[kept] / weights[kept].sum(), 0.0)
+    steps = np.arange(-_LOG_CHI_REACH / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
+    logs = min(1.0, (_LOG_CHI_HALF / half) ** 0.5) * steps
+    # The mode has weight 1, so that large exponents do not cancel.
+    weights = np.exp(half * (logs - np.expm1(logs)))
+    used = weights > 1e-40
+    return ScaleMixture(2.0 * half * sizes.mean() * np.exp(logs[used]), weights[used] / weights[used].sum(), 0.0)
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:

@@ -59,7 +59,8 @@ def infinite_heads_tangent(
     Raises
     ------
     InputError
-        As `infinite_heads_kernel`, with rotary positions, and for softmax with a window, cap or sink.
+        As `infinite_heads_kernel`, with rotary positions, a position bias or normalised queries and keys, for softmax
+        with a window, cap, sink or user's mask, and for a user's map.
 
     Examples
     --------
@@ -121,7 +122,8 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
         return np.zeros((s, s)), np.zeros((s, s))
     if not isinstance(layer.map, Sigmoid | Linear | Relu):
         problem = "has an attention map or a mask for which the mean is not known"
-        refuse("layer", layer.describe(), problem, "leave it out, or average draws of tangent_kernel at a large width")
+        drawn = "" if layer.map.traits.may_jump else ", or average draws of tangent_kernel at a large width"
+        refuse("layer", layer.describe(), problem, f"leave it out{drawn}")
     if isinstance(layer.map, Sigmoid):
         return head_means(layer, kernel, seed, (_sigmoid_slopes,))[0]
     if isinstance(layer.map, Linear):

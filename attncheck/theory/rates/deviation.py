@@ -13,6 +13,7 @@ The mean of Q is not computed at a kink, where second differences are too noisy,
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Self
@@ -37,6 +38,8 @@ _LOG_REACH = 60.0
 _PILOT = 64
 # Factor by which cells extend beyond the range of variances in the pilot.
 _MARGIN = math.exp(3.0)
+# Width at which terms beyond the first order in 1/n vanish.
+_WIDE = 2**20
 # Maximum number of directions in the mean of Q.
 _MOST_DIRECTIONS = 400
 # Array entries per block.
@@ -91,16 +94,21 @@ class Deviation:
     Attributes
     ----------
     measures : ndarray, shape (REPLICATES, cells + 1)
-    expansion : ndarray, shape (REPLICATES, cells + 1)
-        First order in 1/n; NaN if unknown.
     draws : int
         Number of draws in all repetitions together.
+    first_order : callable
+        Computes `expansion`.
     """
 
     cells: Cells
     measures: FloatArray
-    expansion: FloatArray
     draws: int
+    first_order: Callable[[], FloatArray]
+
+    @functools.cached_property
+    def expansion(self) -> FloatArray:
+        """First order in 1/n of the measure, (REPLICATES, cells + 1); NaN if unknown."""
+        return self.first_order()
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
         """Return P(y > size) minus its limit, (REPLICATES, sizes)."""
@@ -166,8 +174,27 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
     ]
     linear, quadratic = _coefficients(repetitions)
     measures = [part.combined(linear, quadratic) for part in repetitions]
-    expansion = [part.expansion for part in repetitions]
-    return Deviation(cells, np.stack(measures), np.stack(expansion), each * REPLICATES)
+    first_order = functools.partial(_first_order, marginal, cells, streams, infinite)
+    return Deviation(cells, np.stack(measures), each * REPLICATES, first_order)
+
+
+def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedSequence], infinite: bool) -> FloatArray:
+    """Return the terms of order 1/n of the signed measure, (REPLICATES, cells + 1), or NaN if unknown.
+
+    At a width so large that all other terms vanish, they are the means of the effect of the width, of L and of Q.
+    """
+    if not expands(marginal):
+        return np.full((REPLICATES, len(cells.variances)), np.nan)
+    factor = max(1, _WIDE // marginal.width)
+    wide = marginal.widened(factor)
+    terms = []
+    for stream in streams:
+        rng = np.random.default_rng(stream)
+        lines = _Lines(wide, wide.fluctuations(infinite), cells, _score_normals(wide.normals, rng))
+        quadratic = lines.quadratic_mean(rng)
+        assert quadratic is not None
+        terms.append(lines.shift() + lines.linear_mean() + quadratic)
+    return np.asarray(factor * np.stack(terms))
 
 
 def expands(marginal: Marginal) -> bool:
@@ -227,7 +254,6 @@ class _Repetition:
     ) -> _Repetition:
         """Draw score normals and deviations, and return their sums."""
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
-        limiting = marginal.variances(fluctuations.limits, lines.normals, limit=True)
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
         sums, probes = np.zeros((3, len(cells.variances))), []
         step = max(1, _BLOCK // (len(cells.variances) * 3))
@@ -237,7 +263,7 @@ class _Repetition:
             sums += parts.sum(axis=1)
             probes.append((parts @ table).swapaxes(0, 1))
         return cls(
-            shift=lines.centre - cells.spread(limiting)[0],
+            shift=lines.shift(),
             change=sums[0] / size,
             linear=sums[1] / size,
             quadratic=sums[2] / size,
@@ -245,13 +271,6 @@ class _Repetition:
             quadratic_mean=lines.quadratic_mean(rng),
             probes=np.concatenate(probes),
         )
-
-    @property
-    def expansion(self) -> FloatArray:
-        """The terms of order 1/n of the signed measure, (cells + 1,); NaN if the mean of the control Q is unknown."""
-        if self.quadratic_mean is None:
-            return np.full_like(self.shift, np.nan)
-        return self.shift + self.linear_mean + self.quadratic_mean
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
         """Return the measure with the control variates applied."""
@@ -274,6 +293,11 @@ class _Lines:
     def __post_init__(self) -> None:
         at_limits = self.marginal.variances(self.fluctuations.limits, self.normals)
         object.__setattr__(self, "centre", self.cells.spread(at_limits)[0])
+
+    def shift(self) -> FloatArray:
+        """Return the effect of the width at the limits of the Gram matrices."""
+        limiting = self.marginal.variances(self.fluctuations.limits, self.normals, limit=True)
+        return np.asarray(self.centre - self.cells.spread(limiting)[0])
 
     def at(self, deviations: Drivers, steps: FloatArray) -> FloatArray:
         """Return measures at steps along deviations, (draws, cells + 1)."""

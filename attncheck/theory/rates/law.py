@@ -23,6 +23,7 @@ from attncheck.simulators.finite import collapsed_layer
 from attncheck.theory.limit import kept_limit, limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
+from attncheck.theory.limits.rows import MISSED
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.gap import Gap, standard_error, stated_errors, widening
@@ -60,8 +61,8 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     Raises
     ------
     InputError
-        If an argument is invalid, or the layer ties queries to keys or has rotary positions. Methods raise it if
-        one draw of the inputs takes more than 512 MiB.
+        If an argument is invalid, or the layer ties queries to keys, normalises them, or has rotary positions or a
+        position bias. Methods raise it if one draw of the inputs takes more than 512 MiB.
 
     Examples
     --------
@@ -166,7 +167,8 @@ class FiniteWidthLaw(SymmetricLaw):
         gap = self.gap(position)
         limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
         of_limit = self._limit_at_scale.cdf_error(t / self._scale, position)
-        return np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit)
+        of_atom = np.where(np.isinf(t), 0.0, 0.5 * self._missed(position))
+        return np.hypot(np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit), of_atom)[()]
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `pdf`; infinite where `cdf_error` is."""
@@ -181,14 +183,13 @@ class FiniteWidthLaw(SymmetricLaw):
         return min(max(float(gap.limit.atom + gap.deviation.atom().mean()), 0.0), 1.0)
 
     def atom_error(self, position: int = 0) -> float:
-        """Return the error of `atom`."""
-        atoms = self.gap(position).deviation.atom()
-        return math.hypot(self._of_draws(atoms, position), self._limit_at_scale.atom_error(position))
+        """Return the error of `atom`, which includes events too rare for the draws."""
+        of_draws = self._of_draws(self.gap(position).deviation.atom(), position)
+        return math.hypot(of_draws, self._missed(position), self._limit_at_scale.atom_error(position))
 
     def variance(self, position: int = 0) -> float:
-        """Return the variance of y^position, E v."""
-        gap = self.gap(position)
-        return float(gap.limit.mean() + gap.deviation.moment(1).mean())
+        """Return the variance of y^position, E v, at least 0."""
+        return max(float(self._moments(position)[0].mean()), 0.0)
 
     def variance_error(self, position: int = 0) -> float:
         """Return the error of `variance`; infinite in the same cases as `excess_kurtosis_error`."""
@@ -216,6 +217,15 @@ class FiniteWidthLaw(SymmetricLaw):
             return 0.0
         linear = 3.0 * (second / mean**2 - 2.0 * second.mean() * first / mean**3)
         return math.hypot(self._of_draws(linear, position), self._limit_at_scale.excess_kurtosis_error(position))
+
+    def _missed(self, position: int) -> float:
+        """Return an upper bound on the probability of an output 0 if no draw has met one.
+
+        Under relu, the input of a position, without which its output is not 0, is 0 with probability 2^-width.
+        """
+        if self.layer.activation != "relu":
+            return 0.0
+        return min(2.0**-self.layer.width, MISSED / self.gap(position).deviation.draws)
 
     @property
     def _narrow(self) -> bool:
@@ -288,7 +298,7 @@ class Distance:
         Four standard errors.
     leading, leading_error : float
         First term of the distance's expansion in 1/n, computed without draws. NaN if unknown: for outputs of ReLU
-        attention over several positions, and for more than 27 visible positions.
+        attention over several positions, for those of a user's map, and for more than 27 visible positions.
     width : float
         Infinite if this is the distance that remains at a fixed head_dim.
     draws : int

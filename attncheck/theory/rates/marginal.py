@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from scipy import special
@@ -33,6 +33,13 @@ _BLOCK = 2**20
 
 class Marginal(Protocol):
     """One output or score, normal given its variance, which depends on Gram matrices and score normals."""
+
+    @property
+    def width(self) -> int:
+        """The width n."""
+
+    def widened(self, factor: int) -> Marginal:
+        """Return the same output or score at `factor` times the width, and times the head_dim unless it stays."""
 
     @property
     def normals(self) -> int:
@@ -61,10 +68,27 @@ def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputEntry:
-    """One neuron of the output at a position."""
+class _Entry:
+    """An output or score of a layer."""
 
     layer: AttentionLayer
+
+    @property
+    def width(self) -> int:
+        """The layer's width."""
+        return self.layer.width
+
+    def widened(self, factor: int) -> Self:
+        """Return the same output or score at `factor` times the width and head_dim."""
+        layer = self.layer
+        head_dim = None if layer.head_dim is None else factor * layer.head_dim
+        return dataclasses.replace(self, layer=layer.replace(width=factor * layer.width, head_dim=head_dim))
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputEntry(_Entry):
+    """One neuron of the output at a position."""
+
     position: int
 
     @functools.cached_property
@@ -83,8 +107,9 @@ class OutputEntry:
 
     @property
     def kinked(self) -> bool:
-        """Whether ReLU attention sees several positions; the sign of a single score is fixed."""
-        return self.layer.map.traits.may_vanish and len(self._seen) > 1
+        """Whether ReLU attention sees several positions, as the sign of a single score is fixed, or weights jump."""
+        traits = self.layer.map.traits
+        return traits.may_jump or (traits.may_vanish and len(self._seen) > 1)
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of the Gram matrix G, and of the keys and values of each group."""
@@ -137,10 +162,9 @@ class OutputEntry:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreEntry:
+class ScoreEntry(_Entry):
     """One score p_ij of one head."""
 
-    layer: AttentionLayer
     row: int
     column: int
 
@@ -212,6 +236,18 @@ class FixedHeads:
         if layer.group_size > 1:
             problem = "with a head_dim is only supported for the distance from the limit"
             refuse("num_kv_heads", layer.num_kv_heads, problem, 'leave it out, or use distance(reference="limit")')
+
+    @property
+    def width(self) -> int:
+        """The layer's width."""
+        return self.marginal.width
+
+    def widened(self, factor: int) -> Self:
+        """Return the same output or score at `factor` times the width, with the same head_dim."""
+        layer = self.marginal.layer
+        return dataclasses.replace(
+            self, marginal=dataclasses.replace(self.marginal, layer=layer.replace(width=factor * layer.width))
+        )
 
     @functools.cached_property
     def _heads(self) -> int:

@@ -19,8 +19,6 @@ from attncheck.theory.limits.rows import error_of_mean
 from attncheck.theory.limits.symmetric import MixtureLaw
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
-# Number of standard errors in an error.
-_ERRORS = 4.0
 _PARTS = 8
 # Array entries per block.
 _BLOCK = 2**20
@@ -32,7 +30,7 @@ class StackLaw(MixtureLaw):
 
     Given the scores of all layers the output is N(0, C), with a random C that is computed layer by layer. One
     position is a scale mixture of normals, F(t) = E Φ(t/√v), v = C_ii, averaged over `draws`. For one layer this is
-    `LimitLaw`; for more layers it is unproved. Every ``…_error`` is four standard errors.
+    `LimitLaw`; for more layers it is unproved. Every ``…_error`` is exceeded with probability 0.1%.
 
     Parameters
     ----------
@@ -92,7 +90,7 @@ class StackLaw(MixtureLaw):
             return 0.0
         ratio = v / v.mean()
         second = float((ratio**2).mean())
-        return float(_ERRORS * 3.0 * (ratio**2 - 2.0 * second * ratio).std(ddof=1) / self.draws**0.5)
+        return float(3.0 * error_of_mean(ratio**2 - 2.0 * second * ratio))
 
     @functools.cached_property
     def _drawn(self) -> tuple[FloatArray, float]:
