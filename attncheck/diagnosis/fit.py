@@ -162,7 +162,7 @@ def _cause(
 def _nearest(
     placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
 ) -> list[Candidate]:
-    """Return the `most` nearest candidates that may be the true one; those far on the first layers are drawn on no other.
+    """Return the `most` nearest candidates that may be the true one; far ones are drawn on the first layers only.
 
     The distance of the true one is about chi-square, so that it exceeds the smallest distance by little.
     """
