@@ -19,7 +19,7 @@ from attncheck.diagnosis.differences import OTHER_CALL, read_off
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
-from attncheck.diagnosis.responses import findings
+from attncheck.diagnosis.responses import findings, reproducing
 from attncheck.diagnosis.shrink import illustration
 from attncheck.diagnosis.unread import never_read, unread, unread_text
 from attncheck.evidence.plot_data import Plot
@@ -90,11 +90,15 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
         rng = stream(seed, "fit again", sample.layer.key, role="diagnosis")
         return subject.draw(sample.layer, _AGAIN * len(sample), rng)
 
-    fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
+    known, alone = _reproducing(subject, layers[place], samples, seed) if found else ([], False)
+    fitting, others = known, list[str]()
+    if not alone:
+        fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
     by_place = [] if found else _uneven(samples, results, seed, subject.weights)
     # Findings on the simplest layer replace weaker explanations.
     weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
-    causes = [*map(str, found), *fitting, *weaker][:TOLD]
+    named = [words for words in fitting if words in known]
+    causes = list(dict.fromkeys([*named, *map(str, found), *fitting, *weaker]))[:TOLD]
     ignored = _unread(subject, layers, seed)
     if names := never_read(layers[: len(ignored)], ignored):
         causes.insert(0 if ignored[0] & names.keys() else TOLD, unread_text(names))
@@ -144,6 +148,25 @@ def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> 
                 on = f" (on {layer.describe()})" if len(layers) > 1 else ""
                 return place, [dataclasses.replace(each, text=f"{each.text}{on}") for each in found[:_FOUND]]
     return 0, []
+
+
+def _reproducing(
+    subject: Subject, layer: AttentionLayer, samples: Sequence[Sample], seed: int
+) -> tuple[list[str], bool]:
+    """Return the faults that use positions exactly as the subject does, and whether one alone explains its sample too.
+
+    A sample that fits the declaration is explained: the fault is too small to show there.
+    """
+    with own_arithmetic(), contextlib.suppress(InputError):
+        rng = stream(seed, "reproducing", layer.key, role="diagnosis")
+        known, wrong = reproducing(subject, layer, rng)
+        root, alone = seed_sequence(seed, "reproducing", role="diagnosis/candidates"), wrong and len(known) == 1
+        for sample in samples if alone else ():
+            if sample.layer == layer:
+                fits, misfits = fitted([_cut(sample)], root, subject.weights, subject.form == "inputs", known)
+                alone = bool(fits) or not misfits
+        return [each.words for each in known], alone
+    return [], False
 
 
 def causes_of_samples(
