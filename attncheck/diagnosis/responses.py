@@ -87,22 +87,24 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     return found
 
 
-def reproducing(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> tuple[list[Candidate], bool]:
-    """Return known faults that reproduce a subject's use of positions, and whether that is wrong.
+def reproducing(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Candidate]:
+    """Return known faults that use positions as a subject does; none if it refuses the changed inputs.
 
     Compared are which inputs change which outputs and scores, whether these follow the inputs to other positions, and
     the attention weights where scores are 0.
     """
-    if subject.form != "inputs" or layer.seq_len > _MOST:
-        return [], False
+    named: dict[str, Candidate] = {}
     pair = pair_of(subject.draw_on, layer, _FEW, rng)
-    ours, right = (_uses(pair, respond) for respond in pair.both)
     faults = [each for each in (*FAULTS.values(), *MISTAKES) if not each.reason_hidden(layer)]
-    steps = [(each, each.subject) for each in faults if isinstance(each.subject, LiteralSimulator)]
-    draws = [(each, partial(drawn_on, simulator=some)) for each, some in steps if some.project is independent]
-    same = [each for each, draw in draws if _alike(ours, _uses(pair, answers(draw, layer, rng)))]
-    named = {each.what: Candidate(each.name, each.what, each.subject) for each in same}
-    return [*named.values()], not _alike(ours, right)
+    with contextlib.suppress(InputError):
+        ours = _uses(pair, pair.subject)
+        for fault in faults if layer.seq_len <= _MOST else ():
+            simulator = fault.subject
+            if isinstance(simulator, LiteralSimulator) and simulator.project is independent:
+                respond = answers(partial(drawn_on, simulator=simulator), layer, rng)
+                if _alike(ours, _uses(pair, respond)):
+                    named[fault.what] = Candidate(fault.name, fault.what, simulator)
+    return [*named.values()]
 
 
 def _uses(pair: Pair, respond: Respond) -> FloatArray:
