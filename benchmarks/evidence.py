@@ -54,7 +54,7 @@ MAIN = (ANCHORS[0], ANCHORS[1], ANCHORS[3])
 #: Layers that are each hard in one way.
 HARD = (
     ANCHORS[2],
-    ANCHORS[4],
+    ANCHORS[5],
     REGIMES["normalised inputs"],
     Layer(width=3, seq_len=8, num_heads=2),
     Layer(width=4, seq_len=4, num_heads=2, input_correlation=1.0),
@@ -125,7 +125,7 @@ def on_large(part: tuple[str, Any], scale: Scale) -> tuple[str, ...]:
 def large_cases(subject: Any) -> list[tuple[str, Case]]:
     """Return the cases of a simulator of layers or of programs; orders in n are those of the first of programs."""
     if subject in SUBJECTS.values():
-        return [(layer.describe(), layer) for layer in (*MAIN, *HARD) if layer is not ANCHORS[4]]
+        return [(layer.describe(), layer) for layer in (*MAIN, *HARD) if layer is not ANCHORS[5]]
     widths = (EXACT_WIDTHS, RATE_WIDTHS) if subject is programs else (EXACT_WIDTHS,)
     return [(title, ProgramCase.of(program, w)) for title, program in written_programs().items() for w in widths]
 

@@ -71,6 +71,7 @@ def small_outcomes(
     check_whole("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     settled = Subject.of(subject)
     setting = settled.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
+    setting = dataclasses.replace(setting, draw_on=None)  # exact comparisons have no error rates
     examined = [check for check in checks if not check.reason_not_examined(setting)]
     for size in sorted({draws_for(check, setting) for check in examined}):
         group = [check for check in examined if draws_for(check, setting) == size]

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
+from attncheck.checks.answers import DrawOn
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
@@ -28,6 +29,12 @@ Kind = Literal["exact", "limit"]
 FEWEST_NUMBERS = TwoSample.minimum_count
 
 _Case = TypeVar("_Case")
+
+
+class NotExaminedError(Exception):
+    """Raised by a measure with the reason why its check does not apply to the subject."""
+
+
 _Setting = TypeVar("_Setting", bound="BaseSetting[Any]")
 _Sample = TypeVar("_Sample")
 _Reference = TypeVar("_Reference")
@@ -38,7 +45,8 @@ class BaseSetting(Generic[_Case]):
     """Properties of a test that are known before any draw.
 
     `exposed` names the arrays that the subject returns, `coordinates` is the number of neurons that it returns, and
-    `repeatable` tells whether it returns identical numbers for identically seeded generators.
+    `repeatable` tells whether it returns identical numbers for identically seeded generators. `draw_on` calls a subject
+    of layers on given inputs; None if it draws its own.
     """
 
     case: _Case
@@ -46,6 +54,7 @@ class BaseSetting(Generic[_Case]):
     coordinates: int = 1
     weights: WeightLaws = GAUSSIAN_LAWS
     repeatable: bool = True
+    draw_on: DrawOn | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def description(self) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
+from attncheck.checks.answers import DrawOn, Pair, pair_of
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, FunctionalOf
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks
@@ -18,8 +19,11 @@ from attncheck.simulators.linalg import bartlett
 
 #: Reference draws per draw of the subject.
 RATIO = 4
-# Spawn key of the stream of `score_sizes`, different from all those of `functionals`.
-_SIZES_KEY = 2**31
+#: Draws per draw of exact comparisons, and the fewest of these.
+PER_ANSWER = 32
+_FEWEST_ANSWERS = 2
+# Spawn keys of the streams of `score_sizes` and `pair`, different from all those of `functionals`.
+_SIZES_KEY, _ANSWERS_KEY = 2**31, 2**31 + 1
 
 
 _Case = TypeVar("_Case")
@@ -61,13 +65,30 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
         return {f.name: np.concatenate(column) for f, column in zip(wanted, zip(*parts, strict=True), strict=True)}
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Reference(ReferenceOf[AttentionLayer]):
-    """Functionals of draws by the collapsed method; see `ReferenceOf`."""
+    """Functionals of draws by the collapsed method; see `ReferenceOf`.
+
+    `draw_on` calls the subject on given inputs.
+    """
+
+    draw_on: DrawOn | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def layer(self) -> AttentionLayer:
         """The layer under test."""
         return self.case
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Answers of the subject and of a correct simulator to the same inputs, for one draw in `PER_ANSWER`."""
+        assert self.draw_on is not None
+        size = max(_FEWEST_ANSWERS, self.size // PER_ANSWER)
+        return pair_of(self.draw_on, self.layer, size, self._stream(_ANSWERS_KEY))
+
+    def _stream(self, key: int) -> np.random.Generator:
+        keys = (*self.seed.spawn_key, key)
+        return np.random.default_rng(np.random.SeedSequence(self.seed.entropy, spawn_key=keys))
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
@@ -83,8 +104,7 @@ class Reference(ReferenceOf[AttentionLayer]):
         and the Bartlett factor T have `rank` rows per head.
         """
         layer = self.layer
-        key = (*self.seed.spawn_key, _SIZES_KEY)
-        rng = np.random.default_rng(np.random.SeedSequence(self.seed.entropy, spawn_key=key))
+        rng = self._stream(_SIZES_KEY)
         factors = bartlett(rng, (RATIO * self.size, layer.kv_heads), rank, layer.head_width)
         normals = rng.standard_normal((*factors.shape[:2], layer.group_size * rank, factors.shape[-1]))
         squares = (normals @ factors.swapaxes(-1, -2)) ** 2

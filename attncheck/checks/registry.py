@@ -13,6 +13,7 @@ from attncheck.checks import (
     outputs,
     scores,
     sharing,
+    structure,
 )
 from attncheck.checks.check import AnyCheck, Check, by_weights
 from attncheck.checks.exclusions import for_parts
@@ -33,6 +34,7 @@ CHECKS: tuple[Check, ...] = tuple(
         sharing,
         draws,
         matrices,
+        structure,
     )
     for check in module.CHECKS
 )

@@ -14,12 +14,12 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import FAULTS
-from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.layers.parts import named_parts
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
+from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
 from attncheck.subject import collapsed
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.faults.fault import Fault, declared
-from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.rotary import turned, turned_by
@@ -25,6 +24,7 @@ from attncheck.layers.requirements import (
     UNTIED,
     OfLayer,
 )
+from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 
 Rng = np.random.Generator
 
@@ -45,6 +45,9 @@ _WITHOUT_ROTARY = (
     & UNTIED
     & CORRELATED_POSITIONS
 )
+_CAPPED = CAUSAL & OfLayer("a soft cap", lambda layer: layer.softcap is not None, "the layer declares no soft cap")
+# Score of masked positions in place of −∞, for maps of finite scores.
+_MASKED = -1e9
 _MIXED = SEVERAL_HEADS & SEVERAL_POSITIONS
 
 #: One simulator per mistake.
@@ -81,14 +84,12 @@ def _one_output_matrix(layer: AttentionLayer, mixed: FloatArray, coordinates: in
     return project_out(of_head(layer, 0), total, coordinates, rng) * layer.head_factor
 
 
-@declared(MISTAKES, "heads are split by a view without a transpose: positions and heads are mixed", _MIXED, "project")
-def _split_by_view(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-    made = independent(layer, inputs, rng)
-
+@declared(MISTAKES, "heads are split by a view without a transpose: positions and heads are mixed", _MIXED, "arrange")
+def _split_by_view(layer: AttentionLayer, made: Projections) -> Projections:
     def viewed(vectors: FloatArray) -> FloatArray:
         return vectors.swapaxes(1, 2).reshape(vectors.shape)
 
-    return Projections(inputs, viewed(made.queries), viewed(made.keys), viewed(made.values))
+    return Projections(made.inputs, viewed(made.queries), viewed(made.keys), viewed(made.values))
 
 
 @declared(MISTAKES, "heads are merged by a view without a transpose: outputs mix positions", _MIXED, step="finish")
@@ -120,7 +121,7 @@ MISTAKES += [
         "split_and_merged_by_view",
         "heads are split and merged by a view without a transpose: a head mixes positions",
         _MIXED,
-        LiteralSimulator(project=_split_by_view, finish=_merged_by_view),
+        LiteralSimulator(arrange=_split_by_view, finish=_merged_by_view),
     ),
     Fault("sliced_heads", "each head projects a slice of the inputs only", _DIVIDED, _sliced(shared=False)),
     Fault(
@@ -230,6 +231,32 @@ def _masked_after_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArr
 
 def _unscaled(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
     return np.asarray(dot_products(layer, made, rng) / (layer.score_factor * layer.head_width**-0.5))
+
+
+@declared(MISTAKES, "the soft cap is applied after the mask: all positions are seen", _CAPPED, step="weigh")
+def _capped_after_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    seen = visible(layer) if layer.softcap is None else _whole(layer)
+    return layer.map.weights(np.where(visible(layer), scores, _MASKED), seen)
+
+
+@declared(MISTAKES, "softmax is applied twice", SOFTMAX, step="weigh")
+def _second_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return attention_weights(layer, attention_weights(layer, scores))
+
+
+@declared(MISTAKES, "softmax is applied twice, the second time to all positions", SOFTMAX & CAUSAL, step="weigh")
+def _second_softmax_over_all(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return layer.map.weights(attention_weights(layer, scores), _whole(layer))
+
+
+def _neighbours(step: int) -> Fault:
+    simulator = LiteralSimulator(weigh=lambda layer, scores: np.roll(attention_weights(layer, scores), step, axis=-1))
+    return Fault(
+        f"values_{step}", "values of a neighbouring position are used, in a circle", SEVERAL_POSITIONS, simulator
+    )
+
+
+MISTAKES += map(_neighbours, (1, -1))
 
 
 @declared(MISTAKES, "the scale of the scores is applied after softmax", SOFTMAX, step="weigh", score=_unscaled)

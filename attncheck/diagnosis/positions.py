@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from functools import partial
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 
 from attncheck._lib.arrays import BoolArray
 from attncheck._lib.text import listed
-from attncheck.diagnosis.answers import Answer, Pair, Respond
-from attncheck.diagnosis.finding import SCORES, WEIGHTS_OR_VALUES, Finding
+from attncheck.checks.answers import Answer, Pair, Respond
+from attncheck.checks.structure import other_order, random_by_position, reordered
+from attncheck.diagnosis.finding import AFTER, OUTPUTS, SCORES, WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 
@@ -26,7 +26,7 @@ def positions(pair: Pair) -> Iterator[Finding]:
     s = pair.layer.seq_len
     if s > _MOST:
         return
-    (outputs, scores), (declared, of_scores) = pair.each(partial(_seen, pair))
+    (outputs, scores), (declared, of_scores) = pair.each(partial(dependence, pair))
     if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
         i, j = wrong[0]
         told = f"that of query {i} and key {j} changes with the inputs at {places(scores[i, j])}"
@@ -42,7 +42,7 @@ def positions(pair: Pair) -> Iterator[Finding]:
         yield Finding(WEIGHTS_OR_VALUES, told + _likewise(len(rows)), plot)
 
 
-def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
+def dependence(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
     """Return which outputs (s, s) and scores (s, s, s) change with the input at each of s positions, the last axis."""
     outputs, scores = [], []
     for j in range(pair.layer.seq_len):
@@ -53,24 +53,33 @@ def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolA
 
 
 def permuted(pair: Pair) -> Iterator[Finding]:
-    """Find dependence on the order of the inputs: reverse it, then exchange pairs to tell which position differs."""
+    """Find dependence on the order of the inputs: change it, then exchange pairs to tell which position differs."""
     s = pair.layer.seq_len
-    (outputs, scores), (declared, of_scores) = pair.each(partial(_moved, pair, np.arange(s)[::-1]))
+    (outputs, scores), (declared, of_scores) = pair.each(partial(moved, pair, other_order(s)))
     if scores.any() and not of_scores.any():
-        yield Finding(SCORES, "they depend on the positions of the inputs, and not on the inputs alone")
+        yield Finding(SCORES, "they do not follow the inputs to other positions, as they should without declared ones")
     elif outputs.any() and not declared.any():
-        where = "; scores do not" if pair.known else "; return scores to see where the fault begins"
-        told = _different(pair) or f"outputs depend on the positions of the inputs{where}"
-        yield Finding(pair.stage_of_outputs, told)
+        yield Finding(stage_of_outputs(pair), _text_of_outputs(pair))
 
 
-def _moved(pair: Pair, order: NDArray[np.intp], respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s,) and scores (s, s) fail to be permuted with the inputs."""
-    place = np.argsort(order)
-    moved = respond(pair.inputs[:, order])
-    scores = None if moved.scores is None else moved.scores[..., place, :][..., place]
-    outputs, of_scores = usual.changes(dataclasses.replace(moved, outputs=moved.outputs[:, place], scores=scores))
-    return np.asarray(outputs.any(axis=0)), np.asarray(of_scores.any(axis=(0, 1)))
+def _text_of_outputs(pair: Pair) -> str:
+    """Return how outputs differ that do not follow the inputs to other positions."""
+    follow = "outputs do not follow the inputs to other positions"
+    if random_by_position(pair):
+        return f"{follow}, differently in each draw: is there dropout, or other randomness by position?"
+    where = "; scores do" if pair.known else "; return scores to see where the fault begins"
+    return _different(pair) or f"{follow}{where}"
+
+
+def stage_of_outputs(pair: Pair) -> str:
+    """Return the stage of a finding on outputs alone: after the scores, if the subject returns scores."""
+    return AFTER if pair.known else OUTPUTS
+
+
+def moved(pair: Pair, order: NDArray[np.intp], respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
+    """Return which outputs (s,) and scores (s, s) do not follow the inputs to other positions."""
+    outputs, scores = usual.changes(reordered(pair, order, respond))
+    return np.asarray(outputs.any(axis=0)), np.asarray(scores.any(axis=(0, 1)))
 
 
 def _different(pair: Pair) -> str:
@@ -82,7 +91,7 @@ def _different(pair: Pair) -> str:
     for one, other in itertools.combinations(range(s), 2):
         order = np.arange(s)
         order[[one, other]] = other, one
-        if (outputs := _moved(pair, order, pair.subject, pair.usual[0])[0]).any():
+        if (outputs := moved(pair, order, pair.subject, pair.usual[0])[0]).any():
             wrong[one, other] = outputs
     common = set(range(s)).intersection(*wrong)
     if len(common) != 1:

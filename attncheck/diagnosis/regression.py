@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
-from attncheck.diagnosis.answers import Pair
+from attncheck.checks.answers import Pair
 from attncheck.diagnosis.finding import AFTER, SCORES, WEIGHTS_OR_VALUES, Finding
 from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.layers.attention import AttentionLayer

@@ -19,21 +19,29 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
-from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_answers, subject_answers
+from attncheck.checks.answers import Answer, Pair, Respond, answers, differ, drawn_on, pair_of
+from attncheck.checks.structure import growths, other_order
+from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.finding import DRAWS, INPUTS, SCORES, STAGES, Finding
-from attncheck.diagnosis.positions import permuted, places, positions
+from attncheck.diagnosis.mistakes import MISTAKES
+from attncheck.diagnosis.positions import dependence, moved, permuted, places, positions, stage_of_outputs
 from attncheck.diagnosis.regression import UNEXPLAINED, by_regression
-from attncheck.diagnosis.weights import weights_at_zero
+from attncheck.diagnosis.weights import common_weights, weights_at_zero
 from attncheck.evidence import plot_data
+from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import has_offset, offset_variance, small_with_inputs
-from attncheck.simulators.collapsed import draw_images
+from attncheck.simulators.literal import LiteralSimulator, independent
 from attncheck.subject import Subject
 
 # Draws of an answer, and the maximum number of positions, or blocks of neurons, changed one after another.
 _DRAWS, _MOST = 48, 16
+# Draws of answers that are compared with those of known faults.
+_FEW = 12
+# Default base of positional encodings.
+_BASE = 10_000.0
 # Maximum number of entries of the weight matrices in one call of the subject.
 _WEIGHTS = 2**22
 # Numbers that differ by less than the first share are equal; for small inputs, only differences above the second count.
@@ -66,18 +74,55 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     if subject.form != "inputs":
         return []
     size = max(4, min(_DRAWS, _WEIGHTS // layer.weight_entries))
-    inputs, fresh = (draw_images(layer, size, rng) for _ in range(2))
-    weights, own = rng.spawn(2)
-    answers = subject_answers(subject, layer, weights), right_answers(layer, own)
-    pair = Pair(layer, *answers, inputs, fresh, subject.weights.continuous)
+    pair = pair_of(subject.draw_on, layer, size, rng, subject.weights.continuous)
     # With declared biases, queries, keys and values are not linear in the inputs.
     out = _LINEAR if subject.weights.biased else ()
-    groups = _TESTS if _exact(pair) else ()
+    groups: Sequence[Sequence[Callable[[Pair], Iterator[Finding]]]] = ()
+    with contextlib.suppress(InputError):
+        groups = () if pair.reason_inexact else _TESTS
     by_group = (_found(pair, [test for test in group if test not in out]) for group in groups)
     found = sorted(next(filter(None, by_group), []), key=lambda each: STAGES.index(each.stage))
     if found and found[0].text == UNEXPLAINED and layer.num_heads > 1:
         return _with_one_head(subject, layer, rng) or found
     return found
+
+
+def reproducing(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Candidate]:
+    """Return known faults that use positions as a subject does; none if it refuses the changed inputs.
+
+    Compared are which inputs change which outputs and scores, whether these follow the inputs to other positions, and
+    the attention weights where scores are 0.
+    """
+    named: dict[str, Candidate] = {}
+    pair = pair_of(subject.draw_on, layer, _FEW, rng)
+    faults = [each for each in (*FAULTS.values(), *MISTAKES) if not each.reason_hidden(layer)]
+    with contextlib.suppress(InputError):
+        ours = _uses(pair, pair.subject)
+        for fault in faults if layer.seq_len <= _MOST else ():
+            simulator = fault.subject
+            if isinstance(simulator, LiteralSimulator) and simulator.project is independent:
+                respond = answers(partial(drawn_on, simulator=simulator), layer, rng)
+                if _alike(ours, _uses(pair, respond)):
+                    named[fault.what] = Candidate(fault.name, fault.what, simulator)
+    return [*named.values()]
+
+
+def _uses(pair: Pair, respond: Respond) -> FloatArray:
+    """Return how outputs, and scores if the subject returns them, depend on positions, and weights at scores of 0."""
+
+    def exposed(inputs: FloatArray) -> Answer:
+        answer = respond(inputs)
+        return answer if pair.known else Answer(answer.outputs, None, answer.rounding)
+
+    before, order = exposed(pair.inputs), other_order(pair.layer.seq_len)
+    uses = [*dependence(pair, exposed, before), *moved(pair, order, exposed, before)]
+    weights = common_weights(exposed, pair) if small_with_inputs(pair.layer) else None
+    weights = np.zeros(1) if weights is None else weights / max(float(np.abs(weights).max()), 1e-300)
+    return np.concatenate([*(each.ravel() for each in uses), weights.ravel()])
+
+
+def _alike(one: FloatArray, other: FloatArray) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, atol=_SHARE)
 
 
 def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Finding]:
@@ -97,14 +142,6 @@ def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Finding]]]) -> 
     return found
 
 
-def _exact(pair: Pair) -> bool:
-    """Return whether equal calls give equal answers, and these have more than half precision."""
-    with contextlib.suppress(InputError):
-        usual, again = pair.usual[0], pair.subject(pair.inputs)
-        return not (usual.coarse or any(each.any() for each in usual.changes(again)))
-    return False
-
-
 def _mixed_draws(pair: Pair) -> Iterator[Finding]:
     """Find draws that depend on the inputs of others, by changing the inputs of every other draw."""
     answer = pair.subject(pair.fresh_at(np.s_[::2]))
@@ -113,7 +150,7 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
         yield Finding(SCORES, "the scores of a draw change with the inputs of other draws")
     elif outputs:
         text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if pair.known else ''}"
-        yield Finding(pair.stage_of_outputs, text)
+        yield Finding(stage_of_outputs(pair), text)
 
 
 def _shared_weights(pair: Pair) -> Iterator[Finding]:
@@ -136,6 +173,9 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
     zero = np.zeros_like(pair.inputs)
     ours, declared, usual = pair.subject(zero), pair.right(zero), pair.usual[0]
     outputs = bool(np.abs(ours.outputs).max() > _SHARE * np.abs(usual.outputs).max())
+    if outputs and _encoded(pair):
+        yield Finding(INPUTS, "positions are counted along the batch: the encoding of a draw's index is added")
+        return
     if ours.scores is not None and declared.scores is not None and usual.scores is not None:
         gap = ours.scores - declared.scores
         if np.abs(gap).max() > _SHARE * np.abs(usual.scores).max():
@@ -149,7 +189,17 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
                 yield Finding(SCORES, text, plot_data.positions(*shown, "key", "Scores of head 0 for inputs of 0"))
             return
     if outputs:
-        yield Finding(pair.stage_of_outputs, "inputs of 0 give outputs other than 0: something is added")
+        yield Finding(stage_of_outputs(pair), "inputs of 0 give outputs other than 0: something is added")
+
+
+def _encoded(pair: Pair) -> bool:
+    """Return whether the sinusoidal encoding of a draw's index is added: without it, inputs of 0 give outputs of 0."""
+    draws, _, n = pair.inputs.shape
+    neurons = np.arange(n)
+    angles = np.arange(draws)[:, None, None] * _BASE ** (-(neurons - neurons % 2) / n)
+    encoding = np.where(neurons % 2, np.cos(angles), np.sin(angles))
+    rest = pair.subject(np.broadcast_to(-encoding, pair.inputs.shape)).flat
+    return bool(np.abs(rest).max() <= _SHARE * np.abs(pair.usual[0].flat).max())
 
 
 def _added(layer: AttentionLayer, gap: FloatArray) -> str:
@@ -183,27 +233,19 @@ def _negated(pair: Pair) -> Iterator[Finding]:
         yield Finding(SCORES, "they change when all inputs change their sign: queries or keys have a bias, or a kink")
     elif usual.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
         told = "outputs do not change their sign with all inputs: something is added, or not linear"
-        yield Finding(pair.stage_of_outputs, told)
+        yield Finding(stage_of_outputs(pair), told)
 
 
 def _doubled(pair: Pair) -> Iterator[Finding]:
     """Find scores that grow wrongly, by doubling all inputs, if the declared scores are homogeneous."""
     if refusing(pair.layer, "homogeneous scores"):
         return
-    ours, declared = pair.each(lambda respond, usual: _growth(usual.scores, respond(2.0 * pair.inputs).scores))
+    ours, declared = growths(pair, 1.0, lambda answer: answer.scores)
     if ours and declared and abs(ours / declared - 1.0) > _SHARE:
         asked = {1.0: ": are queries and keys normalised?", 2.0: ": are queries or keys normalised?"}
         ask = asked.get(round(ours, 3), "")
         told = f"they grow {ours:.3g} times when all inputs are doubled; declared {declared:.3g} times{ask}"
         yield Finding(SCORES, told)
-
-
-def _growth(one: FloatArray | None, other: FloatArray | None) -> float:
-    """Return the median over draws of the second array's length over the first's, or 0 if unknown."""
-    if one is None or other is None:
-        return 0.0
-    lengths = [np.sqrt((each**2).reshape(len(each), -1).sum(axis=1)) for each in (one, other)]
-    return float(np.median(lengths[1][lengths[0] > 0] / lengths[0][lengths[0] > 0])) if lengths[0].any() else 0.0
 
 
 def _small_inputs(pair: Pair) -> Iterator[Finding]:
@@ -212,15 +254,15 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
     if not small_with_inputs(layer):
         return
     small, other = pair.small * pair.inputs, pair.small * pair.fresh
-    growths = [_growth(*(respond(each).outputs for each in (small, 2.0 * small))) for respond in pair.both]
-    if growths[0] and abs(growths[0] / growths[1] - 1.0) > _CLEAR:
-        told = f"outputs grow {growths[0]:.3g} times when small inputs are doubled; declared {growths[1]:.3g} times"
-        yield Finding(pair.stage_of_outputs, told)
+    ours, declared = growths(pair, pair.small, lambda answer: answer.outputs)
+    if ours and abs(ours / declared - 1.0) > _CLEAR:
+        told = f"outputs grow {ours:.3g} times when small inputs are doubled; declared {declared:.3g} times"
+        yield Finding(stage_of_outputs(pair), told)
         return
     apart = [_nonlinear(respond, small, other) for respond in pair.both]
     if apart[0] > _CLEAR and apart[1] < _SHARE:
         told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
-        yield Finding(pair.stage_of_outputs, told)
+        yield Finding(stage_of_outputs(pair), told)
     elif layer.seq_len <= _MOST and apart[1] < _SHARE and not has_offset(layer):  # offsets may differ between heads
         yield from weights_at_zero(pair)
 
@@ -244,7 +286,7 @@ def _neurons(pair: Pair) -> Iterator[Finding]:
             yield Finding(SCORES, f"those of head {h} {told(scores[:, h])}")
             return
     if (declared & ~outputs).any() and not pair.layer.map.traits.may_vanish:
-        yield Finding(pair.stage_of_outputs, f"outputs {told(outputs)}")
+        yield Finding(stage_of_outputs(pair), f"outputs {told(outputs)}")
 
 
 def _used(

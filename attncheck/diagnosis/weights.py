@@ -8,7 +8,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
-from attncheck.diagnosis.answers import Pair, Respond
+from attncheck.checks.answers import Pair, Respond
 from attncheck.diagnosis.finding import WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import attention_weights, visible
@@ -24,7 +24,7 @@ _DIGITS, _STEPS = 4, 50
 
 def weights_at_zero(pair: Pair) -> Iterator[Finding]:
     """Find wrong attention weights at scores of 0, up to a common factor."""
-    ours, declared = (_common(respond, pair) for respond in pair.both)
+    ours, declared = (common_weights(respond, pair) for respond in pair.both)
     if ours is None or declared is None:
         return
     factor = float((ours * declared).sum() / max(float((declared**2).sum()), 1e-300))
@@ -78,7 +78,7 @@ def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:
     return bool(np.abs(weights - declared * queries * keys).max() <= _CLEAR)
 
 
-def _common(respond: Respond, pair: Pair) -> FloatArray | None:
+def common_weights(respond: Respond, pair: Pair) -> FloatArray | None:
     """Return attention weights (positions, positions) up to a factor, by giving one input at each position in turn.
 
     Return None if weights differ between draws or heads, as outputs are then not multiples of one vector.

@@ -53,6 +53,8 @@ class Outcome:
         Whether the null allows everything up to `null_effect`.
     summary : Summary or None
         Summary for pooling.
+    reason : str
+        Why there are no data, if known.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class Outcome:
     plot: Plot | None = dataclasses.field(default=None, compare=False, repr=False)
     at_most: bool = False
     summary: Summary | None = dataclasses.field(default=None, compare=False, repr=False)
+    reason: str = ""
 
     def __post_init__(self) -> None:
         remedy = "build outcomes from finite statistics"

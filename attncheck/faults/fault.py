@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.faults.literal import LiteralSimulator
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program
 from attncheck.layers.requirement import ANY, Requirement
+from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import GAUSSIAN
 from attncheck.subject import collapsed
 

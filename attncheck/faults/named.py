@@ -10,7 +10,8 @@ from attncheck.layers.parts import named_parts
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS
 
-_PAPER, _NARROW, _ONE, _GROUPED, _MANY = ANCHORS[:5]
+_PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
+_MANY = ANCHORS[5]
 
 #: For each fault, a layer and a check that detects it there and names it in its hint.
 NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(

@@ -22,7 +22,7 @@ _SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
 _OVER_N, _TIED = REGIMES["1/n scaling"], REGIMES["tied queries and keys"]
 _LOW_RANK, _LINEAR, _MANY = (REGIMES[name] for name in ("low rank", "linear attention", "many heads"))
 # Too many pairs of heads for rotation to find a shared matrix.
-_CROWD = ANCHORS[4]
+_CROWD = ANCHORS[5]
 _RELU, _POSITIONS = REGIMES["relu inputs"], REGIMES["positions"]
 
 #: For every check of layers, a fault that it rejects within some thousands of draws, and the layer.

@@ -13,10 +13,10 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.faults.fault import Drawn, Fault, declared, tampered
-from attncheck.faults.literal import LiteralSimulator, Projections, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import SEVERAL_HEADS
 from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.literal import LiteralSimulator, Projections, independent
 from attncheck.subject import collapsed
 
 

@@ -10,12 +10,12 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.marginals import conditional_covariance
 from attncheck.faults.fault import Drawn, Fault, declared, tampered
-from attncheck.faults.literal import Projections, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.requirements import SMALL_HEADS, SMALL_WIDTH, OfLayer
 from attncheck.methods import simulate
 from attncheck.simulators.linalg import bartlett, eigen_root, gram_of, gram_root
+from attncheck.simulators.literal import Projections, independent
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 from attncheck.theory.limits.draw import draw_limit

@@ -11,12 +11,12 @@ import numpy as np
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
 from attncheck.faults.fault import Fault, declared, misread
-from attncheck.faults.literal import LiteralSimulator, Projections, independent, summed_over_heads
 from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
 from attncheck.layers.requirements import OfLayer
 from attncheck.simulators.collapsed import draw_hidden, draw_inputs, draw_positions
+from attncheck.simulators.literal import LiteralSimulator, Projections, independent, summed_over_heads
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 

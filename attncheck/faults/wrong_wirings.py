@@ -9,14 +9,14 @@ from typing import Literal as OneOf
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.faults import literal
 from attncheck.faults.fault import Fault, declared
-from attncheck.faults.literal import Projections, independent
 from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.simulators import literal
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_of, gram_root
+from attncheck.simulators.literal import Projections, independent
 
 Which = OneOf["queries", "keys", "values"]
 

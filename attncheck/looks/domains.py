@@ -83,8 +83,8 @@ def _layer_reference(
 ) -> Reference:
     known = (setting.layer, len(sample), setting.coordinates, seed, wanted)
     if setting.weights.gaussian:
-        return Reference(*known)
-    return LiteralReference(*known, laws=setting.weights, like=sample, blocks=blocks)
+        return Reference(*known, draw_on=setting.draw_on)
+    return LiteralReference(*known, draw_on=setting.draw_on, laws=setting.weights, like=sample, blocks=blocks)
 
 
 LAYERS = Domain(

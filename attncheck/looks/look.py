@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import InputError
-from attncheck.checks.check import AnyCheck, Setting
+from attncheck.checks.check import AnyCheck, NotExaminedError, Setting
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.family import CondensedData, Outcome
 from attncheck.evidence.plot_data import Means, joined
@@ -45,7 +45,7 @@ def observe(
         reference = domain.reference(setting, sample, child, wanted, planned.blocks)
         for check in active:
             with _named(check, subject, setting):
-                data[check].add(check.measure(sample, reference))
+                data[check].measure(sample, reference)
                 if check.plot is not None:
                     plots[check].append(check.plot(sample))
     outcomes = {check: _tested(check, subject, setting, held) for check, held in data.items()}
@@ -83,6 +83,14 @@ class CheckData:
         self._parts: list[tuple[Any, ...]] = []
         self._size = 0
         self._condensed: CondensedData | None = None
+        self._reason = ""
+
+    def measure(self, sample: Any, reference: Any) -> None:
+        """Add the measurements of a sample, or the reason why the check does not apply to the subject."""
+        try:
+            self.add(self._check.measure(sample, reference))
+        except NotExaminedError as error:
+            self._reason = str(error)
 
     def add(self, part: tuple[Any, ...]) -> None:
         """Add the measurements of one chunk."""
@@ -94,6 +102,8 @@ class CheckData:
 
     def outcome(self) -> Outcome:
         """Return the outcome of the test on all data."""
+        if self._reason:
+            return dataclasses.replace(self._check.family(self._setting).nothing(), reason=self._reason)
         if self._condensed is None:
             return self._check.test(self._setting, join(self._parts))
         if self._parts:

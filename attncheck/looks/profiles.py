@@ -11,12 +11,14 @@ from attncheck.layers.case import Case
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.plan import Cost
 
-#: Layers that reveal faults well: standard, narrow, one position, causal with groups, many heads, and wide.
+#: Layers that reveal faults well: standard, narrow, one position, causal with groups, the same with two neurons, where
+#: scores and outputs alone show shared matrices, many heads, and wide.
 ANCHORS: tuple[AttentionLayer, ...] = (
     REGIMES["standard"],
     AttentionLayer(width=8, seq_len=4, num_heads=2),
     REGIMES["one position"],
     REGIMES["causal"],
+    AttentionLayer(width=2, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal"),
     AttentionLayer(width=8, seq_len=6, num_heads=8),
     AttentionLayer(width=256, seq_len=4, num_heads=2),
 )
@@ -83,7 +85,7 @@ PROFILES = {
     for profile in (
         Profile(
             "smoke",
-            fixed_cases=4,
+            fixed_cases=5,
             regimes=0,
             examples=5,
             entries=20_000_000,
@@ -94,10 +96,10 @@ PROFILES = {
             program_examples=2,
             program_entries=20_000_000,
         ),
-        Profile("default", fixed_cases=6, regimes=8, examples=12, entries=300_000_000, most_draws=20_000),
+        Profile("default", fixed_cases=7, regimes=8, examples=12, entries=300_000_000, most_draws=20_000),
         Profile(
             "thorough",
-            fixed_cases=6,
+            fixed_cases=7,
             regimes=8,
             examples=50,
             entries=300_000_000,

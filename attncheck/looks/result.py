@@ -25,8 +25,9 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
     empty = last.count == 0
     mde = check.mde(planned.setting, size, planned.level, planned.power)
     stated = check.alternative.effect(planned.setting)
+    reason = last.reason or "too few of the draws were usable for the check"
     return msgspec.structs.replace(
-        excused_result(item, check, cost, "too few of the draws were usable for the check" if empty else ""),
+        excused_result(item, check, cost, reason if empty else ""),
         **looks_of(trail),
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
         size=size,

@@ -14,12 +14,13 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
+from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, precedes, sharpest_first, telling
 from attncheck.diagnosis.differences import OTHER_CALL, read_off
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
-from attncheck.diagnosis.responses import findings
+from attncheck.diagnosis.responses import findings, reproducing
 from attncheck.diagnosis.shrink import illustration
 from attncheck.diagnosis.unread import never_read, unread, unread_text
 from attncheck.evidence.plot_data import Plot
@@ -84,17 +85,23 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
             one, other = (subject.draw(layer, size, rng) for size in (draws, min(draws, OTHER_CALL)))
             samples.append(one)
             later.append(other)
-    place, found = _findings(subject, layers, seed)
+    place, found, known = _findings(subject, layers, seed)
 
     def again(sample: Sample) -> Sample:
         rng = stream(seed, "fit again", sample.layer.key, role="diagnosis")
         return subject.draw(sample.layer, _AGAIN * len(sample), rng)
 
-    fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
+    fitting, others = (
+        _alone(known, [each for each in samples if each.layer == layers[place]], subject, seed),
+        list[str](),
+    )
+    if not fitting:
+        fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
     by_place = [] if found else _uneven(samples, results, seed, subject.weights)
     # Findings on the simplest layer replace weaker explanations.
     weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
-    causes = [*map(str, found), *fitting, *weaker][:TOLD]
+    named = [words for words in fitting if words in {each.words for each in known}]
+    causes = list(dict.fromkeys([*named, *map(str, found), *fitting, *weaker]))[:TOLD]
     ignored = _unread(subject, layers, seed)
     if names := never_read(layers[: len(ignored)], ignored):
         causes.insert(0 if ignored[0] & names.keys() else TOLD, unread_text(names))
@@ -136,14 +143,31 @@ def _uneven(samples: Sequence[Sample], results: Sequence[Result], seed: int, law
     return []
 
 
-def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> tuple[int, list[Finding]]:
-    """Return the index of the first layer with findings on what the subject computes differently, and the findings."""
+def _findings(
+    subject: Subject, layers: Sequence[AttentionLayer], seed: int
+) -> tuple[int, list[Finding], list[Candidate]]:
+    """Return the index of the first layer with findings on what the subject computes differently, and the findings.
+
+    The last item holds the known faults that reproduce its use of positions.
+    """
     for place, layer in enumerate(layers):
         with own_arithmetic(), contextlib.suppress(InputError):
             if found := findings(subject, layer, stream(seed, "responses", layer.key, role="diagnosis")):
                 on = f" (on {layer.describe()})" if len(layers) > 1 else ""
-                return place, [dataclasses.replace(each, text=f"{each.text}{on}") for each in found[:_FOUND]]
-    return 0, []
+                told = [dataclasses.replace(each, text=f"{each.text}{on}") for each in found[:_FOUND]]
+                known = reproducing(subject, layer, stream(seed, "reproducing", layer.key, role="diagnosis"))
+                return place, told, known
+    return 0, [], []
+
+
+def _alone(known: Sequence[Candidate], samples: Sequence[Sample], subject: Subject, seed: int) -> list[str]:
+    """Return the only known fault, unless a sample rejects it; one that fits the declaration does not show it."""
+    root = seed_sequence(seed, "reproducing", role="diagnosis/candidates")
+    with own_arithmetic(), contextlib.suppress(InputError):
+        for sample in samples if len(known) == 1 else ():
+            fits, misfits = fitted([_cut(sample)], root, subject.weights, subject.form == "inputs", known)
+            return [] if misfits and not fits else [known[0].words]
+    return []
 
 
 def causes_of_samples(

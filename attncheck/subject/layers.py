@@ -71,7 +71,8 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
 
     def setting(self, case: AttentionLayer, sample: Sample, repeatable: bool) -> Setting:
         """Return the setting of a layer: the arrays and neurons in a sample, and whether draws are repeatable."""
-        return Setting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
+        draw_on = self.draw_on if self.form == "inputs" else None
+        return Setting(case, sample.exposed, sample.coordinates, self.weights, repeatable, draw_on)
 
     def draw_on(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Sample:
         """Call the subject on inputs X, before any norm of the layer; the sample contains X and its Gram matrix too."""

@@ -15,10 +15,10 @@ from attncheck.checks.sample import Sample
 from attncheck.checks.sharing import CHECKS, MOST_PAIRS, axes_of, head_pairs
 from attncheck.evidence.families import Uniform
 from attncheck.faults import FAULTS
-from attncheck.faults.literal import LiteralSimulator, Projections, independent, project_out
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.methods import simulate
+from attncheck.simulators.literal import LiteralSimulator, Projections, independent, project_out
 
 DRAWS = 4_000
 LEVEL = 1e-9

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 
 from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
+from attncheck.checks.answers import projected
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
-from attncheck.diagnosis.answers import projected
 from attncheck.diagnosis.causes import begins, stage_of
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.responses import findings
 from attncheck.evidence.plot_data import Matrix
-from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.layers.attention_map import attention_weights
+from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 
@@ -244,7 +244,7 @@ WRONG = {
     "one more": (
         on_inputs(weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))),
         LAYER,
-        "after the scores: outputs depend on the positions of the inputs; scores do not",
+        "after the scores: outputs do not follow the inputs to other positions; scores do",
     ),
     "offset": (
         on_inputs(LiteralSimulator(finish=offset)),
@@ -461,5 +461,14 @@ def test_every_check_of_layers_has_a_stage() -> None:
     """But those of the limit, of independence between matrices, and of shape."""
     names = [check.name for name in EVERY_PROPERTY for check in checks_of(name)]
     without = {name.partition(".")[0] for name in names if not stage_of(name)}
-    assert without <= {"netsor", "fact1", "theorem1", "program_scores", "corollary2", "independence", "non_gaussianity"}
+    assert without <= {
+        "netsor",
+        "fact1",
+        "theorem1",
+        "program_scores",
+        "corollary2",
+        "independence",
+        "non_gaussianity",
+        "structure",
+    }
     assert begins({}) == []

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from attncheck import AttentionLayer
-from attncheck.diagnosis.answers import projected
-from attncheck.faults.literal import LiteralSimulator
+from attncheck.checks.answers import projected
+from attncheck.simulators.literal import LiteralSimulator
 from attncheck.subject import collapsed
 
 #: Layers that every subject is examined on.

@@ -15,9 +15,9 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import Sample
-from attncheck.faults.literal import LiteralSimulator, Projections
 from attncheck.layers.parts.rotary import pair_alignment, score_alignment, turned, turned_by
 from attncheck.layers.stack import AttentionStack
+from attncheck.simulators.literal import LiteralSimulator, Projections
 
 from .conftest import rejected
 

@@ -81,7 +81,7 @@ def test_draws_of_a_case_are_those_of_its_dearest_property() -> None:
         return collapsed(layer, size, rng)
 
     subject, items = Subject.of(counted), units_of(LAYER)
-    most = max(max(probed([item], subject, 0, COST).sizes.values()) for item in items)
+    most = max(max(probed([item], subject, 0, COST).sizes.values(), default=0) for item in items)
     planned = probed(items, subject, 0, COST)
     drawn.clear()
     seen = take_look(items[0], planned, subject, 0, 1, 1, [check.name for check in planned.sizes])

@@ -10,8 +10,8 @@ import pytest
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
-from attncheck.faults.literal import LiteralSimulator
 from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.simulators.literal import LiteralSimulator
 
 LAYER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, mask="causal")
 

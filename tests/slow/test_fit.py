@@ -26,11 +26,11 @@ from attncheck.diagnosis.fit import FittedCause, fitted
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.fault import Fault
-from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
 from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.check import check
+from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject
 from tests.regimes import FAULT_OF

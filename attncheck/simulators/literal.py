@@ -1,4 +1,4 @@
-"""A small simulator, step by step. Replacing a step gives the faults of `attncheck.faults.wrong_wirings`.
+"""A small simulator, step by step. Replacing a step gives a wrong simulator; see `attncheck.faults.wrong_wirings`.
 
 For an n × ν matrix W, X W is drawn as F Ω, which has the same law: F is a root of X Xᵀ/n, and the s × ν entries of Ω
 are i.i.d. N(0, 1). Two heads that share W share Ω, so no n × n array is needed.
@@ -78,6 +78,8 @@ class LiteralSimulator:
     ----------
     project : callable
         Maps inputs to projections.
+    arrange : callable
+        Changes projections.
     score : callable
         Maps projections to scores.
     weigh : callable
@@ -87,6 +89,7 @@ class LiteralSimulator:
     """
 
     project: Callable[[AttentionLayer, FloatArray, np.random.Generator], Projections] = independent
+    arrange: Callable[[AttentionLayer, Projections], Projections] = lambda layer, made: made
     score: Callable[[AttentionLayer, Projections, np.random.Generator], FloatArray] = dot_products
     weigh: Callable[[AttentionLayer, FloatArray], FloatArray] = attention_weights
     finish: Callable[[AttentionLayer, FloatArray, int, np.random.Generator], FloatArray] = project_out
@@ -97,6 +100,7 @@ class LiteralSimulator:
 
     def after(self, layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw the fields that follow from projections."""
+        made = self.arrange(layer, made)
         scores = self.score(layer, made, rng)
         coordinates = min(layer.width, 2)
         return {

@@ -9,20 +9,22 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.finding import AFTER, OUTPUTS
-from attncheck.faults.literal import LiteralSimulator, Projections, projections
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised
-from attncheck.subject import Subject
+from attncheck.simulators.collapsed import draw_images
+from attncheck.simulators.literal import LiteralSimulator, Projections, projections
 
 # Numbers differ if their distance exceeds both this many rounding units and this share of the largest number.
 _UNITS, _CHANGE = 200.0, 1e-6
 # Bits of single precision that half precision lacks.
 _LOW_BITS = np.uint32(2**13 - 1)
+#: Smallest share of the largest number that is an effect, not rounding of a kernel in half precision.
+CLEAR = 1e-2
 # Largest score at inputs scaled by `Pair.small`.
 _SMALL = 3e-4
 
@@ -44,22 +46,36 @@ class Answer:
         arrays = [each.astype(np.float32) for each in (self.outputs, self.scores) if each is not None and each.any()]
         return any(not (each.view(np.uint32) & _LOW_BITS).any() for each in arrays)
 
-    def changes(self, other: Answer) -> tuple[BoolArray, BoolArray]:
+    def changes(self, other: Answer, tolerance: float = 0.0) -> tuple[BoolArray, BoolArray]:
         """Return which outputs, (draws, positions), and scores, (draws, heads, s, s), differ from another answer's."""
-        of_outputs = differ(self.outputs, other.outputs, self.rounding)
+        of_outputs = differ(self.outputs, other.outputs, self.rounding, tolerance)
         of_scores = np.zeros((len(of_outputs), 0, 0, 0), dtype=np.bool_)
         if self.scores is not None and other.scores is not None:
-            of_scores = differ(self.scores, other.scores, self.rounding)
+            of_scores = differ(self.scores, other.scores, self.rounding, tolerance)
         return np.logical_or.reduce(of_outputs, axis=-1), of_scores
 
+    @property
+    def flat(self) -> FloatArray:
+        """Outputs and scores, (draws, numbers)."""
+        arrays = (each.reshape(len(each), -1) for each in (self.outputs, self.scores) if each is not None)
+        return np.concatenate([*arrays], axis=1)
 
-def differ(one: FloatArray, other: FloatArray, rounding: float) -> BoolArray:
-    """Return where two arrays differ by more than rounding."""
+    def permuted(self, order: NDArray[np.intp]) -> Answer:
+        """Return the answer with its positions in another order."""
+        scores = None if self.scores is None else self.scores[..., order, :][..., order]
+        return Answer(self.outputs[:, order], scores, self.rounding)
+
+
+def differ(one: FloatArray, other: FloatArray, rounding: float, tolerance: float = 0.0) -> BoolArray:
+    """Return where two arrays differ by more than rounding, and than this share of the largest number."""
     largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
-    return np.asarray(np.abs(one - other) > max(_UNITS * rounding, _CHANGE) * largest, dtype=np.bool_)
+    return np.asarray(np.abs(one - other) > max(_UNITS * rounding, _CHANGE, tolerance) * largest, dtype=np.bool_)
 
 
 Respond = Callable[[FloatArray], Answer]
+#: Draws a sample of a layer on given inputs.
+DrawOn = Callable[[AttentionLayer, FloatArray, np.random.Generator], Sample]
+RIGHT = LiteralSimulator()
 _Read = TypeVar("_Read")
 
 
@@ -103,10 +119,25 @@ class Pair:
         """Whether the subject returns scores."""
         return self.usual[0].scores is not None
 
-    @property
-    def stage_of_outputs(self) -> str:
-        """The stage of a finding on outputs alone: after the scores, if the subject returns scores."""
-        return AFTER if self.known else OUTPUTS
+    @cached_property
+    def reason_inexact(self) -> str:
+        """Why answers cannot be compared exactly, or an empty string."""
+        if self.usual[0].coarse:
+            return "outputs or scores are numbers of half precision"
+        again = self.subject(self.inputs)
+        return "equal calls give unequal digits" if any(map(np.any, self.usual[0].changes(again))) else ""
+
+    @cached_property
+    def fixed_weights(self) -> bool:
+        """Whether an effect of the first input is odd, as for weights that are drawn without the inputs.
+
+        Scores are affine in one input of several, and outputs in the only one that is not 0.
+        """
+        inputs = np.stack([self.inputs if self.known else np.zeros_like(self.inputs)] * 3)
+        inputs[:, :, 0] = np.multiply.outer((1.0, -1.0, 0.0), self.inputs[:, 0])
+        one, other, none = (self.subject(each).flat for each in inputs)
+        rest, effect = (np.abs(each).sum(axis=0) for each in (one + other - 2.0 * none, one - none))
+        return bool(((rest <= CLEAR * effect) & (effect > CLEAR * np.abs(one).sum(axis=0).max())).any())
 
     @cached_property
     def small(self) -> float:
@@ -117,24 +148,34 @@ class Pair:
         return float((_SMALL / max(float(np.abs(usual - zero).max()), 1e-300)) ** 0.5)
 
 
-def subject_answers(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> Respond:
-    """Return a function of inputs (draws, positions, width) that calls the subject with equal generators."""
+def pair_of(
+    draw_on: DrawOn, layer: AttentionLayer, size: int, rng: np.random.Generator, continuous: bool = True
+) -> Pair:
+    """Return a simulator with a correct one of the layer, and two inputs of `size` draws with unequal positions."""
+    unequal = layer.replace(input_correlation=0.0) if layer.inputs.equal else layer
+    inputs, fresh = (draw_images(unequal, size, rng) for _ in range(2))
+    weights, right = rng.spawn(2)
+    pair = answers(draw_on, layer, weights), answers(drawn_on, layer, right)
+    return Pair(layer, *pair, inputs, fresh, continuous)
+
+
+def answers(draw_on: DrawOn, layer: AttentionLayer, rng: np.random.Generator) -> Respond:
+    """Return a function of inputs (draws, positions, width) that calls a simulator with equal generators."""
 
     def respond(inputs: FloatArray) -> Answer:
-        return _answer(layer, subject.draw_on(layer, inputs, copy.deepcopy(rng)))
+        sample = draw_on(layer, inputs, copy.deepcopy(rng))
+        scores = None if sample.scores is None else np.where(visible(layer), sample.scores, 0.0)
+        return Answer(sample.outputs, scores, sample.rounding)
 
     return respond
 
 
-def right_answers(layer: AttentionLayer, rng: np.random.Generator) -> Respond:
-    """Return a function of inputs that calls a correct simulator of the layer with equal generators."""
-
-    def respond(inputs: FloatArray) -> Answer:
-        generator = copy.deepcopy(rng)
-        arrays = LiteralSimulator().after(layer, projected(layer, inputs, generator), generator)
-        return _answer(layer, Sample(layer, arrays["outputs"], scores=arrays["scores"]))
-
-    return respond
+def drawn_on(
+    layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator, simulator: LiteralSimulator = RIGHT
+) -> Sample:
+    """Draw a sample on given inputs by explicit random matrices, by default a correct one."""
+    arrays = simulator.after(layer, projected(layer, inputs, rng), rng)
+    return Sample(layer, arrays["outputs"], scores=arrays["scores"])
 
 
 def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
@@ -146,8 +187,3 @@ def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generato
         return np.asarray(std * layer.width**-0.5 * (seen[:, None] @ weights))
 
     return projections(layer, seen, project)
-
-
-def _answer(layer: AttentionLayer, sample: Sample) -> Answer:
-    scores = None if sample.scores is None else np.where(visible(layer), sample.scores, 0.0)
-    return Answer(sample.outputs, scores, sample.rounding)

@@ -1,0 +1,180 @@
+"""Checks that outputs and scores depend on inputs, positions and draws as the layer declares.
+
+A simulator of (layer, inputs, rng) has the same weights in each call with an equal generator. So calls with changed
+inputs can be compared exactly, with each other and with those of a correct simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.arrays import BoolArray, FloatArray
+from attncheck._lib.errors import InputError
+from attncheck.checks.answers import CLEAR, Answer, Pair, Respond
+from attncheck.checks.check import Alternative, Check, NotExaminedError, Setting
+from attncheck.checks.reference import PER_ANSWER, Reference
+from attncheck.evidence.families import Count
+from attncheck.layers.attention_map import visible
+from attncheck.layers.parts import refusing
+from attncheck.layers.parts.scores import small_with_inputs
+from attncheck.layers.requirement import ANY, Requirement
+from attncheck.layers.requirements import SEVERAL_POSITIONS
+
+_Compare = Callable[[Pair], BoolArray]
+
+
+def _repeats(pair: Pair) -> BoolArray:
+    """Return which draws differ when a call is repeated after another one."""
+    before = pair.usual[0]
+    pair.subject(pair.fresh)
+    return _any(*before.changes(pair.subject(pair.inputs), CLEAR))
+
+
+def _draws(pair: Pair) -> BoolArray:
+    """Return which odd draws change with the inputs of even draws."""
+    outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at(np.s_[::2])))
+    return _any(outputs[1::2], scores[1::2])
+
+
+def _hidden(pair: Pair) -> BoolArray:
+    """Return which draws change with an input that they must not depend on, the last in the first draw."""
+    seen, draws = visible(pair.layer), np.arange(len(pair.inputs))
+    if seen.all() and not (pair.known and len(seen) > 2):
+        raise NotExaminedError("every position sees all others, and scores of three positions are not exposed")
+    _require_fixed_weights(pair)
+    j = (-1 - draws) % len(seen)
+    outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at((draws, j))))
+    other = np.arange(len(seen)) != j[:, None]
+    third = other[:, None, :, None] & other[:, None, None, :]
+    return _any(outputs & ~seen[:, j].T, scores & third if scores.size else scores)
+
+
+def _order(pair: Pair) -> BoolArray:
+    """Return which draws do not follow their inputs to other positions as declared."""
+    order = other_order(pair.layer.seq_len)
+    ours, right = (reordered(pair, order, respond) for respond in pair.both)
+    outputs, scores = pair.usual[0].changes(ours, CLEAR)
+    wrong, declared = _any(outputs, scores), _any(*pair.usual[1].changes(right, CLEAR))
+    if declared.any():
+        wrong = declared & declared.all() & ~_any(*pair.usual[0].changes(ours)).any()
+    if wrong.any():
+        _require_fixed_weights(pair)
+    if outputs.any() and wrong.any() and not scores.any() and random_by_position(pair) is not False:
+        raise NotExaminedError("randomness by position, such as dropout, is not told from a use of positions")
+    return wrong
+
+
+def _scaling(pair: Pair) -> BoolArray:
+    """Return whether scores, or outputs of small inputs, do not grow as declared when inputs are doubled; by draw."""
+    layer, compared = pair.layer, []
+    if pair.known and not refusing(layer, "homogeneous scores"):
+        compared.append(growths(pair, 1.0, lambda answer: answer.scores))
+    if layer.norm or small_with_inputs(layer):
+        compared.append(growths(pair, 1.0 if layer.norm else pair.small, lambda answer: answer.outputs))
+    if not compared:
+        raise NotExaminedError("no exposed array is declared to grow in proportion")
+    wrong = any(right and abs(ours / right - 1.0) > CLEAR for ours, right in compared)
+    return np.full(len(pair.inputs), wrong)
+
+
+def growths(pair: Pair, factor: float, read: Callable[[Answer], FloatArray | None]) -> tuple[float, float]:
+    """Return how many times larger an array is, by the median draw, if `factor` times the inputs are doubled."""
+
+    def growth(respond: Respond) -> float:
+        arrays = [read(respond(times * factor * pair.inputs)) for times in (1.0, 2.0)]
+        one, two = (np.zeros(1) if x is None else np.linalg.norm(x.reshape(len(x), -1), axis=1) for x in arrays)
+        return float(np.median(two[one > 0.0] / one[one > 0.0])) if one.any() else 0.0
+
+    return growth(pair.subject), growth(pair.right)
+
+
+def reordered(pair: Pair, order: NDArray[np.intp], respond: Respond) -> Answer:
+    """Return the answer to inputs in another order of positions, in the original order."""
+    return respond(pair.inputs[:, order]).permuted(np.argsort(order))
+
+
+def other_order(s: int) -> NDArray[np.intp]:
+    """Return the odd positions from the last, then the even ones, which is no rotation; or few positions reversed.
+
+    Examples
+    --------
+    >>> other_order(4), other_order(3)
+    (array([3, 1, 0, 2]), array([2, 1, 0]))
+    """
+    return np.arange(s)[::-1] if s < 4 else np.concatenate([np.arange(1, s, 2)[::-1], np.arange(0, s, 2)])
+
+
+def random_by_position(pair: Pair) -> bool | None:
+    """Return whether the use of positions varies from draw to draw, as under dropout, or None if this is not known.
+
+    A small input at one position alone leaves scores at 0, or at their biases. Outputs are then sums of at most H²
+    images of this input, one for each W_V and W_O, with factors that are the same in all draws.
+    """
+    s, images = pair.layer.seq_len, []
+    size = pair.small if small_with_inputs(pair.layer) else 1.0
+    for j in range(s):
+        alone = np.zeros_like(pair.inputs)
+        alone[:, j] = size * pair.inputs[:, 0]
+        images.append(np.delete(pair.subject(alone).outputs, j, axis=1))
+    sizes = np.linalg.svd(np.stack(images).swapaxes(1, 2).reshape(s * (s - 1), -1), compute_uv=False)
+    most = pair.layer.num_heads**2
+    return bool(sizes[most] > CLEAR * sizes[0]) if len(sizes) > most and sizes[0] else None
+
+
+def _require_fixed_weights(pair: Pair) -> None:
+    if not pair.fixed_weights:
+        raise NotExaminedError("no effect of an input is odd: weights are not told to be drawn without the inputs")
+
+
+def _any(outputs: BoolArray, scores: BoolArray) -> BoolArray:
+    """Return which draws have a change."""
+    return np.asarray(outputs.any(axis=1) | scores.any(axis=(1, 2, 3)))
+
+
+def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] = ANY) -> Check:
+    def measure(sample: object, reference: Reference) -> tuple[int, int]:
+        pair = reference.pair
+        try:
+            if compare is not _repeats and pair.reason_inexact:
+                raise NotExaminedError(pair.reason_inexact)
+            wrong = compare(pair)
+        except InputError as error:
+            if type(error) is not InputError:  # the subject was stopped
+                raise
+            raise NotExaminedError(f"the subject refuses changed inputs: {error}") from error
+        return int(wrong.sum()), len(wrong)
+
+    def excluded(setting: Setting) -> str:
+        if setting.draw_on is None:
+            return "attncheck does not provide the inputs"
+        biased = compare is _scaling and setting.weights.biased
+        return "with declared biases nothing grows in proportion" if biased else ""
+
+    return Check(
+        name=f"structure.{name}",
+        claim="structure",
+        needs=frozenset({"outputs"}),
+        null=null,
+        alternative=Alternative.of("every draw differs", 1.0),
+        reads="share of draws that differ:",
+        family=lambda setting: Count(0.0),
+        draws_per_unit=PER_ANSWER,
+        measure=measure,
+        hint=f"it is not true that {null}",
+        requires=requires,
+        excluded=excluded,
+        any_weights=True,
+    )
+
+
+CHECKS = (
+    _check("repeats", _repeats, "equal calls give equal numbers, whatever is called in between"),
+    _check("draws", _draws, "a draw does not change with the inputs of other draws"),
+    _check("hidden", _hidden, "outputs do not change with hidden inputs, nor scores with others", SEVERAL_POSITIONS),
+    _check("order", _order, "outputs and scores follow inputs to other positions, if declared", SEVERAL_POSITIONS),
+    _check("scaling", _scaling, "doubled inputs give scores and outputs as many times larger as declared"),
+)

@@ -1,0 +1,162 @@
+"""Checks of structure compare calls exactly: right simulators never fail, and each check rejects a wrong one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+from attncheck._lib.arrays import FloatArray
+from attncheck.checks.answers import drawn_on, projected
+from attncheck.checks.structure import CHECKS
+from attncheck.diagnosis.mistakes import MISTAKES
+from attncheck.layers.attention_map import attention_weights
+from attncheck.looks.examine import run_item
+from attncheck.looks.examples import layers_with_parts, random_layers
+from attncheck.looks.item import Item
+from attncheck.looks.profiles import ANCHORS, PROFILES
+from attncheck.simulators.literal import LiteralSimulator
+from attncheck.subject import Subject, collapsed
+
+PAPER, _, ONE, CAUSAL = ANCHORS[:4]
+CAPPED = PAPER.replace(mask="causal", softcap=5.0)
+OUTPUTS = ("outputs",)
+Simulator = Callable[[ac.AttentionLayer, FloatArray, np.random.Generator], dict[str, Any]]
+
+
+def on_inputs(simulator: LiteralSimulator, shown: tuple[str, ...] = ("outputs", "scores")) -> Simulator:
+    def simulate(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        sample = drawn_on(layer, inputs, rng, simulator)
+        return {name: sample.need(name) for name in shown}
+
+    return simulate
+
+
+RIGHT = on_inputs(LiteralSimulator())
+
+
+def changed(change: Callable[[dict[str, Any]], dict[str, Any]], before: Any = np.asarray) -> Simulator:
+    def simulate(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        drawn = RIGHT(layer, before(inputs), rng)
+        return drawn | change(drawn)
+
+    return simulate
+
+
+def dropping(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Attention with dropout of half of its weights."""
+    made = projected(layer, inputs, rng)
+    dropout = LiteralSimulator(weigh=lambda layer, p: 2.0 * attention_weights(layer, p) * (rng.random(p.shape) > 0.5))
+    return {"outputs": dropout.after(layer, made, rng)["outputs"]}
+
+
+def brief(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Attention in bfloat16, returned in single precision."""
+
+    def rounded(values: FloatArray) -> FloatArray:
+        bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+        return np.asarray(bits.view(np.float32), dtype=np.float64)
+
+    made = projected(layer, rounded(inputs), rng)
+    vectors = {name: rounded(getattr(made, name)) for name in ("queries", "keys", "values")}
+    simulator = LiteralSimulator(weigh=lambda layer, scores: rounded(attention_weights(layer, rounded(scores))))
+    drawn = simulator.after(layer, dataclasses.replace(made, **vectors), rng)
+    return {name: drawn[name].astype(np.float32) for name in ("outputs", "scores")}
+
+
+def given_inputs(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw images of the inputs from their Gram matrix: right in law, with weights that depend on the inputs."""
+    simulator = LiteralSimulator()
+    return {"outputs": simulator.after(layer, simulator.project(layer, inputs, rng), rng)["outputs"]}
+
+
+class Accumulating:
+    """A right simulator that adds some of its last outputs."""
+
+    last: FloatArray | None = None
+
+    def __call__(self, layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        outputs, last = RIGHT(layer, inputs, rng)["outputs"], self.last
+        self.last = outputs
+        return {"outputs": outputs if last is None or last.shape != outputs.shape else outputs + 0.03 * last}
+
+
+def verdicts(subject: Any, layer: ac.AttentionLayer, seed: int = 0) -> dict[str, str]:
+    """Return the verdict of each check by its name in the property, or the reason why it was not examined."""
+    results = run_item(Item("structure", layer), Subject.of(subject), seed, PROFILES["smoke"].cost(layer))
+    return {each.check.partition(".")[2]: each.reason or each.verdict for each in results}
+
+
+MISTAKEN = {fault.name: on_inputs(fault.subject) for fault in MISTAKES if isinstance(fault.subject, LiteralSimulator)}
+WRONG = {
+    "repeats": (Accumulating(), PAPER),
+    "draws": (changed(lambda drawn: {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}), PAPER),
+    "hidden": (MISTAKEN["masked_after_softmax"], CAUSAL),
+    "order": (MISTAKEN["values_1"], PAPER),
+    "scaling": (changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0), PAPER),
+}
+
+
+@pytest.mark.parametrize("name", [check.name.partition(".")[2] for check in CHECKS])
+def test_each_check_rejects_a_wrong_simulator(name: str) -> None:
+    subject, layer = WRONG[name]
+    assert verdicts(RIGHT, layer)[name] == "consistent"
+    assert verdicts(subject, layer)[name] == "violated"
+
+
+def visited(seed: int) -> Iterator[ac.AttentionLayer]:
+    for profile in (PROFILES["smoke"], PROFILES["default"]):
+        yield from (*profile.layers, *random_layers(profile.examples, seed))
+    yield from layers_with_parts(seed)
+    yield from (layer.replace(mask="causal") for layer in layers_with_parts(seed))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(5))
+def test_right_simulators_are_never_rejected(seed: int) -> None:
+    single = changed(lambda drawn: {name: values.astype(np.float32) for name, values in drawn.items()})
+    for layer in dict.fromkeys(visited(seed)):
+        for subject in (RIGHT, single, on_inputs(LiteralSimulator(), OUTPUTS), brief):
+            found = verdicts(subject, layer, seed)
+            assert "violated" not in found.values(), (layer, found)
+            assert found["draws"] == found["repeats"] == "consistent"
+
+
+def test_what_is_not_comparable_is_not_examined() -> None:
+    half = changed(lambda drawn: {name: values.astype(np.float16).astype(float) for name, values in drawn.items()})
+    assert set(verdicts(collapsed, PAPER).values()) == {"attncheck does not provide the inputs"}
+    assert "dropout" in verdicts(dropping, PAPER)["order"]
+    assert "half precision" in verdicts(half, PAPER)["draws"]
+    assert "without the inputs" in verdicts(given_inputs, PAPER)["order"]
+    assert "one position" in verdicts(RIGHT, ONE)["hidden"]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("name", "layer", "text"),
+    [
+        ("capped_after_mask", CAPPED, "the soft cap is applied after the mask"),
+        ("masked_after_softmax", CAUSAL, "the mask is applied after softmax"),
+        ("second_softmax", PAPER, "softmax is applied twice"),
+        ("second_softmax_over_all", CAUSAL, "softmax is applied twice, the second time to all positions"),
+        ("split_by_view", PAPER, "heads are split by a view without a transpose"),
+        ("merged_by_view", PAPER, "heads are merged by a view without a transpose"),
+        ("values_1", CAUSAL, "values of a neighbouring position are used"),
+    ],
+)
+def test_misreadings_are_named_first(name: str, layer: ac.AttentionLayer, text: str) -> None:
+    assert ac.check(MISTAKEN[name], layer, profile="smoke").causes[0].startswith(text)
+
+
+def test_positions_counted_along_the_batch_are_named_first() -> None:
+    def encoded(inputs: FloatArray) -> FloatArray:
+        neurons = np.arange(inputs.shape[-1])
+        angles = np.arange(len(inputs))[:, None, None] * 1e4 ** (-(neurons - neurons % 2) / inputs.shape[-1])
+        return np.asarray(inputs + np.where(neurons % 2, np.cos(angles), np.sin(angles)))
+
+    report = ac.check(changed(lambda drawn: {}, before=encoded), PAPER, profile="smoke")
+    assert report.causes[0].startswith("inputs: positions are counted along the batch")
