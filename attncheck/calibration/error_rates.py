@@ -45,7 +45,7 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     Raises
     ------
     InputError
-        If there is no such check or property, or it concerns programs.
+        If there is no such check or property, or it concerns programs or compares calls exactly.
 
     Examples
     --------
@@ -54,6 +54,9 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     """
     if name.partition(".")[0] in PROGRAM_PROPERTIES:
         refuse("name", name, "is a property of programs", "pass one of layers, or see benchmarks/evidence.py")
+    if name.partition(".")[0] == "structure":
+        problem = "compares calls exactly, so that its false alarms do not depend on draws"
+        refuse("name", name, problem, "pass another property of layers")
     return (check_named(name),) if "." in name else checks_of(name)
 
 

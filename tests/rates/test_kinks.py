@@ -42,7 +42,7 @@ def test_noise_never_takes_more_than_the_whole_atom(monkeypatch: pytest.MonkeyPa
     measures = np.zeros((REPLICATES, len(cells.variances)))
     measures[:, -1] = np.linspace(-0.5, -0.3, REPLICATES)
     measures[:, 1000] = -measures[:, -1]
-    gap = Gap(ScaleMixture(np.ones(1), np.array([0.8]), 0.2), Deviation(cells, measures, measures, 16))
+    gap = Gap(ScaleMixture(np.ones(1), np.array([0.8]), 0.2), Deviation(cells, measures, 16, lambda: measures))
     value, error = gap.distance("kl")
     assert value >= 0.0
     assert math.isfinite(error)
@@ -50,7 +50,7 @@ def test_noise_never_takes_more_than_the_whole_atom(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(law), "gap", lambda self, position: gap)
     assert law.atom() == 0.0
     assert law.sf(0.0) == law.cdf(0.0) == 0.5
-    other = dataclasses.replace(gap, deviation=Deviation(cells, -measures * 4, measures, 16))
+    other = dataclasses.replace(gap, deviation=Deviation(cells, -measures * 4, 16, lambda: measures))
     monkeypatch.setattr(type(law), "gap", lambda self, position: other)
     assert law.atom() == 1.0
     assert law.sf(0.0) == 0.0
