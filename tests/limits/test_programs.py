@@ -15,6 +15,7 @@ from attncheck.layers.expansion import expand
 from attncheck.layers.expectation import expectation
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
 from attncheck.layers.program import LinearCombination, Node
+from attncheck.programs import recurrent_attention
 from attncheck.theory.limits.programs import limit_of_program
 
 # Two-sided level 1e-9 of a z-test.
@@ -236,3 +237,15 @@ def test_a_limit_is_printed_line_by_line() -> None:
     assert len([line for line in told if line.startswith("Z(")]) == len(limit.lines)
     assert f"{limit.scores[0].name}: variance 1" in told
     assert not any(line.startswith("corr(") and other.name in line for line in told)
+
+
+def test_a_score_is_refused_where_a_vector_is_wanted() -> None:
+    law = ac.limit(recurrent_attention())
+    score, scores = law.scores[0], np.zeros((1, len(law.scores)))
+    for call in (
+        lambda: law.second(score, score),
+        lambda: law.conditional_square(score, scores),
+        lambda: law.average(np.abs, [score], scores),
+    ):
+        with pytest.raises(InputError, match="is a score; pass lines that are vectors"):
+            call()

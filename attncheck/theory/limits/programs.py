@@ -71,6 +71,7 @@ class ProgramLimit:
 
     def second(self, one: Node, other: Node) -> float:
         """Return E[Z^x Z^x'], the limit of (1/n) Σ x_α x'_α (Fact 1), for vectors independent of scores."""
+        _refuse_scores(one, other)
         for node in (one, other):
             if _enters(node, Score):
                 refuse("vector", node.name, "depends on scores", "use conditional_square for such lines")
@@ -92,6 +93,7 @@ class ProgramLimit:
             By quadrature over the Gaussian lines: accurate to about 1e-9 for smooth functions of up to two lines, and
             to a relative error of about 1e-3 for more.
         """
+        _refuse_scores(node)
         bases = bases_of([node])
         place = [self.lines.index(each) for each in bases]
         points, weights = normal_points(self.covariance[np.ix_(place, place)])
@@ -157,6 +159,7 @@ class ProgramLimit:
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.scores):
             refuse("scores", scores.shape, f"must have shape (size, {len(self.scores)})", "pass draws of the scores")
+        _refuse_scores(*vectors)
         bases = bases_of(vectors)
         place = [self.lines.index(node) for node in bases]
 
@@ -238,6 +241,12 @@ def _score_covariance(scores: Sequence[Score], moments: Moments) -> FloatArray:
             value = shared(a, c) * shared(b, d) + shared(a, d) * shared(b, c)
             covariance[i, k] = covariance[k, i] = one.factor * other.factor * value
     return covariance
+
+
+def _refuse_scores(*nodes: Node) -> None:
+    for node in nodes:
+        if isinstance(node, Score):
+            refuse("vector", node.name, "is a score", "pass lines that are vectors; score_covariance is that of scores")
 
 
 def _enters(node: Node, kind: type[Node]) -> bool:
