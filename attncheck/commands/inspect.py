@@ -25,7 +25,7 @@ def inspect(
 ) -> int:
     """Describe an attention layer, or every layer and parameter of a model, at initialisation.
 
-    The exit code is 1 if something is wrong, or not as expected.
+    The exit code is 1 if something is wrong, or not as expected, and 3 if no attention of a model was read.
 
     Parameters
     ----------
@@ -71,4 +71,6 @@ def inspect(
     else:
         unmet = [*(f"NOT AS EXPECTED: {line}" for line in unexpected), *[""] * bool(unexpected)]
         print("\n".join([*unmet, found.text(theory)]))
-    return ExitCode.VIOLATED if found.blamed or unexpected else ExitCode.CONSISTENT
+    if found.blamed or unexpected:
+        return ExitCode.VIOLATED
+    return ExitCode.INCONCLUSIVE if found.not_examined else ExitCode.CONSISTENT

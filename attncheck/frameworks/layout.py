@@ -213,11 +213,13 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     sizes = {"b": batch, "l": length, "h": heads, "g": groups, "r": max(heads // groups, 1)}
     order = order_of(query, by_sequence.query, by_position.query, sizes)
     if order is None:
-        shown = f"{query.shape} for inputs of shape {x.shape}"
-        if query.shape[-2] > length:
-            what = f"has {query.shape[-2]} rows for {length} positions, as if tokens or padding were added inside"
+        shown, rows = f"{query.shape} for inputs of shape {x.shape}", query.shape[-2]
+        if rows > length:
+            alike = f", {rows // length} of each, as if heads or windows were folded into them"
+            added = ", as if tokens or padding were added inside"
+            what = f"has {rows} rows for {length} positions{added if rows % length else alike}"
             refuse("queries", shown, what, "inspect the attention module alone, or pass call=lambda module, x: ...")
-        what = "is the shape of attention's inputs, in which no axis holds the positions"
+        what = f"is the shape of attention's inputs, without an axis of {length} positions: are windows in the batch?"
         refuse("queries", shown, what, _REMEDY)
     attended = "l" if "r" in order[-2:] else order[-1]
     fixed = all(np.array_equal(each.key, first.key) for each in (by_sequence, by_position))

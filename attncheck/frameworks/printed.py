@@ -45,6 +45,11 @@ class PrintedInspection(abc.ABC):
         return ""
 
     @property
+    def not_examined(self) -> bool:
+        """Whether no attention was read, so that nothing can pass."""
+        return False
+
+    @property
     def blamed(self) -> tuple[str, ...]:
         """Texts of the notes that report an error."""
         return tuple(str(note) for note in self.all_notes if note.blames)

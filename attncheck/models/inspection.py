@@ -21,7 +21,7 @@ from attncheck.models.calls import ModuleCall
 from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import Parameter, statistics_of
-from attncheck.models.result import ModelInspection
+from attncheck.models.result import UNRECOGNISED, ModelInspection
 from attncheck.models.sizes import notes_of_sizes
 from attncheck.models.table import ParameterTable
 
@@ -29,10 +29,6 @@ from attncheck.models.table import ParameterTable
 _ENTRIES = 2**16
 _RANDOM = "two calls of the model in evaluation mode on the same inputs differ: dropout, or other random numbers"
 _LONG = "modules called with masks or similar arrays of {} positions are not inspected: pass shorter inputs"
-_NO_ATTENTION = (
-    "no attention was recognised in the forward pass: no module with projections takes hidden states, (batch, "
-    "positions, width), and multiplies weights by values"
-)
 
 
 @overload
@@ -189,9 +185,10 @@ def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> Model
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
         *([] if kept.steady is not False else [Note(_RANDOM, convention=True)]),
         *([Note(_LONG.format(kept.long), convention=True)] if kept.long else []),
-        *([] if kept.calls else [Note(_NO_ATTENTION, convention=True)]),
+        *([] if kept.calls else [Note(UNRECOGNISED)]),
     ]
-    return ModelInspection(kept.kind, draws, groups, inspections, table, tuple(notes), kept.numbers)
+    reasons = {name: why for (_, why), names in refused.items() for name in names}
+    return ModelInspection(kept.kind, draws, groups, inspections, table, tuple(notes), reasons, kept.numbers)
 
 
 def _drawn(binding: ModelBinding, models: Iterator[Any], most: int) -> _ModelDraws:

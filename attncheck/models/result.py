@@ -18,6 +18,11 @@ from attncheck.models.attention import AttentionModules
 from attncheck.models.initialisers import unmet as unmet_initialisers
 from attncheck.models.table import ParameterTable
 
+#: Reason if a forward pass shows no attention.
+UNRECOGNISED = (
+    "no attention was recognised in the forward pass: no module with projections takes hidden states, (batch, "
+    "positions, width), and multiplies weights by values"
+)
 _NOTE = "all attention modules"
 
 
@@ -41,6 +46,8 @@ class ModelInspection(PrintedInspection):
         Statistics of every parameter, by position or name; prints as a table.
     notes : tuple of Note
         Notes on the model and its parameters; those on attention modules are in `modules`.
+    refused : mapping of str to str
+        Why attention modules were not read, by name.
     numbers : mapping of str to float
         Numbers in the model's configuration, for use in the initialisers that `require` takes.
     """
@@ -51,6 +58,7 @@ class ModelInspection(PrintedInspection):
     modules: Mapping[str, Inspection]
     parameters: ParameterTable
     notes: tuple[Note, ...]
+    refused: Mapping[str, str]
     numbers: Mapping[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Inspection:
@@ -115,10 +123,10 @@ class ModelInspection(PrintedInspection):
         patterns = dict(text.split("=", 1) for text in declared if is_pattern(text))
         declared = tuple(text for text in declared if not is_pattern(text))
         said: list[str] = []
+        if (declared or expected) and self.not_examined:
+            said.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
         if "blamed" in expected and not expected.pop("blamed"):
             said += self.blamed
-        if (declared or expected) and not self.attention:
-            said.append("no attention module was inspected")
         for group in self.attention:
             wanted = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
@@ -145,6 +153,7 @@ class ModelInspection(PrintedInspection):
             "draws": self.draws,
             "verdict": self.verdict,
             "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
+            "refused": dict(self.refused),
             "parameters": self.parameters.rows,
             "notes": self.all_notes,
         }
@@ -152,9 +161,32 @@ class ModelInspection(PrintedInspection):
     @property
     def headline(self) -> str:
         """Class, attention modules, parameters and draws as text."""
-        number = counted(len(self.modules), "attention module")
+        number = counted(len(self.modules) + len(self.refused), "attention module")
+        if self.refused:
+            number += f" ({len(self.modules)} read, {len(self.refused)} not: {self._reasons})"
         size = sum(math.prod(row.shape) for row in self.parameters)
         return f"{self.kind}: {number}, {counted(size, 'parameter')}; {counted(self.draws, 'draw')}"
+
+    @property
+    def not_examined(self) -> bool:
+        """Whether no attention was read, so that nothing can pass."""
+        return not self.modules
+
+    @property
+    def examined(self) -> str:
+        """The part that the verdict covers, as text; empty if it covers everything."""
+        return " in those that were read" if self.refused else ""
+
+    @property
+    def verdict(self) -> str:
+        """The first error, or what was found and examined; a model without attention read does not pass."""
+        if self.blamed or not self.not_examined:
+            return super().verdict
+        return f"NOT EXAMINED: {self.headline}" + ("" if self.refused else f"; {UNRECOGNISED}")
+
+    @property
+    def _reasons(self) -> str:
+        return "; ".join(dict.fromkeys(self.refused.values()))
 
     @property
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:

@@ -33,7 +33,8 @@ def render_inspection(
     `theory` adds theoretical predictions; `unexpected` are sentences on unmet expectations.
     """
     lines = [("not as expected", text) for text in unexpected] + found.told + (found.predicted if theory else [])
-    verdict = Verdict.VIOLATED if found.blamed or unexpected else Verdict.CONSISTENT
+    unread = Verdict.INCONCLUSIVE if found.not_examined else Verdict.CONSISTENT
+    verdict = Verdict.VIOLATED if found.blamed or unexpected else unread
     first = next(iter([*found.blamed, *unexpected]), found.verdict)
     shown = {"verdict": verdict, "sentence": first, "drawn": [*_pictures(found.layers)]}
     page = fill("inspection.html.j2", "Inspection", found=found, name=name, lines=lines, **shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch import autograd, nn  # noqa: E402  # only where torch is
 
-from tests.models.language_model import HEADS, IDS, LAYERS, WIDTH, Model, inspected  # noqa: E402  # it needs torch
+from tests.models.language_model import HEADS, IDS, LAYERS, STD, WIDTH, Model, inspected  # noqa: E402  # it needs torch
 
 
 def varying() -> Callable[[], Any]:
@@ -78,7 +79,31 @@ class TestBroken:
     def test_lazy_layers(self) -> None:
         found = ac.inspect(lambda: nn.Sequential(nn.LazyLinear(8)), inputs=(torch.randn(2, 3, 4),), draws=2)
         assert [row.shape for row in found.parameters] == [(8, 4), (8,)]
-        assert "if this is meant: no attention was recognised" in found.verdict
+        assert found.verdict.startswith("NOT EXAMINED: Sequential: 0 attention modules, ")
+        assert found.unmet(blamed=False)[0].startswith("no attention was recognised in the forward pass")
+        found.require(parameters={"0.weight": "uniform"})
+
+    def test_attention_that_is_read_in_part_is_counted(self) -> None:
+        class Windows(nn.Module):
+            """Attention within halves of the sequence, which are folded into the batch."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+                nn.init.normal_(self.qkv.weight, std=STD)
+
+            def forward(self, x: Any, mask: Any = None) -> Any:
+                q, k, v = self.qkv(x).reshape(2 * len(x), -1, 3 * WIDTH).chunk(3, -1)
+                return (torch.softmax(q @ k.mT / WIDTH**0.5, -1) @ v).reshape(x.shape)
+
+        def change(model: Any) -> None:
+            model.h[0].attn = Windows()
+
+        found = inspected(change, draws=2)
+        assert found.not_examined is False
+        assert re.match(rf"Model: {LAYERS} attention modules \({LAYERS - 1} read, 1 not: ", found.headline)
+        assert "nothing wrong was found in those that were read" in found.verdict
+        assert [*found.refused] == ["h.0.attn"]
 
     def test_a_backward_pass_that_fails(self) -> None:
         class Forward(autograd.Function):

@@ -69,6 +69,14 @@ def inputs():
             asked.append("if this is meant: fc.weight: zeros" in capsys.readouterr().out)
         assert asked == [True, False]
 
+    def test_a_model_without_attention_does_not_pass(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        text = self.FILE.replace("self.attn(x, x, x)[0]", "x")
+        (tmp_path / "no_attention.py").write_text(text, encoding="utf-8")
+        command = ["inspect", "no_attention:Model", "--inputs", "no_attention:inputs", "--draws", "2"]
+        assert main([*command, "--report", "page.html"]) == ExitCode.INCONCLUSIVE
+        assert capsys.readouterr().out.startswith("NOT EXAMINED: Model: 0 attention modules")
+        assert 'class="box inconclusive"' in (tmp_path / "page.html").read_text(encoding="utf-8")
+
     def test_without_inputs(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["inspect", "whole_model:Model"]) == ExitCode.UNUSABLE
         assert "inputs=None: are unknown for a model of class Model" in capsys.readouterr().err
