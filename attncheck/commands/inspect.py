@@ -69,8 +69,7 @@ def inspect(
     if json:
         print(as_json(found.to_dict(theory) | {"unexpected": unexpected}))
     else:
-        unmet = [*(f"NOT AS EXPECTED: {line}" for line in unexpected), *[""] * bool(unexpected)]
-        print("\n".join([*unmet, found.text(theory)]))
+        print(found.text(theory, unexpected))
     if found.blamed or unexpected:
         return ExitCode.VIOLATED
     return ExitCode.INCONCLUSIVE if found.not_examined else ExitCode.CONSISTENT

@@ -71,10 +71,11 @@ class PrintedInspection(abc.ABC):
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, theory: bool = False) -> str:
-        """Return the inspection as text; with `theory`, the predictions too."""
-        lines = [self.verdict, ""]
-        if self.blamed:
+    def text(self, theory: bool = False, unexpected: Sequence[str] = ()) -> str:
+        """Return the inspection as text, unmet expectations first; with `theory`, the predictions too."""
+        lines = [*(f"NOT AS EXPECTED: {line}" for line in unexpected)]
+        lines += [self.verdict, ""] if self.blamed or not unexpected else [""]
+        if self.blamed or unexpected:
             lines += [self.headline, ""]
         for rows in self.tables.values():
             lines += [*aligned(rows), ""]

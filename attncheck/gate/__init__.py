@@ -106,6 +106,7 @@ def _written(
     content = b"".join(map(_content_of, paths))
     write_whole(target, gzip.compress(content, mtime=0) if ".gz" in baseline.suffixes else content, "baseline")
     if accepted:
+        baseline.with_name(f"{baseline.name}.candidate").unlink(missing_ok=True)
         return (), (f"{target} is now the baseline",)
     command = shlex.join(["attncheck", "gate", *map(str, paths), "--baseline", str(baseline), "--write-baseline"])
     text = f"{lacking}accept this run with: {command} (or rename {target})"

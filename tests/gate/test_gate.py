@@ -278,7 +278,10 @@ def test_a_missing_baseline_gets_a_candidate_that_can_be_accepted(
     assert f"accept this run with: attncheck gate {run} --baseline {base} --write-baseline" in said
     candidate = base.with_name("base.jsonl.candidate")
     assert candidate.read_bytes() == run.read_bytes()
-    candidate.rename(base)
+    assert gated(run, base, "--write-baseline")[0] == 0
+    assert [path.name for path in base.parent.iterdir()] == ["base.jsonl"]
+    base.rename(candidate)
+    candidate.rename(base)  # the other way to accept it
     assert gated(run, base)[0] == 0
 
 
