@@ -58,10 +58,14 @@ class PrintedInspection(abc.ABC):
     def verdict(self) -> str:
         """The first error and the number of others, or a statement that nothing wrong was found."""
         if not self.blamed:
-            meant = next((f", if this is meant: {note}" for note in self.all_notes if note.convention), "")
-            return f"{self.headline}: nothing wrong was found{self.examined}{meant}"
+            return f"{self.headline}: nothing wrong was found{self.examined}{self._question}"
         more = len(self.blamed) - 1
         return f"WRONG: {self.blamed[0]}" + (f" (and {counted(more, 'more error')} below)" if more else "")
+
+    @property
+    def _question(self) -> str:
+        """The first note on a choice that may be intended."""
+        return next((f", if this is meant: {note}" for note in self.all_notes if note.convention), "")
 
     @property
     def told(self) -> list[tuple[str, str]]:
@@ -73,10 +77,11 @@ class PrintedInspection(abc.ABC):
 
     def text(self, theory: bool = False, unexpected: Sequence[str] = ()) -> str:
         """Return the inspection as text, unmet expectations first; with `theory`, the predictions too."""
-        lines = [*(f"NOT AS EXPECTED: {line}" for line in unexpected)]
-        lines += [self.verdict, ""] if self.blamed or not unexpected else [""]
-        if self.blamed or unexpected:
-            lines += [self.headline, ""]
+        lines = [*(f"NOT AS EXPECTED: {line}" for line in unexpected), *[""] * bool(unexpected)]
+        if self.blamed:
+            lines += [self.verdict, "", self.headline, ""]
+        else:
+            lines += [f"{self.headline}{self._question}" if unexpected else self.verdict, ""]
         for rows in self.tables.values():
             lines += [*aligned(rows), ""]
         told = self.told + (self.predicted if theory else [])
