@@ -74,9 +74,36 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
     Findings on what the subject computes differently from its declaration come first, then causes that fit. A text on
     fields that the subject does not read comes before all of these if the simplest layer sets such fields, else last.
     """
+    layers = _telling(results)
+    samples, later = _samples(subject, layers, seed)
+    place, exact, known = _findings(subject, layers, seed)
+
+    def again(sample: Sample) -> Sample:
+        rng = stream(seed, "fit again", sample.layer.key, role="diagnosis")
+        return subject.draw(sample.layer, _AGAIN * len(sample), rng)
+
+    fitting = _alone(known, [sample for sample in samples if sample.layer == layers[place]], subject, seed)
+    others: list[str] = []
+    if not fitting:
+        fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
+    by_place = [] if exact else _uneven(samples, results, seed, subject.weights)
+    # Findings on the simplest layer replace weaker explanations, and any finding the statement that nothing fits.
+    weaker = [*map(str, by_place), *(cause for cause in others if not (exact and cause == UNKNOWN))]
+    if fitting or (exact and not place):
+        weaker = []
+    named = [words for words in fitting if words in {candidate.words for candidate in known}]
+    causes = list(dict.fromkeys([*named, *map(str, exact), *fitting, *weaker]))[:TOLD]
+    ignored = _unread(subject, layers, seed)
+    if names := never_read(layers[: len(ignored)], ignored):
+        causes.insert(0 if ignored[0] & names.keys() else TOLD, unread_text(names))
+    plot = next((finding.plot for finding in [*exact, *by_place]), None)
+    return Diagnosis(tuple(causes), plot, _smaller(subject, results, seed))
+
+
+def _samples(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> tuple[list[Sample], list[Sample]]:
+    """Return samples of the layers on which the subject does not fail, and those of a second call."""
     samples: list[Sample] = []
     later: list[Sample] = []
-    layers = _telling(results)
     for layer in layers:
         rng = stream(seed, "fit", layer.key, role="diagnosis")
         with own_arithmetic(), contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
@@ -85,28 +112,7 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
             one, other = (subject.draw(layer, size, rng) for size in (draws, min(draws, OTHER_CALL)))
             samples.append(one)
             later.append(other)
-    place, found, known = _findings(subject, layers, seed)
-
-    def again(sample: Sample) -> Sample:
-        rng = stream(seed, "fit again", sample.layer.key, role="diagnosis")
-        return subject.draw(sample.layer, _AGAIN * len(sample), rng)
-
-    fitting, others = (
-        _alone(known, [each for each in samples if each.layer == layers[place]], subject, seed),
-        list[str](),
-    )
-    if not fitting:
-        fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
-    by_place = [] if found else _uneven(samples, results, seed, subject.weights)
-    # Findings on the simplest layer replace weaker explanations.
-    weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
-    named = [words for words in fitting if words in {each.words for each in known}]
-    causes = list(dict.fromkeys([*named, *map(str, found), *fitting, *weaker]))[:TOLD]
-    ignored = _unread(subject, layers, seed)
-    if names := never_read(layers[: len(ignored)], ignored):
-        causes.insert(0 if ignored[0] & names.keys() else TOLD, unread_text(names))
-    plot = next((each.plot for each in [*found, *by_place]), None)
-    return Diagnosis(tuple(causes), plot, _smaller(subject, results, seed))
+    return samples, later
 
 
 def _smaller(subject: Subject, results: Sequence[Result], seed: int) -> str:
