@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.arrays import BoolArray, FloatArray
+from attncheck._lib.errors import refuse
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -23,6 +24,8 @@ from attncheck.simulators.literal import LiteralSimulator, Projections, projecti
 _UNITS, _CHANGE = 200.0, 1e-6
 # Bits of single precision that half precision lacks.
 _LOW_BITS = np.uint32(2**13 - 1)
+# Largest nonlinearity of a subject that computes in single precision.
+_PRECISE = 1e-4
 #: Smallest share of the largest number that is an effect, not rounding of a kernel in half precision.
 CLEAR = 1e-2
 # Largest score at inputs scaled by `Pair.small`.
@@ -59,6 +62,14 @@ class Answer:
         """Outputs and scores, (draws, numbers)."""
         arrays = (each.reshape(len(each), -1) for each in (self.outputs, self.scores) if each is not None)
         return np.concatenate([*arrays], axis=1)
+
+    @cached_property
+    def decimal(self) -> float:
+        """The coarsest of 1, 0.1, …, 1e-7 of which all outputs are multiples, or 0."""
+        units = 10.0 ** -np.arange(8.0)
+        return float(
+            next((unit for unit in units if np.ptp(self.outputs / unit - np.rint(self.outputs / unit)) < 1e-3), 0.0)
+        )
 
     def permuted(self, order: NDArray[np.intp]) -> Answer:
         """Return the answer with its positions in another order."""
@@ -128,16 +139,38 @@ class Pair:
         return "equal calls give unequal digits" if any(map(np.any, self.usual[0].changes(again))) else ""
 
     @cached_property
-    def fixed_weights(self) -> bool:
-        """Whether an effect of the first input is odd, as for weights that are drawn without the inputs.
+    def nonlinearity(self) -> float:
+        """How far outputs and scores are from affine in the first input, relative to its effect, where this is least.
 
-        Scores are affine in one input of several, and outputs in the only one that is not 0.
+        It is rounding for weights drawn without the inputs: scores are affine in one input of several, and outputs in
+        the only one that is not 0.
         """
-        inputs = np.stack([self.inputs if self.known else np.zeros_like(self.inputs)] * 3)
-        inputs[:, :, 0] = np.multiply.outer((1.0, -1.0, 0.0), self.inputs[:, 0])
-        one, other, none = (self.subject(each).flat for each in inputs)
-        rest, effect = (np.abs(each).sum(axis=0) for each in (one + other - 2.0 * none, one - none))
-        return bool(((rest <= CLEAR * effect) & (effect > CLEAR * np.abs(one).sum(axis=0).max())).any())
+        zeros = np.zeros_like(self.inputs)
+        return min(self._nonlinearity(zeros), self._nonlinearity(self.inputs) if self.known else np.inf)
+
+    def _nonlinearity(self, others: FloatArray) -> float:
+        """Return the nonlinearity in the first input, given the inputs at other positions."""
+        one, two, factor = self.inputs[:, 0], self.fresh[:, 0], 1.0
+        if self.layer.norm:  # a norm divides the sum of orthogonal vectors of equal lengths by √2
+            vectors = np.stack([one, two], axis=-1)
+            basis = np.linalg.qr(vectors - vectors.mean(axis=1, keepdims=True))[0]
+            one, two = np.moveaxis(basis, -1, 0) if self.layer.width > 2 else (one, two)
+            factor = 2.0**0.5
+        answers = []
+        for vector in (one, two, one + two, 0.0 * one):
+            inputs = others.copy()
+            inputs[:, 0] = vector
+            answers.append(self.subject(inputs).flat)
+        first, second, both, none = answers
+        rest = np.abs(factor * both - first - second + (2.0 - factor) * none).sum(axis=0)
+        effect = np.abs(first - none).sum(axis=0)
+        large = effect > CLEAR * np.abs(first).sum(axis=0).max()
+        return float((rest[large] / effect[large]).min(initial=np.inf))
+
+    @property
+    def tolerance(self) -> float:
+        """Share of the largest number below which differences may be rounding within the subject."""
+        return 0.0 if self.nonlinearity < _PRECISE else CLEAR
 
     @cached_property
     def small(self) -> float:
@@ -161,9 +194,14 @@ def pair_of(
 
 def answers(draw_on: DrawOn, layer: AttentionLayer, rng: np.random.Generator) -> Respond:
     """Return a function of inputs (draws, positions, width) that calls a simulator with equal generators."""
+    shapes: list[tuple[int, ...]] = []
 
     def respond(inputs: FloatArray) -> Answer:
         sample = draw_on(layer, inputs, copy.deepcopy(rng))
+        shapes.append(sample.outputs.shape)
+        if shapes[-1] != shapes[0]:
+            problem = f"was {shapes[0]} for other inputs of the same shape"
+            refuse("subject['outputs'].shape", shapes[-1], problem, "return arrays of one shape")
         scores = None if sample.scores is None else np.where(visible(layer), sample.scores, 0.0)
         return Answer(sample.outputs, scores, sample.rounding)
 

@@ -28,15 +28,15 @@ _Compare = Callable[[Pair], BoolArray]
 
 
 def _repeats(pair: Pair) -> BoolArray:
-    """Return which draws differ when a call is repeated after another one."""
-    before = pair.usual[0]
+    """Return which draws differ when a call is repeated, at once and after another one."""
+    before, again = pair.usual[0], pair.subject(pair.inputs)
     pair.subject(pair.fresh)
-    return _any(*before.changes(pair.subject(pair.inputs), CLEAR))
+    return _any(*before.changes(again, CLEAR)) | _any(*before.changes(pair.subject(pair.inputs), CLEAR))
 
 
 def _draws(pair: Pair) -> BoolArray:
     """Return which odd draws change with the inputs of even draws."""
-    outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at(np.s_[::2])))
+    outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at(np.s_[::2])), pair.tolerance)
     return _any(outputs[1::2], scores[1::2])
 
 
@@ -47,19 +47,20 @@ def _hidden(pair: Pair) -> BoolArray:
         raise NotExaminedError("every position sees all others, and scores of three positions are not exposed")
     _require_fixed_weights(pair)
     j = (-1 - draws) % len(seen)
-    outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at((draws, j))))
+    outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at((draws, j))), pair.tolerance)
     other = np.arange(len(seen)) != j[:, None]
     third = other[:, None, :, None] & other[:, None, None, :]
     return _any(outputs & ~seen[:, j].T, scores & third if scores.size else scores)
 
 
 def _order(pair: Pair) -> BoolArray:
-    """Return which draws do not follow their inputs to other positions as declared."""
+    """Return which draws do not follow their inputs to other positions, or all that do although positions matter."""
     order = other_order(pair.layer.seq_len)
     ours, right = (reordered(pair, order, respond) for respond in pair.both)
     outputs, scores = pair.usual[0].changes(ours, CLEAR)
-    wrong, declared = _any(outputs, scores), _any(*pair.usual[1].changes(right, CLEAR))
-    if declared.any():
+    wrong = _any(outputs, scores)
+    if _any(*pair.usual[1].changes(right)).any():  # positions matter, if only slightly
+        declared = _any(*pair.usual[1].changes(right, CLEAR))
         wrong = declared & declared.all() & ~_any(*pair.usual[0].changes(ours)).any()
     if wrong.any():
         _require_fixed_weights(pair)
@@ -69,16 +70,31 @@ def _order(pair: Pair) -> BoolArray:
 
 
 def _scaling(pair: Pair) -> BoolArray:
-    """Return whether scores, or outputs of small inputs, do not grow as declared when inputs are doubled; by draw."""
-    layer, compared = pair.layer, []
-    if pair.known and not refusing(layer, "homogeneous scores"):
-        compared.append(growths(pair, 1.0, lambda answer: answer.scores))
-    if layer.norm or small_with_inputs(layer):
-        compared.append(growths(pair, 1.0 if layer.norm else pair.small, lambda answer: answer.outputs))
-    if not compared:
+    """Return which draws do not grow as declared when inputs are doubled: in scores, and in outputs where known.
+
+    Doubled inputs multiply outputs by a power of 2 if the attention weights are homogeneous in the scores or the inputs
+    normalised, and nearly by 2 if the scores are so small that positive weights are nearly constant.
+    """
+    layer, traits, wrong = pair.layer, pair.layer.map.traits, []
+    homogeneous = not refusing(layer, "homogeneous scores")
+    if pair.known and homogeneous:
+        wrong.append(_grown_otherwise(pair, 1.0, lambda answer: answer.scores))
+    if layer.norm or (homogeneous and traits.homogeneous):
+        wrong.append(_grown_otherwise(pair, 1.0, lambda answer: answer.outputs))
+    elif small_with_inputs(layer) and traits.positive and not traits.may_vanish:
+        wrong.append(_grown_otherwise(pair, pair.small, lambda answer: answer.outputs))
+    if not wrong:
         raise NotExaminedError("no exposed array is declared to grow in proportion")
-    wrong = any(right and abs(ours / right - 1.0) > CLEAR for ours, right in compared)
-    return np.full(len(pair.inputs), wrong)
+    return np.asarray(np.logical_or.reduce(wrong))
+
+
+def _grown_otherwise(pair: Pair, factor: float, read: Callable[[Answer], FloatArray | None]) -> BoolArray:
+    """Return which draws of an array do not grow as the right ones do if `factor` times the inputs are doubled."""
+    growth = growths(pair, factor, read)[1]
+    once, twice = (pair.subject(times * factor * pair.inputs) for times in (1.0, 2.0))
+    one, two = (np.reshape(0.0 if x is None else x, (len(pair.inputs), -1)) for x in (read(once), read(twice)))
+    rounding = (1.0 + growth) * once.decimal
+    return np.asarray(np.abs(two - growth * one).max(axis=1) > CLEAR * np.abs(two).max() + rounding)
 
 
 def growths(pair: Pair, factor: float, read: Callable[[Answer], FloatArray | None]) -> tuple[float, float]:
@@ -126,8 +142,8 @@ def random_by_position(pair: Pair) -> bool | None:
 
 
 def _require_fixed_weights(pair: Pair) -> None:
-    if not pair.fixed_weights:
-        raise NotExaminedError("no effect of an input is odd: weights are not told to be drawn without the inputs")
+    if pair.nonlinearity > CLEAR:
+        raise NotExaminedError("no output is affine in one input: weights are not told to be drawn without the inputs")
 
 
 def _any(outputs: BoolArray, scores: BoolArray) -> BoolArray:

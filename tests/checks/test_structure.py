@@ -74,6 +74,12 @@ def given_inputs(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Ge
     return {"outputs": simulator.after(layer, simulator.project(layer, inputs, rng), rng)["outputs"]}
 
 
+def triangular(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw images of the inputs from a triangular factor, whose first entry is odd in the first input."""
+    factor = np.asarray(np.linalg.qr(inputs.swapaxes(-1, -2), mode="r")).swapaxes(-1, -2) / layer.width**0.5
+    return {"outputs": factor @ rng.standard_normal((len(inputs), layer.seq_len, 2))}
+
+
 class Accumulating:
     """A right simulator that adds some of its last outputs."""
 
@@ -83,6 +89,16 @@ class Accumulating:
         outputs, last = RIGHT(layer, inputs, rng)["outputs"], self.last
         self.last = outputs
         return {"outputs": outputs if last is None or last.shape != outputs.shape else outputs + 0.03 * last}
+
+
+class Alternating:
+    """A right simulator whose outputs are 4% larger in every other call."""
+
+    calls = 0
+
+    def __call__(self, layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        self.calls += 1
+        return {"outputs": (1.0 + 0.04 * (self.calls % 2)) * RIGHT(layer, inputs, rng)["outputs"]}
 
 
 def verdicts(subject: Any, layer: ac.AttentionLayer, seed: int = 0) -> dict[str, str]:
@@ -126,12 +142,40 @@ def test_right_simulators_are_never_rejected(seed: int) -> None:
             assert found["draws"] == found["repeats"] == "consistent"
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        PAPER.replace(seq_len=10, num_heads=1, bias_slopes="alibi"),
+        PAPER.replace(num_heads=1, attention_map="linear", bias_slopes=(1e-3,)),
+        PAPER.replace(attention_map="linear", softcap=1e-3),
+        PAPER.replace(bias_std=0.01),
+    ],
+    ids=ac.AttentionLayer.describe,
+)
+def test_no_verdict_hangs_on_how_much_parts_matter(layer: ac.AttentionLayer) -> None:
+    for seed in range(12):
+        assert "violated" not in verdicts(RIGHT, layer, seed).values()
+
+
+@pytest.mark.parametrize(("attention_map", "decimals"), [("softmax", 4), ("linear", 6), ("relu", 7)])
+def test_rounded_outputs_grow_as_declared(attention_map: str, decimals: int) -> None:
+    subject = changed(lambda drawn: {"outputs": np.round(drawn["outputs"], decimals)})
+    assert verdicts(subject, PAPER.replace(attention_map=attention_map, output_std=0.1))["scaling"] == "consistent"
+
+
+def test_state_that_returns_after_two_calls_is_seen() -> None:
+    assert verdicts(Alternating(), PAPER)["repeats"] == "violated"
+
+
 def test_what_is_not_comparable_is_not_examined() -> None:
     half = changed(lambda drawn: {name: values.astype(np.float16).astype(float) for name, values in drawn.items()})
     assert set(verdicts(collapsed, PAPER).values()) == {"attncheck does not provide the inputs"}
     assert "dropout" in verdicts(dropping, PAPER)["order"]
     assert "half precision" in verdicts(half, PAPER)["draws"]
     assert "without the inputs" in verdicts(given_inputs, PAPER)["order"]
+    assert "without the inputs" in verdicts(triangular, CAUSAL)["hidden"]
+    sized = changed(lambda drawn: {"outputs": drawn["outputs"][..., : 1 + bool(drawn["outputs"].any())]})
+    assert "was (8, 3, 2) for other inputs" in verdicts(sized, CAUSAL)["hidden"]
     assert "one position" in verdicts(RIGHT, ONE)["hidden"]
 
 
