@@ -70,7 +70,7 @@ PARTS: dict[str, AttentionLayer] = {
     "both biases": AttentionLayer(
         width=8, seq_len=4, num_heads=4, num_kv_heads=2, bias_std=1.0, bias_slopes=(1, 0, 2, 0)
     ),
-    "qk norm": AttentionLayer(width=8, seq_len=3, num_heads=2, qk_norm=True, query_std=2.0),
+    "qk norm": AttentionLayer(width=8, seq_len=3, num_heads=2, qk_norm=True, query_std=2.0, input_std=1.5),
     "qk norm of small heads": AttentionLayer(
         width=8, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, qk_norm=True, mask="causal", attention_map="linear"
     ),
@@ -104,6 +104,7 @@ PRE_BLOCK = AttentionStack(
 )
 POST_BLOCK = AttentionStack(layer=ENCODER, depth=2, residual=True, post_norm="layer", mlp="relu")
 PLAIN_BLOCK = AttentionStack(layer=ENCODER.replace(mask="causal", activation="tanh"), depth=2, mlp="relu", mlp_ratio=1)
+POST_GELU = POST_BLOCK.replace(layer=ENCODER.replace(input_std=0.05), depth=1, post_norm="rms", mlp="gelu")
 BLOCKS = (PRE_BLOCK, POST_BLOCK, PLAIN_BLOCK)
 
 # With positions, and with queries tied to keys.
