@@ -91,8 +91,7 @@ def test_scores_behind_a_window_need_not_be_exposed(name: str) -> None:
     assert {"scores.scale", "scores.law", "conditional.joint"} <= examined
 
 
-RIGHT = LAYERS | ROTARY
-RIGHT |= {layer.describe(): layer for layer in PLAIN if layer.norm or layer.position_std or layer.tied_query_key}
+RIGHT = LAYERS | ROTARY | {layer.describe(): layer for layer in PLAIN if layer.norm or layer.tied_query_key}
 
 
 @pytest.mark.sampled

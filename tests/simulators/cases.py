@@ -34,7 +34,7 @@ PLAIN = (
     AttentionLayer(width=8, seq_len=3, num_heads=3, attention_map="relu", head_scaling=False, activation="tanh"),
     AttentionLayer(width=8, seq_len=2, num_heads=2, head_dim=2, score_scaling="1/n", input_correlation=1.0),
     AttentionLayer(width=4, seq_len=6, num_heads=4, num_kv_heads=2, mask="causal", activation="erf", input_std=2.0),
-    AttentionLayer(width=16, seq_len=3, num_heads=2, activation="identity", input_correlation=0.2, query_std=2.0),
+    AttentionLayer(width=8, seq_len=3, num_heads=2, activation="identity", input_correlation=0.2, query_std=2.0),
     AttentionLayer(width=3, seq_len=4, num_heads=2, position_std=1.5, mask="causal", clip=2.0),
     AttentionLayer(
         width=8, seq_len=3, num_heads=2, position_std=0.7, position_reach=2.0, input_correlation=1.0, activation="relu"

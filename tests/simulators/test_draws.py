@@ -212,6 +212,7 @@ def test_stacks(name: str, evidence: Evidence) -> None:
     assert_stack(evidence, STACKS[name], other_stacks(STACKS[name]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("index", range(4))
 def test_random_stacks(index: int, evidence: Evidence) -> None:
     examples = draw_examples(stacks(max_depth=2, max_entries=100, blocks=True), 4, 0, "random blocks")
