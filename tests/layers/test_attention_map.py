@@ -1,4 +1,4 @@
-"""Attention weights, against loops over the definition."""
+"""Attention weights, against the definition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attncheck import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
-from tests.simulators.conftest import weights_of_row
+from tests.simulators import literal
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -21,9 +21,7 @@ def test_weights_are_the_definition(name: Any, mask: Any, seq_len: int) -> None:
     layer = AttentionLayer(width=8, seq_len=seq_len, attention_map=name, mask=mask)
     scores = np.random.default_rng(0).standard_normal((3, 2, seq_len, seq_len))
     weights = attention_weights(layer, scores)
-    for index in np.ndindex(3, 2, seq_len):
-        expected = weights_of_row(layer, scores[index].tolist(), index[-1])
-        np.testing.assert_allclose(weights[index], expected, rtol=1e-13)
+    np.testing.assert_allclose(weights, literal.weights_of(layer, scores), rtol=1e-13)
     row = layer.map.weights(scores[..., 0, :], visible(layer)[0])
     np.testing.assert_array_equal(row, weights[..., 0, :])
 

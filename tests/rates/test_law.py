@@ -18,6 +18,7 @@ from attncheck.methods import simulate_chunks
 from attncheck.theory.rates.drivers import Fluctuations
 from attncheck.theory.rates.gap import standard_error
 from attncheck.theory.rates.law import check_inputs
+from tests.simulators.cases import PARTS
 
 _DRAWS = 60_000
 _POINTS = np.array([0.1, 0.4, 1.0, 2.0])
@@ -54,6 +55,7 @@ LAYERS = [
     ),
     ac.AttentionLayer(width=16, seq_len=3, activation="relu", query_std=1.5, norm="rms"),
     ac.AttentionLayer(width=16, seq_len=3, activation="relu", query_std=1.5, norm="layer", num_kv_heads=1),
+    *(PARTS[name] for name in ("causal window", "softcap", "sink", "sink of one position", "own mask", "own map")),
 ]
 
 

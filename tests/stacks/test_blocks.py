@@ -1,4 +1,4 @@
-"""Encoder blocks: methods of one law, and their limit."""
+"""Encoder blocks: their limit, descriptions and refusals."""
 
 from __future__ import annotations
 
@@ -7,35 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, limit, simulate
+from attncheck import AttentionLayer, AttentionStack, InputError, limit, simulate
 from attncheck.theory.stacks.recursion import recur
+from tests.simulators.cases import BLOCKS, ENCODER, NORMED, PLACED, PRE_BLOCK
 
-from .laws import BARE, BLOCKS, MOST, NORMED, PLACED, PLAIN, PLAIN_BLOCK, PRE_BLOCK, SIZE, apart, drawn, numbers
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("stack", [*BARE, *NORMED, *BLOCKS], ids=AttentionStack.describe)
-def test_methods_are_of_one_law(stack: AttentionStack) -> None:
-    draws = simulate(stack, SIZE, 1, coordinates=2)
-    ours = numbers(draws)
-    for seed, method in ((2, "direct"), (3, "matrix-free")):
-        theirs: StackDraws = simulate(stack, SIZE, seed, method, coordinates=2)  # type: ignore[arg-type]  # method is a literal
-        assert apart(ours, numbers(theirs)) < MOST
-    plain = stack.replace(layer=stack.layer.replace(norm=None), post_norm=None)
-    wrong = stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0) if stack.mlp else plain
-    assert stack in BARE or apart(ours, drawn(wrong, 4)) > MOST
-    if stack.layer.norm:
-        diagonal = np.diagonal(draws.grams, axis1=2, axis2=3)
-        assert np.isclose(diagonal, 1.0).mean() > 0.9  # five relu neurons are all 0 in one of 32 draws
-
-
-def test_relu_and_gelu_are_told_apart() -> None:
-    """Second moments of relu (1/2) and gelu (0.43): some 30 standard errors in the outputs' lengths."""
-    one, other = (
-        np.linalg.norm(simulate(PLAIN_BLOCK.replace(mlp=mlp), SIZE, 5, coordinates=5).outputs, axis=(1, 2))
-        for mlp in ("relu", "gelu")
-    )
-    assert abs(one.mean() - other.mean()) > 2.0 * 6.1 * np.sqrt((one.var() + other.var()) / SIZE)
+SIZE = 20_000
 
 
 @pytest.mark.sampled
@@ -92,7 +68,7 @@ def test_descriptions_say_what_a_block_is() -> None:
 )
 def test_what_is_no_block_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"^mlp"):
-        AttentionStack(layer=PLAIN, depth=2, **fields)
+        AttentionStack(layer=ENCODER, depth=2, **fields)
 
 
 def test_one_block_is_a_conjecture_where_scores_feed_its_perceptron() -> None:

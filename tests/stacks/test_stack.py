@@ -9,8 +9,7 @@ import pytest
 
 from attncheck import AttentionLayer, AttentionStack, InputError
 from attncheck.layers.program.coverage import CoverageKind
-
-from .laws import BLOCKS, NORMED
+from tests.simulators.cases import BLOCKS, NORMED
 
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
 

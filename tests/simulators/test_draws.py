@@ -1,0 +1,327 @@
+"""Every method draws the law of a network written out, with each field and part.
+
+The fixture `evidence` splits one budget of false alarms over all two-sample tests here. They compare functionals that
+combine inputs, scores, Gram matrices and outputs; networks that differ in one respect must be rejected.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from attncheck import AttentionLayer, AttentionStack, Draws, Program, StackDraws, simulate
+from attncheck._lib.arrays import FloatArray
+from attncheck.checks.functionals import FUNCTIONALS
+from attncheck.evidence import Evidence
+from attncheck.layers.draws import Batch, ProgramDraws
+from attncheck.looks.examples import draw_examples
+from attncheck.methods import Method
+from attncheck.programs import EXAMPLES
+from attncheck.simulators.weights import draw_with_weights
+from attncheck.strategies import stacks
+
+from . import literal
+from .cases import BARE, BLOCKS, NORMED, PARTS, PLAIN, PLAIN_BLOCK, POST_GELU, ROTARY, reused
+
+SIZE = 6_000
+# Literal methods first.
+FINITE = get_args(Method)[:3]
+
+Functionals = dict[str, FloatArray]
+Draw = Callable[[np.random.Generator], Batch]
+
+
+def assert_one_law(
+    evidence: Evidence,
+    functionals: Callable[[Any], Functionals],
+    network: Draw,
+    methods: Mapping[str, Draw],
+    wrong: Mapping[str, Draw],
+) -> None:
+    """Assert that all methods draw the law of the network, and that others do not."""
+
+    def statistics(draws: Batch) -> Functionals:
+        values = draws.outputs[:, 0, 0]
+        return functionals(draws) | {"consecutive draws": values[::2] * values[1::2]}
+
+    def p_values(seed: int) -> tuple[dict[str, float], dict[str, float]]:
+        rng = np.random.default_rng(seed)
+        expected = statistics(network(rng))
+        one_law = {
+            f"{method}, {name}": p_value
+            for method, draw in methods.items()
+            for name, p_value in distances(statistics(draw(rng)), expected).items()
+        }
+        others = {name: min(distances(statistics(draw(rng)), expected).values()) for name, draw in wrong.items()}
+        return one_law, {name: min(1.0, p_value * len(expected)) for name, p_value in others.items()}
+
+    evidence.assert_p_values(p_values)
+
+
+def distances(ours: Functionals, theirs: Functionals) -> dict[str, float]:
+    """Return 2 exp(-n D²) ≥ P(Kolmogorov–Smirnov distance ≥ D) for two samples of n, by Wei and Dudley (2012)."""
+    exponents = {name: len(values) * distance(values, theirs[name]) ** 2 for name, values in ours.items()}
+    return {name: min(1.0, 2.0 * float(np.exp(-exponent))) for name, exponent in exponents.items()}
+
+
+def distance(ours: FloatArray, theirs: FloatArray) -> float:
+    """Return the largest difference between distribution functions; a norm leaves rounding errors."""
+    values = np.round(np.concatenate([ours, theirs]), 9)
+    order = np.argsort(values)
+    differences = np.cumsum(np.where(order < len(ours), 1.0, -1.0))
+    last = np.diff(values[order], append=np.inf) > 0.0
+    return float(np.abs(differences[last]).max()) / len(ours)
+
+
+def by_method(described: Any, methods: tuple[Any, ...], coordinates: int) -> dict[str, Draw]:
+    """Return the draws of each method, with different seeds: methods share streams."""
+
+    def drawn(method: Method, rng: np.random.Generator) -> Batch:
+        draws: Batch = simulate(described, SIZE, int(rng.integers(2**62)), method, coordinates)
+        return draws
+
+    return {method: functools.partial(drawn, method) for method in methods}
+
+
+# Layers
+
+LAYERS: dict[str, AttentionLayer] = {layer.describe(): layer for layer in PLAIN} | PARTS | ROTARY
+PARTS_OF_LAYERS = (
+    *("window", "softcap", "sink", "bias_slopes", "bias_std", "qk_norm", "rotary_base", "norm", "mask"),
+    *("position_std", "position_reach", "tied_query_key"),
+)
+
+
+def of_layer(layer: AttentionLayer, draws: Draws) -> Functionals:
+    """Return all functionals that apply to a layer, and those that tie keys and values to the rest."""
+    exposed = draws.as_dict().keys() | {"masked scores"}
+    values = {
+        functional.name: functional.compute(layer, draws)
+        for functional in FUNCTIONALS
+        if functional.needs <= exposed and functional.applies(layer, draws.outputs.shape[-1])
+    }
+    if draws.keys is not None:
+        values["key and score"] = draws.keys[:, -1, -1, 0] * draws.keys[:, -1, 0, -1] * draws.scores[:, -1, -1, 0]
+    for name in exposed & {"key_gram", "value_gram"}:
+        gram = getattr(draws, name)
+        values[f"trace of {name}"] = np.trace(gram, axis1=-2, axis2=-1).sum(axis=1)
+        values[f"{name} and output"] = gram[:, 0, 0, 0] * draws.outputs[:, 0, 0] ** 2
+        values[f"{name} and score"] = gram[:, -1, -1, -1] * draws.scores[:, -1, -1, -1]
+    return values
+
+
+def without_parts(layer: AttentionLayer) -> AttentionLayer:
+    if layer == PARTS["own map"]:
+        return layer.replace(attention_map="relu")
+    return layer.replace(**{name: getattr(AttentionLayer, name) for name in PARTS_OF_LAYERS})
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, evidence: Evidence) -> None:
+    layer = LAYERS[name]
+    neurons = min(layer.width, 2)
+    network = functools.partial(literal.draw_layer, layer, SIZE, neurons)
+    wrong = {"without parts": functools.partial(literal.draw_layer, without_parts(layer), SIZE, neurons)}
+    if without_parts(layer) == layer:
+        wrong = {}
+    assert_one_law(evidence, functools.partial(of_layer, layer), network, by_method(layer, FINITE, neurons), wrong)
+
+
+# Limits of tied scores and of saturated inputs after a norm are constants, which sampling does not hit.
+@pytest.mark.parametrize(
+    "name", [name for name, layer in LAYERS.items() if not (layer.tied_query_key or (layer.norm and layer.clip < 9.0))]
+)
+def test_limits_of_layers(name: str, evidence: Evidence) -> None:
+    layer = LAYERS[name]
+    network = functools.partial(literal.draw_limit, layer, SIZE, 2)
+    assert_one_law(evidence, functools.partial(of_layer, layer), network, by_method(layer, ("limit",), 2), {})
+
+
+WEIGHTS: dict[str, tuple[AttentionLayer, dict[str, Any]]] = {
+    "uniform": (
+        AttentionLayer(width=2, activation="identity"),
+        dict.fromkeys((*literal.MATRICES, "inputs"), "uniform"),
+    ),
+    "biases": (
+        AttentionLayer(width=3, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=2),
+        {f"{name}_bias": ("uniform", 1.5) for name in ("query", "key", "value", "output")},
+    ),
+    "tied": (
+        AttentionLayer(width=3, seq_len=2, tied_query_key=True, score_scaling="1/n"),
+        {"key": "rademacher", "value": "student5", "output": "truncated normal", "key_bias": ("rademacher", 1.0)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_other_weights(name: str, evidence: Evidence) -> None:
+    layer, weights = WEIGHTS[name]
+    network = functools.partial(literal.draw_layer, layer, SIZE, 2)
+    methods = {"weights": functools.partial(draw_with_weights, layer, SIZE, 2, weights=weights)}
+    expected = functools.partial(network, weights=weights)
+    assert_one_law(evidence, functools.partial(of_layer, layer), expected, methods, {"Gaussian weights": network})
+
+
+# Stacks
+
+STACKS = {stack.describe(): stack for stack in (*BARE, *NORMED, *BLOCKS, POST_GELU)}
+
+
+def of_stack(draws: StackDraws) -> Functionals:
+    """Return functionals of streams, scores, Gram matrices and outputs of the first and last layer."""
+    y, p, grams = draws.outputs, draws.scores, draws.grams
+    last = y[:, -1, 0]
+    return {
+        "last position": last,
+        "outputs of two positions": y[:, 0, 0] * last,
+        "length of the outputs": (y[..., :2] ** 2).sum(axis=(1, 2)),
+        "squared output and first score": p[:, 0, 0, -1, 0] ** 2 * last**2,
+        "squared output and last score": p[:, -1, -1, -1, 0] ** 2 * last**2,
+        "squared scores of two layers": p[:, 0, 0, -1, 0] ** 2 * p[:, -1, 0, -1, 0] ** 2,
+        "sum of all squared scores": (p**2).sum(axis=(1, 2, 3, 4)),
+        "last gram": grams[:, -1, 0, -1],
+        "grams of two layers": grams[:, 0, 0, 0] * grams[:, -1, 0, 0],
+        "input and output": draws.streams[:, 0, 0, 0] * y[:, 0, 0],
+    }
+
+
+def other_stacks(stack: AttentionStack) -> dict[str, AttentionStack]:
+    """Return stacks that differ in one respect."""
+    layer = stack.layer
+    others = {
+        "the other residual": stack.replace(residual=not stack.residual),
+        "norms exchanged": stack.replace(layer=layer.replace(norm=stack.post_norm), post_norm=layer.norm),
+        "no perceptron": stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0),
+        "another perceptron": stack.replace(mlp="gelu") if stack == PLAIN_BLOCK else stack,
+    }
+    return {name: other for name, other in others.items() if other != stack}
+
+
+def assert_stack(evidence: Evidence, stack: AttentionStack, others: Mapping[str, AttentionStack]) -> None:
+    network = functools.partial(literal.draw_stack, stack, SIZE)
+    wrong = {name: functools.partial(literal.draw_stack, other, SIZE) for name, other in others.items()}
+    assert_one_law(evidence, of_stack, network, by_method(stack, FINITE, min(stack.width, 2)), wrong)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks(name: str, evidence: Evidence) -> None:
+    assert_stack(evidence, STACKS[name], other_stacks(STACKS[name]))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("index", range(4))
+def test_random_stacks(index: int, evidence: Evidence) -> None:
+    examples = draw_examples(stacks(max_depth=2, max_entries=100, blocks=True), 4, 0, "random blocks")
+    assert_stack(evidence, examples[index], {})
+
+
+# Programs
+
+PROGRAMS: dict[str, Callable[[], Program]] = {**EXAMPLES, "reused": reused}
+
+
+def of_program(draws: ProgramDraws) -> Functionals:
+    """Return functionals of the joint law of results, neurons and scores."""
+    y, p = draws.outputs, draws.scores
+    values = {
+        "first": y[:, 0, 0],
+        "last": y[:, -1, 1],
+        "two neurons": y[:, 0, 0] * y[:, 0, 1],
+        "two results": y[:, 0, 0] * y[:, -1, 0],
+        "length": (y[..., :2] ** 2).sum(axis=(1, 2)),
+    }
+    if p.size:
+        values |= {
+            "score": p[:, 0],
+            "two scores": p[:, 0] * p[:, -1],
+            "all scores": (p**2).sum(axis=1),
+            "score and result": y[:, 0, 0] * p[:, 0],
+            "score and square": y[:, -1, 1] ** 2 * p[:, -1],
+        }
+    return values
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, evidence: Evidence) -> None:
+    """At width 3, where wrong use of a matrix shows most."""
+    case = PROGRAMS[name]().at(3)
+    network = functools.partial(literal.draw_program, case, SIZE)
+    assert_one_law(evidence, of_program, network, by_method(case, FINITE[:2], 2), {})
+
+
+# Exact relations
+
+
+@pytest.mark.parametrize("method", FINITE)
+@pytest.mark.parametrize("layer", PLAIN, ids=AttentionLayer.describe)
+def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: Method) -> None:
+    """Shapes, symmetry, groups, norms, the Gram matrix of the inputs, and the range of the scores."""
+    draws = simulate(layer, 40, 5, method, coordinates=layer.width)
+    s, heads = layer.seq_len, layer.num_heads
+    assert draws.outputs.shape == draws.inputs.shape == (40, s, layer.width)
+    assert draws.scores.shape == (40, heads, s, s)
+    assert draws.input_gram is not None
+    assert draws.key_gram is not None
+    assert draws.value_gram is not None
+    np.testing.assert_allclose(draws.input_gram, literal.gram(draws.inputs), rtol=1e-12, atol=1e-13)
+    for gram in (draws.key_gram, draws.value_gram):
+        assert gram.shape == (40, heads, s, s)
+        np.testing.assert_allclose(gram, gram.swapaxes(-1, -2), rtol=1e-13, atol=1e-14)
+        grouped = gram.reshape(40, layer.kv_heads, layer.group_size, s, s)
+        np.testing.assert_array_equal(grouped, np.broadcast_to(grouped[:, :, :1], grouped.shape))
+        traces = np.trace(grouped[:, :, 0], axis1=-2, axis2=-1)
+        assert all(len(set(row)) == layer.kv_heads for row in traces[traces.min(axis=1) > 0.0].tolist())
+    assert not np.array_equal(draws.key_gram / layer.key_std**2, draws.value_gram / layer.value_std**2)
+    # Rows of P are in the row space of Kᵀ, columns in the column space of X.
+    for scores, gram in (
+        (draws.scores, draws.key_gram),
+        (draws.scores.swapaxes(-1, -2), np.broadcast_to(draws.input_gram[:, None], draws.scores.shape)),
+    ):
+        values, vectors = np.linalg.eigh(gram)
+        null = np.where(values <= 1e-10 * (values[..., -1:] + 1e-300), 1.0, 0.0)
+        outside = (scores @ vectors) * null[..., None, :]
+        assert np.abs(outside).max() <= 1e-5 * np.abs(scores).max()
+
+
+@pytest.mark.parametrize("method", FINITE)
+@pytest.mark.parametrize("name", ROTARY)
+def test_keys_fit_their_gram_matrices(name: str, method: Method) -> None:
+    draws = simulate(ROTARY[name], 40, 5, method)
+    assert draws.keys is not None
+    assert draws.key_gram is not None
+    np.testing.assert_allclose(draws.key_gram, literal.gram(draws.keys), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", FINITE)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_normalised_inputs_have_length_one(norm: Any, method: Method) -> None:
+    layer = AttentionLayer(width=12, seq_len=3, activation="relu", norm=norm)
+    draws = simulate(layer, 500, seed=0, method=method, coordinates=12)
+    lengths = (draws.inputs**2).mean(axis=2)
+    # Twelve relu neurons are all 0 in one draw of 4,000.
+    assert (np.abs(lengths - 1.0) < 1e-12).sum() >= lengths.size - 10
+    assert norm == "rms" or np.abs(draws.inputs.mean(axis=2)).max() < 1e-14
+
+
+@pytest.mark.parametrize("method", FINITE)
+@pytest.mark.parametrize(("seq_len", "width"), [(12, 1), (5, 2), (2, 3)])
+def test_zero_inputs_give_scores_that_are_exactly_zero(seq_len: int, width: int, method: Method) -> None:
+    """With ReLU at width 1 half of the inputs are 0: rounding noise would be another law."""
+    layer = AttentionLayer(width=width, seq_len=seq_len, num_heads=2, activation="relu")
+    draws = simulate(layer, 500, method=method, coordinates=width)
+    zero = (draws.inputs == 0.0).all(axis=-1)
+    assert zero.any()
+    either = np.broadcast_to((zero[:, :, None] | zero[:, None, :])[:, None], draws.scores.shape)
+    assert not draws.scores[either].any()
+    assert draws.scores[~either].all()
+
+
+def test_the_limit_has_no_gram_matrices() -> None:
+    draws = simulate(PLAIN[0], 10, method="limit", coordinates=3)
+    assert draws.outputs.shape == draws.inputs.shape == (10, 1, 3)
+    assert draws.input_gram is draws.key_gram is draws.value_gram is None
+    assert set(draws.as_dict()) == {"outputs", "scores", "inputs"}
