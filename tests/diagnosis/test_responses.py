@@ -292,8 +292,8 @@ WRONG = {
     "doubled values": (
         on_inputs(LiteralSimulator(), doubled_values),
         LAYER,
-        "attention weights or values: where scores are 0, the weights of position 1 are 0.8, 1.6, 0.8 and 0.8; declared "
-        "1, 1, 1 and 1, up to a factor",
+        "attention weights or values: where scores are 0, the weights of position 1 are 0.8, 1.6, 0.8 and 0.8; "
+        "declared 1, 1, 1 and 1, up to a factor",
     ),
     "quantised": (
         on_inputs(weigh(quantised)),
