@@ -41,7 +41,8 @@ def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, Floa
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights
     parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)
-    whole = np.linalg.pinv(parts.sum(axis=1), rcond=1e-9, hermitian=True)
+    with np.errstate(over="ignore"):  # the inverse of a tiny covariance is infinite, and its draw is left out below
+        whole = np.linalg.pinv(parts.sum(axis=1), rcond=1e-9, hermitian=True)
     mixture = stream(0, "head shares", layer.num_heads).standard_normal(layer.num_heads)
     share = np.einsum("dij,dhji,h->d", whole, parts, mixture)
     seen = residual.kept.any(axis=(1, 2)) & np.isfinite(share)
