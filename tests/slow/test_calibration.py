@@ -79,7 +79,7 @@ def test_false_alarms_are_as_rare_as_stated(layer: AttentionLayer) -> None:
 def test_false_alarms_over_all_layers_are_as_rare_as_stated() -> None:
     everywhere = [few(layer) for layer in (*LAYERS, WIDE)]
     joined = pooled(everywhere)
-    assert list(joined) == [check.name for check in CHECKS]
+    assert list(joined) == [check.name for check in CHECKS if check.property_name != "structure"]
     assert [name for name, each in joined.items() if len(each.p_values) == 0] == []
     suspicious = [name for name, each in joined.items() if each.least() < OVER_ALL]
     for name in suspicious:

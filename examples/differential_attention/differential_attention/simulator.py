@@ -32,7 +32,7 @@ def draw(layer: AttentionLayer, size: int, rng: np.random.Generator, factor: flo
     queries, keys = (x @ rng.standard_normal((size, heads, n, d)) / np.sqrt(n) for _ in range(2))
     values = x @ rng.standard_normal((size, heads // 2, n, d)) / np.sqrt(n)
     scores = queries @ keys.swapaxes(2, 3) / np.sqrt(d)
-    projection = rng.standard_normal((size, heads // 2, d, 2)) / np.sqrt(d)
+    projection = rng.standard_normal((size, heads // 2, d, min(2, n))) / np.sqrt(d)
     outputs = (differential(scores, factor) @ values @ projection).sum(axis=1) / np.sqrt(heads // 2)
     grams = np.repeat(values @ values.swapaxes(2, 3) / d, 2, axis=1)
     return {"outputs": outputs, "scores": scores, "value_gram": grams}
