@@ -180,7 +180,7 @@ def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] =
         family=lambda setting: Count(0.0),
         draws_per_unit=PER_ANSWER,
         measure=measure,
-        hint=f"it is not true that {null}",
+        hint=f"it should hold that {null}",
         requires=requires,
         excluded=excluded,
         any_weights=True,
@@ -188,7 +188,7 @@ def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] =
 
 
 CHECKS = (
-    _check("repeats", _repeats, "equal calls give equal numbers, whatever is called in between"),
+    _check("repeats", _repeats, "equal calls give numbers equal to 1%, whatever is called in between"),
     _check("draws", _draws, "a draw does not change with the inputs of other draws"),
     _check("hidden", _hidden, "outputs do not change with hidden inputs, nor scores with others", SEVERAL_POSITIONS),
     _check("order", _order, "outputs and scores follow inputs to other positions, if declared", SEVERAL_POSITIONS),

@@ -125,6 +125,8 @@ class ModelInspection(PrintedInspection):
         said: list[str] = []
         if (declared or expected) and self.not_examined:
             said.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
+        elif (declared or expected.keys() - {"blamed"}) and self.refused:
+            said.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
         if "blamed" in expected and not expected.pop("blamed"):
             said += self.blamed
         for group in self.attention:

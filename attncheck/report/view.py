@@ -21,7 +21,7 @@ from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate.judge import judge_against, notes_on
+from attncheck.gate.judge import judge_against, judge_run, notes_on
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
@@ -144,8 +144,8 @@ class Comparison:
 
     @property
     def findings(self) -> list[Finding]:
-        """The losses and changes since the baseline, at the run's false-alarm budget."""
-        return list(judge_against(self.run, self.baseline, self.run.manifest.false_alarm))
+        """Why the gate would not pass the run: by itself, and compared with the baseline."""
+        return [*judge_run(self.run), *judge_against(self.run, self.baseline, self.run.manifest.false_alarm)]
 
     @property
     def notes(self) -> list[str]:

@@ -104,6 +104,8 @@ class TestBroken:
         assert re.match(rf"Model: {LAYERS} attention modules \({LAYERS - 1} read, 1 not: ", found.headline)
         assert "nothing wrong was found in those that were read" in found.verdict
         assert [*found.refused] == ["h.0.attn"]
+        found.require(blamed=False)
+        assert found.unmet("causal")[0].startswith("h.0.attn: not read: queries=")
 
     def test_a_backward_pass_that_fails(self) -> None:
         class Forward(autograd.Function):

@@ -77,7 +77,9 @@ def inputs():
         command = ["inspect", "no_attention:Model", "--inputs", "no_attention:inputs", "--draws", "2"]
         assert main([*command, "--report", "page.html"]) == ExitCode.INCONCLUSIVE
         assert capsys.readouterr().out.startswith("NOT EXAMINED: Model: 0 attention modules")
-        assert 'class="box inconclusive"' in (tmp_path / "page.html").read_text(encoding="utf-8")
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert 'class="box inconclusive"' in page
+        assert "</span> not examined</span>" in page
 
     def test_without_inputs(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["inspect", "whole_model:Model"]) == ExitCode.UNUSABLE

@@ -318,6 +318,7 @@ def test_a_line_of_a_record_takes_a_few_kilobytes(tmp_path: Path) -> None:
 def test_page_shows_the_losses_that_the_gate_finds(clean_record: Path, faulty_record: Path) -> None:
     text = render(clean_record, baseline=faulty_record).text.partition("Compared with the baseline")[2]
     assert "completeness: " in text
+    assert "verdicts: 2 results are violated" in render(faulty_record, baseline=clean_record).text
     assert "the baseline has violated results" in text.lower()
 
 
