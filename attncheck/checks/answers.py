@@ -63,14 +63,6 @@ class Answer:
         arrays = (each.reshape(len(each), -1) for each in (self.outputs, self.scores) if each is not None)
         return np.concatenate([*arrays], axis=1)
 
-    @cached_property
-    def decimal(self) -> float:
-        """The coarsest of 1, 0.1, …, 1e-7 of which all outputs are multiples, or 0."""
-        units = 10.0 ** -np.arange(8.0)
-        return float(
-            next((unit for unit in units if np.ptp(self.outputs / unit - np.rint(self.outputs / unit)) < 1e-3), 0.0)
-        )
-
     def permuted(self, order: NDArray[np.intp]) -> Answer:
         """Return the answer with its positions in another order."""
         scores = None if self.scores is None else self.scores[..., order, :][..., order]

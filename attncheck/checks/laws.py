@@ -32,6 +32,7 @@ LAW_ERROR = 0.004
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
+# Entries of the first draws of a law, so many that `exceedance` allows little for variances that were not drawn.
 _TAIL_ENTRIES = 30_000_000
 # Maximum cost of all draws of a law, in units of about half a nanosecond, and the minimum number of draws.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100

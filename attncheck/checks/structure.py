@@ -25,6 +25,7 @@ from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import SEVERAL_POSITIONS
 
 _Compare = Callable[[Pair], BoolArray]
+_Read = Callable[[Answer], FloatArray | None]
 
 
 def _repeats(pair: Pair) -> BoolArray:
@@ -88,24 +89,38 @@ def _scaling(pair: Pair) -> BoolArray:
     return np.asarray(np.logical_or.reduce(wrong))
 
 
-def _grown_otherwise(pair: Pair, factor: float, read: Callable[[Answer], FloatArray | None]) -> BoolArray:
+def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
     """Return which draws of an array do not grow as the right ones do if `factor` times the inputs are doubled."""
-    growth = growths(pair, factor, read)[1]
-    once, twice = (pair.subject(times * factor * pair.inputs) for times in (1.0, 2.0))
-    one, two = (np.reshape(0.0 if x is None else x, (len(pair.inputs), -1)) for x in (read(once), read(twice)))
-    rounding = (1.0 + growth) * once.decimal
-    return np.asarray(np.abs(two - growth * one).max(axis=1) > CLEAR * np.abs(two).max() + rounding)
+    times = growth(pair, pair.right, factor, read)
+    one, two = (_rows(read(pair.subject(scale * factor * pair.inputs))) for scale in (1.0, 2.0))
+    usual = _rows(read(pair.usual[0]))
+    rounding = (1.0 + times) * _decimal(usual)
+    if usual.any() and not two.any():  # numbers of this size can only be rounded to 0
+        return np.full(len(two), np.abs(_rows(read(pair.right(2.0 * factor * pair.inputs)))).max() > rounding)
+    return np.asarray(np.abs(two - times * one).max(axis=1) > CLEAR * np.abs(two).max() + rounding)
 
 
-def growths(pair: Pair, factor: float, read: Callable[[Answer], FloatArray | None]) -> tuple[float, float]:
+def growth(pair: Pair, respond: Respond, factor: float, read: _Read) -> float:
     """Return how many times larger an array is, by the median draw, if `factor` times the inputs are doubled."""
+    one, two = (np.linalg.norm(_rows(read(respond(scale * factor * pair.inputs))), axis=1) for scale in (1.0, 2.0))
+    return float(np.median(two[one > 0.0] / one[one > 0.0])) if one.any() else 0.0
 
-    def growth(respond: Respond) -> float:
-        arrays = [read(respond(times * factor * pair.inputs)) for times in (1.0, 2.0)]
-        one, two = (np.zeros(1) if x is None else np.linalg.norm(x.reshape(len(x), -1), axis=1) for x in arrays)
-        return float(np.median(two[one > 0.0] / one[one > 0.0])) if one.any() else 0.0
 
-    return growth(pair.subject), growth(pair.right)
+def _rows(values: FloatArray | None) -> FloatArray:
+    """Return an array as one row per draw; zeros if it is not exposed."""
+    return np.zeros((1, 1)) if values is None else values.reshape(len(values), -1)
+
+
+def _decimal(values: FloatArray) -> float:
+    """Return the coarsest of 1, 0.1, …, 1e-7 of which all values are multiples, or 0; 0 too if all are 0.
+
+    Examples
+    --------
+    >>> _decimal(np.array([0.25, 1.5])), _decimal(np.array([np.pi])), _decimal(np.zeros(3))
+    (0.01, 0.0, 0.0)
+    """
+    units = 10.0 ** -np.arange(8.0) if values.any() else ()
+    return float(next((unit for unit in units if np.abs(values / unit - np.rint(values / unit)).max() < 1e-3), 0.0))
 
 
 def reordered(pair: Pair, order: NDArray[np.intp], respond: Respond) -> Answer:

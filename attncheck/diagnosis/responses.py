@@ -20,7 +20,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond, answers, differ, drawn_on, pair_of
-from attncheck.checks.structure import growths, other_order
+from attncheck.checks.structure import growth, other_order
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.finding import DRAWS, INPUTS, SCORES, STAGES, Finding
 from attncheck.diagnosis.mistakes import MISTAKES
@@ -240,7 +240,7 @@ def _doubled(pair: Pair) -> Iterator[Finding]:
     """Find scores that grow wrongly, by doubling all inputs, if the declared scores are homogeneous."""
     if refusing(pair.layer, "homogeneous scores"):
         return
-    ours, declared = growths(pair, 1.0, lambda answer: answer.scores)
+    ours, declared = (growth(pair, respond, 1.0, lambda answer: answer.scores) for respond in pair.both)
     if ours and declared and abs(ours / declared - 1.0) > _SHARE:
         asked = {1.0: ": are queries and keys normalised?", 2.0: ": are queries or keys normalised?"}
         ask = asked.get(round(ours, 3), "")
@@ -254,7 +254,7 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
     if not small_with_inputs(layer):
         return
     small, other = pair.small * pair.inputs, pair.small * pair.fresh
-    ours, declared = growths(pair, pair.small, lambda answer: answer.outputs)
+    ours, declared = (growth(pair, respond, pair.small, lambda answer: answer.outputs) for respond in pair.both)
     if ours and abs(ours / declared - 1.0) > _CLEAR:
         told = f"outputs grow {ours:.3g} times when small inputs are doubled; declared {declared:.3g} times"
         yield Finding(stage_of_outputs(pair), told)

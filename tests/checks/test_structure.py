@@ -163,6 +163,11 @@ def test_rounded_outputs_grow_as_declared(attention_map: str, decimals: int) -> 
     assert verdicts(subject, PAPER.replace(attention_map=attention_map, output_std=0.1))["scaling"] == "consistent"
 
 
+def test_outputs_that_vanish_for_small_inputs_do_not_pass_as_rounded() -> None:
+    subject = changed(lambda drawn: {"outputs": np.where(np.abs(drawn["outputs"]) < 0.02, 0.0, drawn["outputs"])})
+    assert verdicts(subject, PAPER)["scaling"] == "violated"
+
+
 def test_state_that_returns_after_two_calls_is_seen() -> None:
     assert verdicts(Alternating(), PAPER)["repeats"] == "violated"
 

@@ -193,7 +193,7 @@ def test_a_law_of_slightly_other_values_is_rejected(scale: float) -> None:
 
 def test_tied_scores_beside_a_random_table() -> None:
     fields = {"query_std": 1.5, "key_std": 1.5, "bias_std": 0.5, "seq_len": 2}
-    layer = ac.AttentionLayer(width=64, score_scaling="1/n", tied_query_key=True, **fields)  # type: ignore[arg-type]
+    layer = ac.AttentionLayer(width=64, score_scaling="1/n", tied_query_key=True, **fields)  # type: ignore[arg-type]  # fields of several types
     law = LimitLaw(layer)
     check_agreement(law, 0)
     scores = ac.simulate(layer, 2000, method="limit").scores
