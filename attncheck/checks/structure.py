@@ -24,6 +24,9 @@ from attncheck.layers.parts.scores import small_with_inputs
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import SEVERAL_POSITIONS
 
+# Factor on inputs that make the scores of the right simulator small: scores of narrow layers have heavy tails, and the
+# subject's may be thousands of times larger.
+_SMALLER = 1e-2
 _Compare = Callable[[Pair], BoolArray]
 _Read = Callable[[Answer], FloatArray | None]
 
@@ -83,7 +86,7 @@ def _scaling(pair: Pair) -> BoolArray:
     if layer.norm or (homogeneous and traits.homogeneous):
         wrong.append(_grown_otherwise(pair, 1.0, lambda answer: answer.outputs))
     elif small_with_inputs(layer) and traits.positive and not traits.may_vanish:
-        wrong.append(_grown_otherwise(pair, pair.small, lambda answer: answer.outputs))
+        wrong.append(_grown_otherwise(pair, _SMALLER * pair.small, lambda answer: answer.outputs))
     if not wrong:
         raise NotExaminedError("no exposed array is declared to grow in proportion")
     return np.asarray(np.logical_or.reduce(wrong))
@@ -92,6 +95,8 @@ def _scaling(pair: Pair) -> BoolArray:
 def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
     """Return which draws of an array do not grow as the right ones do if `factor` times the inputs are doubled."""
     times = growth(pair, pair.right, factor, read)
+    if not times:  # all weights of the right simulator vanish
+        return np.zeros(len(pair.inputs), dtype=np.bool_)
     one, two = (_rows(read(pair.subject(scale * factor * pair.inputs))) for scale in (1.0, 2.0))
     usual = _rows(read(pair.usual[0]))
     rounding = (1.0 + times) * _decimal(usual)

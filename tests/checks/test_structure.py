@@ -157,6 +157,16 @@ def test_no_verdict_hangs_on_how_much_parts_matter(layer: ac.AttentionLayer) -> 
         assert "violated" not in verdicts(RIGHT, layer, seed).values()
 
 
+@pytest.mark.parametrize("attention_map", ["softmax", "relu", "sigmoid", "linear"])
+@pytest.mark.parametrize("shape", [{"width": 1, "seq_len": 1}, {"width": 1, "seq_len": 2, "mask": "causal"}], ids=str)
+def test_no_first_look_at_a_narrow_layer_is_suspicious(attention_map: Any, shape: dict[str, Any]) -> None:
+    """Scores of narrow layers have heavy tails, and all weights of a few draws may vanish under relu."""
+    layer = ac.AttentionLayer(num_heads=1, attention_map=attention_map, **shape)
+    for seed in range(60):
+        results = run_item(Item("structure", layer), Subject.of(RIGHT), seed, PROFILES["smoke"].cost(layer))
+        assert [result.check for result in results if len(result.p_values) > 1] == []
+
+
 @pytest.mark.parametrize(("attention_map", "decimals"), [("softmax", 4), ("linear", 6), ("relu", 7)])
 def test_rounded_outputs_grow_as_declared(attention_map: str, decimals: int) -> None:
     subject = changed(lambda drawn: {"outputs": np.round(drawn["outputs"], decimals)})
