@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from attncheck.runs.causes import Diagnosis
+from attncheck.runs.diagnosis import Diagnosis, DiagnosisTask
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
@@ -82,9 +82,9 @@ def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the fit of causes in runs of this process; violations are still diagnosed."""
-    monkeypatch.setattr("attncheck.runs.check.diagnosis_of", lambda subject, results, seed: Diagnosis())
+    monkeypatch.setattr(DiagnosisTask, "diagnosis", lambda task: Diagnosis())
     monkeypatch.setattr(RunReport, "diagnose", lambda report, workers: None)
-    monkeypatch.setattr("attncheck.runs.samples.command.causes_of_samples", lambda samples, results, seed, laws: [])
+    monkeypatch.setattr("attncheck.runs.samples.command.explanations", lambda violations: ())
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ def gate(
     from attncheck._lib.files import check_writable, refuse_same
     from attncheck.gate import gate as judge
     from attncheck.gate.outputs import sentence, write_outputs
+    from attncheck.runs.summary import labelled
 
     outputs = {"summary": summary, "json": json}
     parts = {f"run {number}": path for number, path in enumerate((run, *more), 1)}
@@ -45,8 +46,7 @@ def gate(
     check_writable(outputs)
     judgement = judge((run, *more), baseline, false_alarm, write=write_baseline)
     print(sentence(judgement))
-    for word, text in judgement.wrong:
-        print(f"  {word + ':':9} {text}")
+    print(*labelled(judgement.view.lines), sep="\n", end="\n" if judgement.view.lines else "")
     for finding in judgement.findings:
         print(f"  {finding.part}: {finding.text}")
     for note in judgement.notes:

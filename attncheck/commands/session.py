@@ -96,10 +96,10 @@ def conclude(report: RunReport, page: Path | None, verbose: bool = False) -> int
         print(rendered(report.run.record, page))
     if report.traceback:
         print(report.traceback)
-    assert report.conclusion is not None
+    assert report.record is not None
     if report.refused is not None:
         return ExitCode.UNUSABLE
-    verdict = report.conclusion.verdict
+    verdict = report.record.conclusion.verdict
     if report.failure and verdict != "violated":
         raise InputError(report.failure)
     return ExitCode.of(verdict)

@@ -10,16 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attncheck._lib.text import listed
 from attncheck.checks.claims import CLAIMS
-from attncheck.diagnosis import finding
-from attncheck.diagnosis.finding import STAGES, Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
+from attncheck.records import explanation
+from attncheck.records.explanation import STAGES, Explanation
 from attncheck.records.schema import Result, of_pool
 from attncheck.records.tallies import Space, Tally, tallied
 from attncheck.records.text import in_alternatives
 
-#: Message if no known cause fits, and the number of causes reported.
-UNKNOWN, TOLD = "no known cause fits", 3
+#: Maximum number of causes shown.
+MOST_CAUSES = 3
+_UNKNOWN = "no known cause fits"
 # Stages of the computation in order, and the stage of each check by the beginning of its name.
 _DRAWS, _INPUTS, _GIVEN = "dependence between draws", "the law of inputs", "outputs given scores"
 _ORDER = (_DRAWS, _INPUTS, "keys", "scores", "values", _GIVEN, "outputs")
@@ -49,15 +50,15 @@ _CONCERNS = {
     "exactness.output": "outputs",
     "outputs.": "outputs",
 }
-# The stage of findings (`attncheck.diagnosis.finding`) for each of these stages of checks.
+# The stage of findings (`attncheck.records.explanation`) for each of these stages of checks.
 _FOUND_AT = {
-    _DRAWS: finding.DRAWS,
-    _INPUTS: finding.INPUTS,
-    "keys": finding.SCORES,
-    "scores": finding.SCORES,
-    "values": finding.WEIGHTS_OR_VALUES,
-    _GIVEN: finding.OUTPUTS,
-    "outputs": finding.OUTPUTS,
+    _DRAWS: explanation.DRAWS,
+    _INPUTS: explanation.INPUTS,
+    "keys": explanation.SCORES,
+    "scores": explanation.SCORES,
+    "values": explanation.WEIGHTS_OR_VALUES,
+    _GIVEN: explanation.OUTPUTS,
+    "outputs": explanation.OUTPUTS,
 }
 # A hint shared by this many checks is not specific.
 _GENERIC = 5
@@ -113,7 +114,7 @@ def by_hint(tallies: Iterable[Tally]) -> list[Cause]:
 
 def hints(tallies: Mapping[str, Tally]) -> list[str]:
     """Return the hints of the violated checks in order, for use if no cause was fitted."""
-    return list(dict.fromkeys(cause.hint or UNKNOWN for cause in by_hint(violated(tallies))))[:TOLD]
+    return list(dict.fromkeys(cause.hint or _UNKNOWN for cause in by_hint(violated(tallies))))[:MOST_CAUSES]
 
 
 def begins(tallies: Mapping[str, Tally]) -> list[str]:
@@ -143,7 +144,7 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
     return [f"{before}{where}: {worst.text} on {layer_name(worst.case)}{ask}"]
 
 
-def precedes(tallies: Mapping[str, Tally], found: Finding) -> bool:
+def precedes(tallies: Mapping[str, Tally], found: Explanation) -> bool:
     """Return whether a violated check concerns an earlier stage of the computation than a finding."""
     stages = (_FOUND_AT[name] for tally in violated(tallies) if (name := stage_of(tally.name)))
     return any(STAGES.index(each) < STAGES.index(found.stage) for each in stages)

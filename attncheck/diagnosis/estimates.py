@@ -14,13 +14,13 @@ from attncheck._lib.text import listed
 from attncheck.checks.exclusions import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
-from attncheck.diagnosis import finding
-from attncheck.diagnosis.finding import Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import given_inputs
 from attncheck.methods import simulate
+from attncheck.records import explanation
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 # Names of estimates that other modules refer to.
@@ -39,9 +39,9 @@ _CLEAR = 6.6
 # Maximum numbers shown in a message, and distances between draws in a plot besides those found.
 _SHOWN, _NEAR = 8, 12
 _STAGES = {
-    **dict.fromkeys((KEYS, SCORES, SCORES_GIVEN), finding.SCORES),
-    VALUES: finding.WEIGHTS_OR_VALUES,
-    OUTPUTS: finding.OUTPUTS,
+    **dict.fromkeys((KEYS, SCORES, SCORES_GIVEN), explanation.SCORES),
+    VALUES: explanation.WEIGHTS_OR_VALUES,
+    OUTPUTS: explanation.OUTPUTS,
 }
 
 
@@ -215,7 +215,7 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
         yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]
 
 
-def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Finding]:
+def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Explanation]:
     """Yield findings on scales that differ between heads, positions or neurons, and on correlated draws of a call.
 
     Scales are estimated relative to the declared ones. They differ if two 99.9% intervals do not overlap.
@@ -263,7 +263,7 @@ def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:
     return found
 
 
-def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator[Finding]:
+def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator[Explanation]:
     """Compare ratios of means over draws, both arrays (draws, places), with intervals that include the errors of both.
 
     Places where the exact law is 0, as for keys that no query sees, are left out.
@@ -277,10 +277,11 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
         return
     told = ", ".join(f"{value:.3g}" for value in values[:_SHOWN]) + ", …" * (places.size > _SHOWN)
     plot = plot_data.profile(places, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} over the declared")
-    yield Finding(_STAGES[name], f"{name} by {of}: {told} times the declared", plot)
+    text = f"{name} by {of}: {told} times the declared"
+    yield Explanation(text, Certainty.ESTIMATED, _STAGES[name], plot)
 
 
-def _correlated(sample: Sample) -> Iterator[Finding]:
+def _correlated(sample: Sample) -> Iterator[Explanation]:
     """Find lags at which the sizes of the draws of a call are correlated, by normal scores of ranks."""
     for name, drawn in (("scores", sample.scores), ("outputs", sample.outputs)):
         if drawn is None:
@@ -298,5 +299,5 @@ def _correlated(sample: Sample) -> Iterator[Finding]:
             what = f"Correlation of the size of {name} between draws of a call"
             plot = plot_data.profile(lags[kept], values[kept], _QUANTILE * errors[kept], 0.0, "distance", what)
             text = f"sizes of {name} are correlated between draws at a distance: {told}"
-            yield Finding(finding.DRAWS, text, plot)
+            yield Explanation(text, Certainty.ESTIMATED, explanation.DRAWS, plot)
             return

@@ -13,15 +13,15 @@ from attncheck._lib.arrays import BoolArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond
 from attncheck.checks.structure import other_order, random_by_position, reordered
-from attncheck.diagnosis.finding import AFTER, OUTPUTS, SCORES, WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
+from attncheck.records.explanation import AFTER, OUTPUTS, SCORES, WEIGHTS_OR_VALUES, Explanation, exact
 
 # Maximum numbers of positions for changing positions one after another, and for exchanging them in pairs.
 _MOST, _EXCHANGED = 16, 6
 
 
-def positions(pair: Pair) -> Iterator[Finding]:
+def positions(pair: Pair) -> Iterator[Explanation]:
     """Find wrong dependence on positions, by changing the inputs at one position after another."""
     s = pair.layer.seq_len
     if s > _MOST:
@@ -30,7 +30,7 @@ def positions(pair: Pair) -> Iterator[Finding]:
     if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
         i, j = wrong[0]
         told = f"that of query {i} and key {j} changes with the inputs at {places(scores[i, j])}"
-        yield Finding(SCORES, f"{told}; declared {places(of_scores[i, j])}{_likewise(len(wrong))}")
+        yield exact(SCORES, f"{told}; declared {places(of_scores[i, j])}{_likewise(len(wrong))}")
     if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
         possible = visible(pair.layer) | np.eye(s, dtype=bool)
         declared = np.where((outputs & ~possible).any(axis=1, keepdims=True), possible, outputs)
@@ -39,7 +39,7 @@ def positions(pair: Pair) -> Iterator[Finding]:
         i = rows[0]
         told = f"the output at {i} depends on the inputs at {places(outputs[i])}; declared {places(declared[i])}"
         plot = plot_data.positions(outputs, declared, "input", "Inputs that change the outputs")
-        yield Finding(WEIGHTS_OR_VALUES, told + _likewise(len(rows)), plot)
+        yield exact(WEIGHTS_OR_VALUES, told + _likewise(len(rows)), plot)
 
 
 def dependence(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
@@ -52,14 +52,14 @@ def dependence(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, 
     return np.stack(outputs, axis=-1), np.stack(scores, axis=-1)
 
 
-def permuted(pair: Pair) -> Iterator[Finding]:
+def permuted(pair: Pair) -> Iterator[Explanation]:
     """Find dependence on the order of the inputs: change it, then exchange pairs to tell which position differs."""
     s = pair.layer.seq_len
     (outputs, scores), (declared, of_scores) = pair.each(partial(moved, pair, other_order(s)))
     if scores.any() and not of_scores.any():
-        yield Finding(SCORES, "they do not follow the inputs to other positions, as they should without declared ones")
+        yield exact(SCORES, "they do not follow the inputs to other positions, as they should without declared ones")
     elif outputs.any() and not declared.any():
-        yield Finding(stage_of_outputs(pair), _text_of_outputs(pair))
+        yield exact(stage_of_outputs(pair), _text_of_outputs(pair))
 
 
 def _text_of_outputs(pair: Pair) -> str:

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair
-from attncheck.diagnosis.finding import AFTER, SCORES, WEIGHTS_OR_VALUES, Finding
 from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import whole_vectors
+from attncheck.records.explanation import AFTER, SCORES, WEIGHTS_OR_VALUES, Explanation, exact
 
 #: Text of a finding that no known mistake explains.
 UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"
@@ -67,14 +67,14 @@ class _Calls:
         return np.asarray(averaged.reshape(len(averaged), -1, averaged.shape[-2] * averaged.shape[-1]))
 
 
-def by_regression(pair: Pair) -> Iterator[Finding]:
+def by_regression(pair: Pair) -> Iterator[Explanation]:
     """Yield how scores and outputs differ in form from the declared ones; for exposed scores only."""
     if pair.known:
         yield from _scores(pair)
         yield from _outputs(pair)
 
 
-def _scores(pair: Pair) -> Iterator[Finding]:
+def _scores(pair: Pair) -> Iterator[Explanation]:
     """Determine B of each head, unless the declared scores are not bilinear in the inputs."""
     layer, seen = pair.layer, visible(pair.layer)
     if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
@@ -87,12 +87,12 @@ def _scores(pair: Pair) -> Iterator[Finding]:
     scores = calls.scores.swapaxes(2, 3).swapaxes(3, 4)[:, :, seen].reshape(len(products), -1, layer.num_heads)
     remainder, solved = _solved(features, scores)
     if remainder > _WRONG:
-        yield Finding(SCORES, "they are not products of linear functions of two inputs")
+        yield exact(SCORES, "they are not products of linear functions of two inputs")
     elif solved is not None and pair.continuous and layer.width > 1:
         yield from _matrices(layer, solved.swapaxes(1, 2).reshape(len(solved), -1, layer.width, layer.width))
 
 
-def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Finding]:
+def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Explanation]:
     """Yield what is wrong with W_Q W_Kᵀ of each head, (draws, H, n, n), for weights of continuous laws."""
     sizes = np.linalg.svd(products, compute_uv=False)
     largest = sizes[..., :1]
@@ -104,14 +104,14 @@ def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Finding]:
         # W Wᵀ has no negative eigenvalue.
         square = np.linalg.eigvalsh(products[:, alike]).min() > -_WRONG * largest.max()
         text = "W_Q and W_K are the same matrix, up to a factor," if square else "scores of query and key are symmetric"
-        yield Finding(SCORES, f"{text} {_of(alike, layer)}")
+        yield exact(SCORES, f"{text} {_of(alike, layer)}")
     elif (low := np.flatnonzero((ranks < declared).all(axis=0))).size:
-        yield Finding(SCORES, f"W_Q W_Kᵀ has rank {ranks[:, low].max()} {_of(low, layer)}; declared {declared}")
+        yield exact(SCORES, f"W_Q W_Kᵀ has rank {ranks[:, low].max()} {_of(low, layer)}; declared {declared}")
     elif declared > 1:
         spread = np.ptp(sizes[..., :declared], axis=-1).max(axis=0)
         if (equal := np.flatnonzero(spread < _WRONG * least)).size:
             told = f"all singular values of W_Q W_Kᵀ are equal {_of(equal, layer)}: are the matrices orthogonal?"
-            yield Finding(SCORES, told)
+            yield exact(SCORES, told)
 
 
 def _of(heads: NDArray[np.intp], layer: AttentionLayer) -> str:
@@ -139,7 +139,7 @@ def _over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return np.asarray(scipy.special.softmax(seen, axis=-2))
 
 
-def _outputs(pair: Pair) -> Iterator[Finding]:
+def _outputs(pair: Pair) -> Iterator[Explanation]:
     """Determine W_V W_O of each head from the attention weights that the scores give."""
     layer = pair.layer
     calls = _Calls.of(pair, layer.num_heads * layer.width, layer.seq_len)
@@ -154,17 +154,17 @@ def _outputs(pair: Pair) -> Iterator[Finding]:
         return
     for name, otherwise in _OTHERWISE.items():
         if _solved(calls.averages(otherwise(layer, calls.scores, weights)), outputs)[0] < _ROUNDED:
-            yield Finding(WEIGHTS_OR_VALUES, f"outputs are those of {name}")
+            yield exact(WEIGHTS_OR_VALUES, f"outputs are those of {name}")
             return
     factors = _factors(calls, outputs)
     if factors is not None:
         told = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
-        yield Finding(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {told}")
+        yield exact(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {told}")
         return
-    yield from [*weights_of_one_head(pair)] or [Finding(AFTER, UNEXPLAINED)]
+    yield from [*weights_of_one_head(pair)] or [exact(AFTER, UNEXPLAINED)]
 
 
-def _alike(products: FloatArray) -> Iterator[Finding]:
+def _alike(products: FloatArray) -> Iterator[Explanation]:
     """Find heads with equal W_V W_O, (draws, H, entries): averaging their attention weights gives the same outputs."""
     apart = np.abs(products[:, :, None] - products[:, None]).max(axis=(0, 3))
     same = apart < _WRONG * np.abs(products).max(axis=(0, 2))
@@ -172,7 +172,7 @@ def _alike(products: FloatArray) -> Iterator[Finding]:
     if len(alike) > 1:
         heads = "" if len(alike) == products.shape[1] else f" {listed(map(str, alike))}"
         text = f"outputs are those of attention weights averaged over heads{heads}, or of one W_V W_O for them"
-        yield Finding(WEIGHTS_OR_VALUES, text)
+        yield exact(WEIGHTS_OR_VALUES, text)
 
 
 def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:

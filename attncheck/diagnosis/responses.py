@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +23,6 @@ from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond, answers, differ, drawn_on, pair_of
 from attncheck.checks.structure import growth, other_order
 from attncheck.diagnosis.candidates import Candidate
-from attncheck.diagnosis.finding import DRAWS, INPUTS, SCORES, STAGES, Finding
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.positions import dependence, moved, permuted, places, positions, stage_of_outputs
 from attncheck.diagnosis.regression import UNEXPLAINED, by_regression
@@ -33,6 +33,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import has_offset, offset_variance, small_with_inputs
+from attncheck.records.explanation import DRAWS, INPUTS, SCORES, STAGES, Explanation, exact
 from attncheck.simulators.literal import LiteralSimulator, independent
 from attncheck.subject import Subject
 
@@ -52,7 +53,7 @@ _TIMES = 4
 _SHOWN = 6
 
 
-def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Finding]:
+def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Explanation]:
     """Return the deviations of a subject from the declared layer, by stage; empty if none can be found.
 
     Parameters
@@ -77,7 +78,7 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     pair = pair_of(subject.draw_on, layer, size, rng, subject.weights.continuous)
     # With declared biases, queries, keys and values are not linear in the inputs.
     out = _LINEAR if subject.weights.biased else ()
-    groups: Sequence[Sequence[Callable[[Pair], Iterator[Finding]]]] = ()
+    groups: Sequence[Sequence[Callable[[Pair], Iterator[Explanation]]]] = ()
     with contextlib.suppress(InputError):
         groups = () if pair.reason_inexact else _TESTS
     by_group = (_found(pair, [test for test in group if test not in out]) for group in groups)
@@ -125,35 +126,35 @@ def _alike(one: FloatArray, other: FloatArray) -> bool:
     return one.shape == other.shape and np.allclose(one, other, atol=_SHARE)
 
 
-def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Finding]:
+def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Explanation]:
     """Return the findings on the layer with one head, where more can be determined; empty if they say no more."""
     with contextlib.suppress(InputError):  # the subject may not support it
         found = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
         if found and found[0].text != UNEXPLAINED:
-            return [dataclasses.replace(each, text=f"with one head, {each.text}") for each in found]
+            return [msgspec.structs.replace(each, text=f"with one head, {each.text}") for each in found]
     return []
 
 
-def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Finding]]]) -> list[Finding]:
-    found: list[Finding] = []
+def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Explanation]]]) -> list[Explanation]:
+    found: list[Explanation] = []
     for test in tests:
         with contextlib.suppress(InputError, FloatingPointError):  # the subject may refuse such inputs
             found += test(pair)
     return found
 
 
-def _mixed_draws(pair: Pair) -> Iterator[Finding]:
+def _mixed_draws(pair: Pair) -> Iterator[Explanation]:
     """Find draws that depend on the inputs of others, by changing the inputs of every other draw."""
     answer = pair.subject(pair.fresh_at(np.s_[::2]))
     outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(answer))
     if scores:
-        yield Finding(SCORES, "the scores of a draw change with the inputs of other draws")
+        yield exact(SCORES, "the scores of a draw change with the inputs of other draws")
     elif outputs:
         text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if pair.known else ''}"
-        yield Finding(stage_of_outputs(pair), text)
+        yield exact(stage_of_outputs(pair), text)
 
 
-def _shared_weights(pair: Pair) -> Iterator[Finding]:
+def _shared_weights(pair: Pair) -> Iterator[Explanation]:
     """Find draws with equal weights, by giving all draws the same inputs several times."""
     if not pair.continuous:
         return
@@ -163,10 +164,10 @@ def _shared_weights(pair: Pair) -> Iterator[Finding]:
     again = np.flatnonzero((first[of.ravel()] != np.arange(len(y))) & y.any(axis=1))
     if again.size:
         which = f"{first[of.ravel()][again[0]]} and {again[0]} of a call"
-        yield Finding(DRAWS, f"draws {which} have the same weights; only {len(first)} of {len(y)} draws are distinct")
+        yield exact(DRAWS, f"draws {which} have the same weights; only {len(first)} of {len(y)} draws are distinct")
 
 
-def _zero_inputs(pair: Pair) -> Iterator[Finding]:
+def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
     """Find what is added to scores or outputs, by inputs of 0; a declared random bias makes this impossible."""
     if offset_variance(pair.layer):
         return
@@ -174,22 +175,22 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
     ours, declared, usual = pair.subject(zero), pair.right(zero), pair.usual[0]
     outputs = bool(np.abs(ours.outputs).max() > _SHARE * np.abs(usual.outputs).max())
     if outputs and _encoded(pair):
-        yield Finding(INPUTS, "positions are counted along the batch: the encoding of a draw's index is added")
+        yield exact(INPUTS, "positions are counted along the batch: the encoding of a draw's index is added")
         return
     if ours.scores is not None and declared.scores is not None and usual.scores is not None:
         gap = ours.scores - declared.scores
         if np.abs(gap).max() > _SHARE * np.abs(usual.scores).max():
             if outputs:
                 added = _added(pair.layer, gap)
-                yield Finding(INPUTS, f"inputs of 0 give scores and outputs: {added}, as if to the inputs")
+                yield exact(INPUTS, f"inputs of 0 give scores and outputs: {added}, as if to the inputs")
             else:
                 usually = "declared" if declared.scores.any() else "0"
                 text = f"inputs of 0 give scores other than {usually}: {_added(pair.layer, gap)}"
                 shown = ours.scores[0, 0], declared.scores[0, 0]
-                yield Finding(SCORES, text, plot_data.positions(*shown, "key", "Scores of head 0 for inputs of 0"))
+                yield exact(SCORES, text, plot_data.positions(*shown, "key", "Scores of head 0 for inputs of 0"))
             return
     if outputs:
-        yield Finding(stage_of_outputs(pair), "inputs of 0 give outputs other than 0: something is added")
+        yield exact(stage_of_outputs(pair), "inputs of 0 give outputs other than 0: something is added")
 
 
 def _encoded(pair: Pair) -> bool:
@@ -225,18 +226,18 @@ def _added(layer: AttentionLayer, gap: FloatArray) -> str:
     return f"by key minus query position, {told} is added{of_head}"
 
 
-def _negated(pair: Pair) -> Iterator[Finding]:
+def _negated(pair: Pair) -> Iterator[Explanation]:
     """Find biases and nonlinearities, by changing the sign of all inputs."""
     usual, negated = pair.usual[0], pair.subject(-pair.inputs)
     changed = usual.changes(negated)[1].any()
     if changed:
-        yield Finding(SCORES, "they change when all inputs change their sign: queries or keys have a bias, or a kink")
+        yield exact(SCORES, "they change when all inputs change their sign: queries or keys have a bias, or a kink")
     elif usual.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
         told = "outputs do not change their sign with all inputs: something is added, or not linear"
-        yield Finding(stage_of_outputs(pair), told)
+        yield exact(stage_of_outputs(pair), told)
 
 
-def _doubled(pair: Pair) -> Iterator[Finding]:
+def _doubled(pair: Pair) -> Iterator[Explanation]:
     """Find scores that grow wrongly, by doubling all inputs, if the declared scores are homogeneous."""
     if refusing(pair.layer, "homogeneous scores"):
         return
@@ -245,10 +246,10 @@ def _doubled(pair: Pair) -> Iterator[Finding]:
         asked = {1.0: ": are queries and keys normalised?", 2.0: ": are queries or keys normalised?"}
         ask = asked.get(round(ours, 3), "")
         told = f"they grow {ours:.3g} times when all inputs are doubled; declared {declared:.3g} times{ask}"
-        yield Finding(SCORES, told)
+        yield exact(SCORES, told)
 
 
-def _small_inputs(pair: Pair) -> Iterator[Finding]:
+def _small_inputs(pair: Pair) -> Iterator[Explanation]:
     """Find nonlinearities and wrong weights, by small inputs: scores are nearly 0, so outputs must be linear."""
     layer = pair.layer
     if not small_with_inputs(layer):
@@ -257,12 +258,12 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
     ours, declared = (growth(pair, respond, pair.small, lambda answer: answer.outputs) for respond in pair.both)
     if ours and abs(ours / declared - 1.0) > _CLEAR:
         told = f"outputs grow {ours:.3g} times when small inputs are doubled; declared {declared:.3g} times"
-        yield Finding(stage_of_outputs(pair), told)
+        yield exact(stage_of_outputs(pair), told)
         return
     apart = [_nonlinear(respond, small, other) for respond in pair.both]
     if apart[0] > _CLEAR and apart[1] < _SHARE:
         told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
-        yield Finding(stage_of_outputs(pair), told)
+        yield exact(stage_of_outputs(pair), told)
     elif layer.seq_len <= _MOST and apart[1] < _SHARE and not has_offset(layer):  # offsets may differ between heads
         yield from weights_at_zero(pair)
 
@@ -272,7 +273,7 @@ def _nonlinear(respond: Respond, one: FloatArray, other: FloatArray) -> float:
     return float(np.abs(parts[2] - parts[0] - parts[1]).max() / max(np.abs(parts[2]).max(), 1e-300))
 
 
-def _neurons(pair: Pair) -> Iterator[Finding]:
+def _neurons(pair: Pair) -> Iterator[Explanation]:
     """Find unused neurons, by changing one block of neurons of the inputs after another."""
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
     (outputs, scores), (declared, of_scores) = pair.each(partial(_used, pair, blocks))
@@ -283,10 +284,10 @@ def _neurons(pair: Pair) -> Iterator[Finding]:
 
     for h in range(scores.shape[1]):
         if (of_scores[:, h] & ~scores[:, h]).any():
-            yield Finding(SCORES, f"those of head {h} {told(scores[:, h])}")
+            yield exact(SCORES, f"those of head {h} {told(scores[:, h])}")
             return
     if (declared & ~outputs).any() and not pair.layer.map.traits.may_vanish:
-        yield Finding(stage_of_outputs(pair), f"outputs {told(outputs)}")
+        yield exact(stage_of_outputs(pair), f"outputs {told(outputs)}")
 
 
 def _used(
@@ -301,7 +302,7 @@ def _used(
     return np.array(outputs), np.stack(scores)
 
 
-def _equal_inputs(pair: Pair) -> Iterator[Finding]:
+def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
     """Find unequal scores for equal inputs at all positions, unless positions are declared to matter."""
     same = np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1)
     answers = [respond(same) for respond in pair.both]
@@ -316,7 +317,7 @@ def _equal_inputs(pair: Pair) -> Iterator[Finding]:
     told = listed(f"{ratio:.3g}" for ratio in row[:_SHOWN])
     where = "by key" if by_key else "in a row"
     plot = plot_data.positions(seen * ours, seen, "key", "Scores for equal inputs, over the first")
-    yield Finding(SCORES, f"for equal inputs they are not equal, but {told} times the first, {where}", plot)
+    yield exact(SCORES, f"for equal inputs they are not equal, but {told} times the first, {where}", plot)
 
 
 def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
@@ -330,7 +331,7 @@ def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
     return np.asarray(ratios[0]) if np.ptp(ratios, axis=0).max() <= _SHARE * np.abs(ratios).max() else None
 
 
-def _equal_heads(pair: Pair) -> Iterator[Finding]:
+def _equal_heads(pair: Pair) -> Iterator[Explanation]:
     """Find pairs of heads with the same scores."""
     if not pair.known:
         return
@@ -341,7 +342,7 @@ def _equal_heads(pair: Pair) -> Iterator[Finding]:
             if each.scores is not None
         )
         if declared and not ours:
-            yield Finding(SCORES, f"those of heads {g} and {h} are the same")
+            yield exact(SCORES, f"those of heads {g} and {h} are the same")
             return
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair, Respond
-from attncheck.diagnosis.finding import WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.scores import has_offset, small_with_inputs
+from attncheck.records.explanation import WEIGHTS_OR_VALUES, Explanation, exact
 
 # Smallest relative difference of weights that is reported, above the nonlinearity of outputs in small inputs.
 _CLEAR = 1e-2
@@ -22,7 +22,7 @@ _SHOWN, _MOST = 6, 16
 _DIGITS, _STEPS = 4, 50
 
 
-def weights_at_zero(pair: Pair) -> Iterator[Finding]:
+def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
     """Find wrong attention weights at scores of 0, up to a common factor."""
     ours, declared = (common_weights(respond, pair) for respond in pair.both)
     if ours is None or declared is None:
@@ -35,10 +35,10 @@ def weights_at_zero(pair: Pair) -> Iterator[Finding]:
     told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
     text = f"where scores are 0, the weights of position {i} are {told[0]}; declared {told[1]}, up to a factor"
     plot = plot_data.positions(ours / factor, declared, "key", "Attention weights where scores are 0, up to a factor")
-    yield Finding(WEIGHTS_OR_VALUES, text, plot)
+    yield exact(WEIGHTS_OR_VALUES, text, plot)
 
 
-def weights_of_one_head(pair: Pair) -> Iterator[Finding]:
+def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
     """Find wrong attention weights at the usual scores, in a layer with one head.
 
     Outputs for small inputs at one position are that position's value times its weight at scores of 0.
@@ -61,7 +61,7 @@ def weights_of_one_head(pair: Pair) -> Iterator[Finding]:
     weights = np.round(weights, _DIGITS) + 0.0
     told = f"a weight is {weights[n, i, j]:.3g}; declared {declared[n, i, j]:.3g}"
     plot = plot_data.positions(weights[n], declared[n], "key", "Attention weights of one draw")
-    yield Finding(WEIGHTS_OR_VALUES, f"where a score is {scores[n, 0, i, j]:.3g}, {told}", plot)
+    yield exact(WEIGHTS_OR_VALUES, f"where a score is {scores[n, 0, i, j]:.3g}, {told}", plot)
 
 
 def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:

@@ -6,28 +6,26 @@ import dataclasses
 import gzip
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
 from attncheck.evidence.ledger import Finding, weightiest
-from attncheck.evidence.verdicts import Verdict
 from attncheck.gate.judge import judge_against, judge_run, notes_on
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import GZIP
-from attncheck.records.tallies import tallied
-from attncheck.records.text import replay_command
 from attncheck.runs.parts import paths_of, read_run
+from attncheck.runs.view import RunView
 
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
     """Whether a run passes, and why not.
 
-    ``findings`` are reasons not to pass, in the order of their parts; ``notes`` do not affect the verdict; ``wrong``
-    holds (label, text) pairs of a violated run, "cause" first; ``first`` tells whether only a baseline is missing for a
-    pass.
+    ``findings`` are reasons not to pass, in the order of their parts; ``notes`` do not affect the verdict; ``first``
+    tells whether only a baseline is missing for a pass.
     """
 
     run: RunRecord
@@ -35,8 +33,12 @@ class Judgement:
     baseline_path: Path
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    wrong: tuple[tuple[str, str], ...] = ()
     first: bool = False
+
+    @cached_property
+    def view(self) -> RunView:
+        """The run as people see it."""
+        return RunView(self.run)
 
     @property
     def verdict(self) -> str:
@@ -82,12 +84,12 @@ def gate(
     if write or not baseline.exists():
         first = not write and not findings
         finding, note = _written(paths, baseline, write, wrong=bool(findings))
-        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, _wrong(ours), first=first)
+        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, first)
     theirs = read_run(baseline, "baseline")
     if not theirs.examined_by_id:
         raise InputError(f"baseline={baseline}: has no examined result; make the baseline again")
     findings += judge_against(ours, theirs, level)
-    return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), _wrong(ours))
+    return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)))
 
 
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
@@ -118,22 +120,6 @@ def _content_of(path: Path) -> bytes:
     content = path.read_bytes()
     lines = gzip.decompress(content) if content.startswith(GZIP) else content
     return lines[: lines.rfind(b"\n") + 1]
-
-
-def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:
-    """Return (label, text) pairs on what is wrong, "cause" first; empty if no result is violated."""
-    if not run.count(Verdict.VIOLATED):
-        return ()
-    from attncheck.runs.summary import wrong_in  # a late import, as it is rarely needed
-
-    single = any(tally.verdicts[Verdict.VIOLATED] for tally in run.tallies.values())
-    told = wrong_in(
-        run.tallies if single else tallied(run.pools),
-        lambda id: replay_command(run.part_of(id).path, id, run.manifest.subject, run.manifest.checks),
-        () if run.closing is None else run.closing.causes,
-        "" if run.closing is None else run.closing.smaller,
-    )
-    return tuple(told)
 
 
 __all__ = ["Finding", "Judgement", "gate"]

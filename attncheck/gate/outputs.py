@@ -53,14 +53,11 @@ def _write(path: Path, name: str, text: str) -> None:
 
 def sentence(judgement: Judgement) -> str:
     """Return the verdict in a sentence."""
-    run = judgement.run
-    done = sum(run.by_id[id].verdict != Verdict.NOT_EXAMINED for id in run.planned if id in run.by_id)
-    against = "" if judgement.baseline is None else f", compared with {judgement.baseline_path}"
-    verdict = run.scope.beside("consistent" if judgement.first else judgement.verdict)
-    return (
-        f"{verdict}{', NO BASELINE YET' * judgement.first}: {run.manifest.subject}, {done:,} of {len(run.planned):,} "
-        f"planned results examined, false-alarm budget {run.manifest.false_alarm:g}{against}."
-    )
+    verdict = "consistent" if judgement.first else judgement.verdict
+    text = judgement.view.sentence_on(verdict)
+    if judgement.first:
+        text = text.replace(": ", ", NO BASELINE YET: ", 1)
+    return text if judgement.baseline is None else f"{text} Compared with {judgement.baseline_path}."
 
 
 def notable(run: RunRecord) -> list[Result]:
@@ -83,7 +80,7 @@ def _document(judgement: Judgement) -> Iterator[str]:
         "exit_code": int(judgement.exit_code),
         "findings": [dataclasses.asdict(finding) for finding in judgement.findings],
         "notes": list(judgement.notes),
-        "wrong": [{"word": word, "text": text} for word, text in judgement.wrong],
+        "wrong": [{"word": word, "text": text} for word, text in judgement.view.lines],
         "run": _run(run),
         "baseline": None if baseline is None else _origin(baseline),
         "claims": _claims(run),
@@ -128,9 +125,9 @@ def _markdown(judgement: Judgement) -> Iterator[str]:
 def _lines(judgement: Judgement) -> Iterator[str]:
     """Iterate over the Markdown lines of a summary that fits on a screen, from the verdict to the reasons for it."""
     yield from (f"## attncheck: {'no baseline yet' if judgement.first else judgement.verdict}", "")
-    words = dict(judgement.wrong)
+    words = dict(judgement.view.lines)
     command = words.pop("replay", "")
-    yield from (f"- **{word}**: {_short(text)}" for word, text in judgement.wrong if word in words)
+    yield from (f"- **{word}**: {_short(text)}" for word, text in judgement.view.lines if word in words)
     if command:
         yield from ("", f"<pre>{html.escape(' '.join(command.split()))}</pre>", "")
     texts = [f"**{each.part}**: {_short(each.text)}" for each in judgement.findings]

@@ -32,10 +32,11 @@ from attncheck.records.tallies import Space, Tally, tallied
 class RunRecord:
     """A run in memory, results and pools sorted by id.
 
-    ``closing`` is None if the run did not finish. ``parts`` are its records, if there are several.
+    ``path`` is None if there is no file, ``closing`` if the run did not finish. ``parts`` are its records, if there are
+    several.
     """
 
-    path: Path
+    path: Path | None
     manifest: Manifest
     results: tuple[Result, ...]
     pools: tuple[Result, ...]
@@ -141,10 +142,11 @@ def read_records(path: Path, what: str = "record") -> list[RunRecord]:
                 entry_of(line)
                 of_pool(line)
         parts[-1].append(line)
-    return [_record_of(path, lines) for lines in parts]
+    return [record_of(path, lines) for lines in parts]
 
 
-def _record_of(path: Path, lines: Sequence[Line]) -> RunRecord:
+def record_of(path: Path | None, lines: Sequence[Line]) -> RunRecord:
+    """Return the record with these lines, the manifest first."""
     manifest, last = lines[0], lines[-1]
     assert isinstance(manifest, Manifest)
     results = sorted((line for line in lines if isinstance(line, Result)), key=lambda one: one.id)

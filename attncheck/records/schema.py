@@ -22,9 +22,10 @@ import msgspec
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import most_content
 from attncheck._lib.text import inert
+from attncheck.records.explanation import Explanation
 
 #: The schema version that is written and read.
-SCHEMA = 5
+SCHEMA = 6
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line", "pass a record that attncheck wrote"
 #: First bytes of a compressed record.
@@ -124,10 +125,9 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """The end of a run.
 
     ``digest`` is the `run_digest`, ``content`` a hash of all preceding bytes; ``reasons`` say why the verdict is no
-    pass; ``causes`` are likely causes of violations, best first, and ``plot`` illustrates them
-    (`attncheck.evidence.plot_data`). ``smaller`` is a smaller case that violates the leading check, and its
-    numbers, on fresh draws. ``failed`` has errors of the subject. ``printed`` has the last lines that the
-    subject printed, and is absent from the file if there are none.
+    pass; ``explanations`` say what may be wrong, best first. ``smaller`` is a smaller case that violates the leading
+    check, and its numbers, on fresh draws. ``failed`` has errors of the subject. ``printed`` has the last lines that
+    the subject printed, and is absent from the file if there are none.
     """
 
     digest: str
@@ -136,8 +136,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     reported: int
     seconds: float
     content: str = ""
-    causes: list[str] = []
-    plot: dict[str, Any] | None = None
+    explanations: list[Explanation] = []
     failed: list[str] = []
     smaller: str = ""
     printed: list[str] | msgspec.UnsetType = msgspec.UNSET

@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.names import layer_name
 from attncheck.layers.program.features import FEATURES, features_of
-from attncheck.records.schema import Result, case_key
+from attncheck.records.schema import Result, case_key, of_layer
 from attncheck.records.text import detectable
 
 #: Number of most suspicious results shown per check.
@@ -182,3 +183,9 @@ def _plain(value: Any) -> str:
     if value is None:
         return "not set"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def layers_of(results: Iterable[Result]) -> list[AttentionLayer]:
+    """Return the distinct attention layers of results, in their order; functions in them are not imported."""
+    cases = {case_key(each): each.case for each in results if of_layer(each)}
+    return [AttentionLayer.from_dict(fields, trust=None) for fields in cases.values()]

@@ -1,4 +1,4 @@
-"""Content of the first screen: findings, or detectable effects."""
+"""Content of the first screen: claims by case, and detectable effects."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from attncheck.diagnosis.causes import UNKNOWN, Cause, by_hint, sharpest_first, stage
+from attncheck.diagnosis.causes import stage
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
-from attncheck.records.tallies import Tally, tallied
+from attncheck.records.tallies import Tally
 from attncheck.records.text import detectable, quantity
 from attncheck.report import intervals
 from attncheck.report.svg import Drawing
@@ -18,43 +18,6 @@ from attncheck.runs.details import MAIN_CHECKS, of_all
 
 # Maximum number of cases, which are columns, in the map of claims.
 _COLUMNS = 40
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SubjectFinding:
-    """What is wrong with a subject.
-
-    ``failures`` are the violated checks (of pools, if no single case is violated), starting with those of the first
-    violated stage of the computation; ``smallest`` is the violated result of the first of them on the smallest layer;
-    ``causes`` are causes that fit the draws, best first; ``tried`` tells whether a fit was attempted.
-    """
-
-    failures: tuple[Tally, ...]
-    smallest: Result
-    causes: tuple[str, ...]
-    tried: bool
-
-    @property
-    def cause(self) -> str:
-        """The most likely cause."""
-        if self.causes:
-            return self.causes[0]
-        return "no known cause fits" if self.tried or not self.smallest.hint else self.smallest.hint
-
-    def groups(self, most: int) -> list[Cause]:
-        """Return the first `most` violated checks, grouped by `hint`, the probable cause that a check suggests."""
-        return by_hint(self.failures[:most])
-
-
-def finding(found: RunRecord) -> SubjectFinding | None:
-    """Return what is wrong with the subject of a run, or None without violations."""
-    failures = sharpest_first(found.tallies) or sharpest_first(tallied(each for each in found.pools if each.p_values))
-    if not failures:
-        return None
-    first = failures[0]
-    told = found.closing.causes if found.closing else []
-    fitted = tuple(told) if told and told[0] != UNKNOWN else ()
-    return SubjectFinding(tuple(failures), first.smallest or first.worst[0], fitted, bool(told))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
 from attncheck.records.text import interval, reads
-from attncheck.report.view import FAILURES, HEADINGS, POOLS, Comparison, RunView, looks, pairs, visits
+from attncheck.report.view import FAILURES, HEADINGS, POOLS, Comparison, PageView, looks, pairs, visits
 from attncheck.runs.parts import read_run
 
 
@@ -23,7 +23,7 @@ def render(run: Path | Iterable[Path], baseline: Path | None, out: Path) -> Path
     """Render a record; see `attncheck.report.render_report`."""
     found = read_run(run)
     comparison = None if baseline is None else Comparison(found, read_run(Path(baseline), "baseline"))
-    view = RunView(found, comparison)
+    view = PageView(found, comparison=comparison)
     shown = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"
     return write_whole(Path(out), encoded(fill("report.html.j2", title, view=view, run=found, **shown)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections import Counter
 from functools import cached_property
 from operator import attrgetter
 
@@ -13,7 +12,7 @@ from markupsafe import Markup
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import chance, counted
-from attncheck.checks.claims import CLAIMS, LARGER, Claim
+from attncheck.checks.claims import LARGER, Claim
 from attncheck.checks.registered import claim_named
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
@@ -27,16 +26,16 @@ from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
+from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, suspicion
-from attncheck.records.text import replay_command, telling, unexamined
-from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding, would_have_seen
-from attncheck.report.headline import Headline, headline
+from attncheck.report.first import ClaimMap, claim_map, would_have_seen
 from attncheck.report.intervals import by_case, by_check
 from attncheck.report.results import of_cause, of_result, uniformity
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
+from attncheck.runs.view import RunView
 
 #: Headings of the sections, in reading order; the template of each is ``sections/NAME.html.j2``.
 HEADINGS = {
@@ -60,7 +59,7 @@ _VALUES = 14
 _NEEDED = {
     "claims": "run.claim_layers",
     "comparison": "comparison",
-    "failures": "failures",
+    "failures": "failed_or_open",
     "space": "run.space.layers",
     "together": "together",
     "uniformity": "uniformity",
@@ -154,11 +153,10 @@ class Comparison:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RunView:
-    """A run as templates see it."""
+class PageView(RunView):
+    """A run as templates see it, with plots and tables."""
 
-    run: RunRecord
-    comparison: Comparison | None
+    comparison: Comparison | None = None
 
     @property
     def sections(self) -> list[str]:
@@ -166,27 +164,18 @@ class RunView:
         return [name for name in HEADINGS if attrgetter(_NEEDED.get(name, "run"))(self)]
 
     @property
-    def failures(self) -> bool:
+    def failed_or_open(self) -> bool:
         """Whether there are violated or inconclusive results."""
-        return bool(self.finding or self.doubts)
-
-    @cached_property
-    def headline(self) -> Headline:
-        """The verdict in a sentence."""
-        return headline(self.run)
-
-    @cached_property
-    def finding(self) -> SubjectFinding | None:
-        """What is wrong, if any check is violated."""
-        return finding(self.run)
+        return bool(self.failures or self.doubts)
 
     @cached_property
     def evidence(self) -> Drawing | None:
         """The plot of what the subject does instead of its declaration, else that of the first violated result."""
-        if self.finding is None:
+        if not self.failures:
             return None
-        observed = of_cause(read_plot(self.run.closing.plot)) if self.run.closing else None
-        return observed or of_result(self.finding.smallest) or by_case(self.finding.failures[0])
+        plots = (each.plot for each in self.explanations if isinstance(each, Explanation))
+        observed = next(filter(None, (of_cause(read_plot(plot)) for plot in plots)), None)
+        return observed or of_result(self.smallest) or by_case(self.failures[0])
 
     @cached_property
     def seen(self) -> Drawing | None:
@@ -208,38 +197,12 @@ class RunView:
         return exposing or (f"A larger profile examines up to {counted(larger, 'more result')}." if larger else "")
 
     @cached_property
-    def remedies(self) -> list[str]:
-        """Results not examined, with remedies."""
-        reasons = sum((tally.reasons for tally in self.run.tallies.values()), Counter[str]())
-        return unexamined(dict(sorted(reasons.items())))
-
-    @cached_property
     def claims(self) -> list[ClaimView]:
         """The claims of the run, in the order of the computation."""
         names = sorted({tally.claim for tally in self.run.tallies.values()}, key=causes.stage)
         tallies = {name: tuple(each for each in self.run.tallies.values() if each.claim == name) for name in names}
         cases = {name: len(self.run.claim_layers.get(name, ())) for name in names}
         return [ClaimView(name, tallies[name], cases[name]) for name in names]
-
-    @cached_property
-    def unseen_claims(self) -> list[str]:
-        """Claims without an examined result."""
-        seen = {tally.claim for tally in self.run.tallies.values() if tally.examined}
-        return [name for name in CLAIMS if name not in seen]
-
-    @cached_property
-    def idle(self) -> list[tuple[str, list[str]]]:
-        """Reasons and names of checks examined on no case."""
-        found: dict[str, list[str]] = {}
-        for tally in self.run.tallies.values():
-            if not tally.examined:
-                found.setdefault(telling(tally.reasons), []).append(tally.name)
-        return sorted(found.items())
-
-    @cached_property
-    def diagnosed(self) -> Result | None:
-        """The violated result with the most informative diagnosis."""
-        return causes.diagnosed(self.run.tallies)
 
     @cached_property
     def common(self) -> list[str]:
@@ -256,7 +219,7 @@ class RunView:
     @cached_property
     def groups(self) -> list[causes.Cause]:
         """The violated checks to show in full, grouped by hint on the cause, the most significant first."""
-        return [] if self.finding is None else self.finding.groups(FAILURES)
+        return causes.by_hint(self.failures[:FAILURES])
 
     def plots_of(self, tally: Tally) -> list[Drawing]:
         """Return a violated check's plots not yet shown."""
@@ -291,12 +254,6 @@ class RunView:
     def statements(self) -> tuple[StatementRow, ...]:
         """The paper's statements and their coverage."""
         return STATEMENTS
-
-    def replay(self, result: Result) -> str:
-        """Return the command that repeats a result."""
-        return replay_command(
-            self.run.part_of(result.id).path, result.id, self.run.manifest.subject, self.run.manifest.checks
-        )
 
 
 def _plotted(tally: Tally) -> Result | None:

@@ -22,12 +22,14 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.looks.domains import PROGRAMS, case_of, domain_of
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
-from attncheck.records.schema import Result
+from attncheck.records.run_record import record_of
+from attncheck.records.schema import Closing, Result, run_digest
 from attncheck.records.scope import Scope
-from attncheck.runs.causes import Diagnosis, diagnosis_of
+from attncheck.runs.diagnosis import Diagnosis, DiagnosisTask
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
-from attncheck.runs.summary import summarize, what_is_wrong
+from attncheck.runs.summary import labelled, summarize
+from attncheck.runs.view import RunView
 
 # Number of uncovered lines shown.
 _NOTES = 6
@@ -63,12 +65,27 @@ class CheckReport:
     def diagnosis(self) -> Diagnosis:
         """Return what the violations point at, from draws made at the first call."""
         wrong = self.run.explains and self.violated
-        return diagnosis_of(self.run.subject, self.results, self.run.seed) if wrong else Diagnosis()
+        return DiagnosisTask(self.run.subject, self.results, self.run.seed).diagnosis() if wrong else Diagnosis()
+
+    @functools.cached_property
+    def view(self) -> RunView:
+        """Return the report as people see it."""
+        results, diagnosis, conclusion = [*self.results, *self.pools], self.diagnosis, self.conclusion
+        closing = Closing(
+            digest=run_digest(results),
+            verdict=conclusion.verdict,
+            reasons=list(conclusion.reasons),
+            reported=len(results),
+            seconds=0.0,
+            explanations=list(diagnosis.explanations),
+            smaller=diagnosis.smaller,
+        )
+        return RunView(record_of(None, [self.run.manifest(), *results, closing]), self.call)
 
     @property
     def causes(self) -> tuple[str, ...]:
         """Return the likely causes of violations, most likely first."""
-        return self.diagnosis.causes
+        return tuple(map(str, self.diagnosis.explanations))
 
     @property
     def verdict(self) -> str:
@@ -117,17 +134,13 @@ class CheckReport:
             fewest = check_whole("min_examined", min_examined, 0, "pass the number of results that must be examined")
         conclusion = self.conclusion.unless(Scope.of_results(self.results).doubt(fewest))
         if conclusion.verdict != "consistent":
-            results, found = [*self.results, *self.pools], self.diagnosis
-            wrong = what_is_wrong(self.run, results, self.call, found.causes, found.smaller)
-            raise AssertionError("\n".join([*conclusion.reasons, *wrong]))
+            raise AssertionError("\n".join([*conclusion.reasons, *labelled(self.view.lines)]))
 
     def __str__(self) -> str:
-        results, found = [*self.results, *self.pools], self.diagnosis
-        text = summarize(self.run, results, self.conclusion, call=self.call, causes=found.causes, smaller=found.smaller)
         notes = [f"  {line}" for line in self.coverage[:_NOTES]]
         notes += [f"  and {len(self.coverage) - _NOTES} more lines"] * (len(self.coverage) > _NOTES)
         uncovered = ["\n".join(["Not proved by the paper:", *notes])] if notes else []
-        return "\n\n".join([text, *uncovered])
+        return "\n\n".join([summarize(self.view), *uncovered])
 
 
 def check(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from attncheck._lib.text import counted, mde_text
 from attncheck.checks.registry import all_checks
-from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.domains import domain_of
 from attncheck.looks.pools import ALL
-from attncheck.records.schema import Result, case_key, of_layer
+from attncheck.records.schema import Result, case_key
+from attncheck.records.tallies import tallied
 from attncheck.records.text import reads, telling
 
 #: Main checks. For each claim, a summary shows the minimum detectable effect of the first one that was examined.
@@ -33,12 +32,6 @@ MAIN_CHECKS = (
 def of_cases(count: int, check: str) -> str:
     """Return a count of layers or of programs, whichever a check or property concerns, as text."""
     return counted(count, domain_of(check.partition(".")[0]).kind)
-
-
-def layers_of(results: Iterable[Result]) -> list[AttentionLayer]:
-    """Return the distinct attention layers of results, in their order; functions in them are not imported."""
-    cases = {case_key(each): each.case for each in results if of_layer(each)}
-    return [AttentionLayer.from_dict(fields, trust=None) for fields in cases.values()]
 
 
 def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
@@ -95,16 +88,13 @@ def _middle(group: Sequence[Result]) -> Result:
     return sorted(group, key=lambda result: result.mde or 0.0)[(len(group) - 1) // 2]
 
 
-def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return lines on the checks examined on no case, grouped by their most informative reason, under a heading."""
+def unseen(results: Sequence[Result]) -> dict[str, list[str]]:
+    """Return the checks examined on no case, by their most informative reason."""
     by_reason: dict[str, list[str]] = {}
-    for check in sorted({result.check for result in results}):
-        group = [result for result in results if result.check == check]
-        if any(result.p_values for result in group):
-            continue
-        by_reason.setdefault(telling(Counter(result.reason for result in group)), []).append(check)
-    lines = [f"  {reason}: {', '.join(_in_short(checks))}" for reason, checks in by_reason.items()]
-    return [heading, *lines] if lines else []
+    for name, tally in sorted(tallied(results).items()):
+        if not tally.examined:
+            by_reason.setdefault(telling(tally.reasons), []).append(name)
+    return {reason: _in_short(names) for reason, names in sorted(by_reason.items())}
 
 
 def _in_short(checks: Sequence[str]) -> list[str]:

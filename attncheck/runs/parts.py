@@ -61,8 +61,7 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
         reasons=list(dict.fromkeys(reason for each in wrong for reason in each.reasons)),
         reported=len(results) + len(pools),
         seconds=sum(each.seconds for each in closings),
-        causes=next((each.causes for each in closings if each.causes), []),
-        plot=next((each.plot for each in closings if each.plot), None),
+        explanations=next((each.explanations for each in closings if each.explanations), []),
         smaller=next((each.smaller for each in closings if each.smaller), ""),
         failed=[text for each in closings for text in each.failed],
     )

@@ -11,15 +11,16 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import printable
 from attncheck._lib.workers import LostTask, Workers
 from attncheck.diagnosis.messages import explain
-from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
+from attncheck.records.run_record import RunRecord, record_of
 from attncheck.records.schema import Closing, Result, run_digest
 from attncheck.records.writer import Writer
-from attncheck.runs.causes import Diagnosis, DiagnosisTask, diagnosis_without_draws
+from attncheck.runs.diagnosis import Diagnosis, DiagnosisTask
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 from attncheck.runs.tasks import Examination
+from attncheck.runs.view import RunView
 
 # Maximum number of errors in a record, and maximum length of each.
 _FAILURES, _LONGEST = 20, 400
@@ -40,14 +41,14 @@ class RunReport:
         self.printed: list[str] = []
         self._failed: set[str] = set()
         self.results: list[Result] = []
-        self.conclusion: Conclusion | None = None
+        self.record: RunRecord | None = None
         self._started = time.perf_counter()
         if run.record is None:
             refuse("record", None, "is missing", "pass the path of the record")
         self._writer = Writer(run.record)
-        first = run.manifest()
-        self._arithmetic = first.machine.get("arithmetic", "")
-        self._writer.write(first)
+        self._manifest = run.manifest()
+        self._arithmetic = self._manifest.machine.get("arithmetic", "")
+        self._writer.write(self._manifest)
         self.take((), refused.unusable if refused else "")
 
     def take(self, results: Iterable[Result], *failures: str) -> None:
@@ -80,7 +81,7 @@ class RunReport:
         (found,) = workers.results(DiagnosisTask.diagnosis, [task])
         if isinstance(found, LostTask):
             self.take((), f"subject={subject.name}: while a cause was searched, {found.reason}; mend the simulator")
-            found = diagnosis_without_draws(self.results)
+            found = Diagnosis()
         self.diagnosis = found
 
     def message(self, result: Result) -> str:
@@ -89,32 +90,31 @@ class RunReport:
 
     def finish(self) -> bool:
         """Conclude, write the closing line, and return whether the run passed."""
-        self.conclusion = self.run.conclude(self.results)
+        conclusion = self.run.conclude(self.results)
         closing = Closing(
             digest=run_digest(self.results),
-            verdict=self.conclusion.verdict,
-            reasons=list(self.conclusion.reasons),
+            verdict=conclusion.verdict,
+            reasons=list(conclusion.reasons),
             reported=len(self.results),
             seconds=time.perf_counter() - self._started,
-            causes=list(self.diagnosis.causes),
-            plot=msgspec.to_builtins(self.diagnosis.plot),
+            explanations=list(self.diagnosis.explanations),
             failed=self.failed[:_FAILURES],
             smaller=self.diagnosis.smaller,
             printed=self.printed or msgspec.UNSET,
         )
         self._write(closing)
         self._writer.close()
-        return self.conclusion.verdict == "consistent" and not self.failure
+        self.record = record_of(self.run.record, [self._manifest, *self.results, closing])
+        return conclusion.verdict == "consistent" and not self.failure
 
     def summary(self, color: bool = False, verbose: bool = False) -> str:
         """Return the summary for a terminal."""
-        if self.conclusion is None:
+        if self.record is None:
             return ""
         if self.refused is not None:
             error = f"ERROR: {self.refused.unusable}. Nothing was examined."
             return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
-        given = (self.run, self.results, self.conclusion, color, verbose)
-        text = summarize(*given, causes=self.diagnosis.causes, smaller=self.diagnosis.smaller, failed=self.failed)
+        text = summarize(RunView(self.record), color, verbose)
         said = f"The subject printed, last: {self.printed[-1]}" if self.printed else ""
         return "\n".join(filter(None, (text, said, self.failure)))
 

@@ -16,10 +16,10 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import projected
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
 from attncheck.diagnosis.causes import begins, stage_of
-from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.responses import findings
 from attncheck.evidence.plot_data import Matrix
 from attncheck.layers.attention_map import attention_weights
+from attncheck.records.explanation import Explanation
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
@@ -47,7 +47,7 @@ def on_inputs(
 RIGHT = on_inputs(LiteralSimulator())
 
 
-def found(simulator: Any, layer: AttentionLayer = LAYER) -> list[Finding]:
+def found(simulator: Any, layer: AttentionLayer = LAYER) -> list[Explanation]:
     return findings(Subject.of(simulator), layer, np.random.default_rng(0))
 
 

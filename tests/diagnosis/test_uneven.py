@@ -12,8 +12,8 @@ from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.estimates import exact_sample, uneven
-from attncheck.diagnosis.finding import Finding
 from attncheck.evidence.plot_data import Estimates
+from attncheck.records.explanation import Explanation
 from attncheck.report.results import of_cause
 from attncheck.subject import collapsed
 
@@ -31,7 +31,7 @@ def drawn(layer: AttentionLayer, seed: int = 0, size: int = DRAWS) -> dict[str, 
     return {name: np.array(sample[name]) for name in ("outputs", "scores")}
 
 
-def found(layer: AttentionLayer, fields: dict[str, Any], seed: int = 0) -> list[Finding]:
+def found(layer: AttentionLayer, fields: dict[str, Any], seed: int = 0) -> list[Explanation]:
     sample = Sample.from_mapping(layer, fields, len(fields["outputs"]))
     return list(uneven(sample, lambda: exact_sample(sample, np.random.SeedSequence(seed))))
 

@@ -136,7 +136,7 @@ def unmasked(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapp
 
 
 def test_an_unread_field_is_the_first_cause_if_the_simplest_layer_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncheck.runs.causes.fitted", lambda *arguments: ([], []))  # which takes seconds
+    monkeypatch.setattr("attncheck.diagnosis.sources.fitted", lambda *arguments: ([], []))  # which takes seconds
     plain = AttentionLayer(width=8, seq_len=3, num_heads=2)
     report = check(unmasked, plain.replace(mask="causal"), properties="outputs", profile="smoke")
     assert report.verdict == "violated"

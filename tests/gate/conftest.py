@@ -12,6 +12,7 @@ import pytest
 
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.schema import SCHEMA, Closing, Manifest, PlannedResult, Result, run_digest
 from attncheck.records.writer import Writer
 
@@ -63,9 +64,9 @@ class Sheet:
         for result in self.results:
             writer.write(result)
         if self.closing:
-            writer.write(
-                Closing(run_digest(self.results), self.verdict, [], len(self.results), 1.0, causes=self.causes)
-            )
+            explanations = [Explanation(text, Certainty.FITTED) for text in self.causes]
+            digest, count = run_digest(self.results), len(self.results)
+            writer.write(Closing(digest, self.verdict, [], count, 1.0, explanations=explanations))
         writer.close()
         return path
 

@@ -45,7 +45,7 @@ def with_texts(path: Path, text: str) -> None:
     last |= {
         "smaller": text,
         "reasons": [text],
-        "causes": [text],
+        "explanations": [{"text": text, "certainty": "fitted", "stage": text}],
         "failed": [text],
         "reported": len(results),
         "verdict": "violated",

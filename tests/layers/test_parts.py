@@ -18,6 +18,7 @@ from attncheck.checks.check import Setting
 from attncheck.checks.registry import EVERY_CHECK, checks_of
 from attncheck.checks.sample import Sample
 from attncheck.commands.cli import main
+from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible, weight_slopes
@@ -26,7 +27,6 @@ from attncheck.layers.names import layer_call
 from attncheck.layers.parts import PARTS, named_parts
 from attncheck.layers.parts.mask import nested
 from attncheck.methods import Method
-from attncheck.runs.causes import causes_of_samples
 from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.subject import collapsed
 from tests.simulators.cases import PARTS as LAYERS
@@ -111,7 +111,8 @@ def test_layers_whose_standard_deviation_comes_from_rare_draws_pass() -> None:
 
 def causes(declared: AttentionLayer, drawn: Any) -> list[str]:
     """Return the causes of draws, of as many as `attncheck.check` takes for the causes of a violation."""
-    return causes_of_samples([Sample.from_mapping(declared, drawn, 4_000)], [], 2, GAUSSIAN_LAWS)
+    sample = Sample.from_mapping(declared, drawn, 4_000)
+    return [*map(str, explanations(Violations((), 2, GAUSSIAN_LAWS, files=(sample,))))]
 
 
 @pytest.mark.sampled

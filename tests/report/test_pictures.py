@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions, read_plot
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.tallies import tallied
 from attncheck.report.intervals import by_case, would_have_seen
 from attncheck.report.results import of_result
@@ -26,7 +27,7 @@ def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
     seen = msgspec.to_builtins(positions(np.tri(3, k=1), np.tri(3), "input", "Inputs that change the outputs"))
     missing = {**seen, "rows": seen["rows"][1:]}
     for number, plot in enumerate((seen, missing, {"kind": "hologram"})):
-        closing = {"causes": ["position 0 attends to 0 and 1"], "plot": plot}
+        closing = {"explanations": [Explanation("position 0 attends to 0 and 1", Certainty.EXACT, plot=plot)]}
         page = render(write_record(tmp_path / f"{number}.jsonl", [violated_result()], closing=closing))
         found = [image for image in page.all("img") if "Inputs that change" in str(image["alt"])]
         assert len(found) == (plot is seen)

@@ -15,6 +15,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.causes import stage
 from attncheck.looks.profiles import ANCHORS
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.schema import PlannedResult, read
 from attncheck.report import render_report
 
@@ -87,12 +88,9 @@ def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None
         (["the mask leaks", "W_Q is half"], ["departs from the theorem: the mask leaks; score", "Or W_Q is half"]),
         (["scores: score variance by head: 1, 2 times"], ["theorem: scores: score variance by head: 1, 2 times."]),
         (["W_Q is half: He's?"], ["departs from the theorem: W_Q is half: He's? Score variance 0.25"]),
-        (
-            ["no known cause fits", "W_Q is half"],
-            ["no known cause fits; ", "Points at the standard deviation"],
-        ),
     ):
-        record = write_record(tmp_path / f"{len(words[0])}.jsonl", [violated_result()], closing={"causes": causes})
+        closing = {"explanations": [Explanation(text, Certainty.FITTED) for text in causes]}
+        record = write_record(tmp_path / f"{len(words[0])}.jsonl", [violated_result()], closing=closing)
         for word in words:
             assert word in render(record).section("verdict")
 

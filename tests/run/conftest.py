@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import pytest
 from attncheck.diagnosis.messages import explain
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import Cost
-from attncheck.records.schema import Closing, Result, read
+from attncheck.records.run_record import record_of
+from attncheck.records.schema import Closing, Result, read, run_digest
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
+from attncheck.runs.view import RunView
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 GROUPED = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
@@ -41,6 +43,13 @@ def examined(run: Run, name: str, layer: AttentionLayer = LAYER) -> tuple[tuple[
 
 def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Result]:
     return list(examined(run, name, layer)[0])
+
+
+def view_of(run: Run, results: Sequence[Result]) -> RunView:
+    """Return the view of results without causes."""
+    conclusion = run.conclude(results)
+    closing = Closing(run_digest(results), conclusion.verdict, list(conclusion.reasons), len(results), 1.0)
+    return RunView(record_of(run.record, [run.manifest(), *results, closing]))
 
 
 def closing_of(record: Path) -> Closing:

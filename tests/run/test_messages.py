@@ -33,7 +33,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.result import violated
 from attncheck.methods import simulate
 from attncheck.records.schema import Result
-from attncheck.runs.causes import diagnosis_of
+from attncheck.runs.diagnosis import DiagnosisTask
 from attncheck.runs.reporting import RunReport
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject, collapsed
@@ -238,7 +238,7 @@ class TestShrink:
         run = planned("scores", layer=layer, subject="attncheck.faults:tied_query_key")
         results = results_of(run, "scores", layer)
         assert violated(results)
-        assert diagnosis_of(run.subject, results, 0).smaller == ""
+        assert DiagnosisTask(run.subject, tuple(results), 0).diagnosis().smaller == ""
 
 
 class TestDiagnosis:

@@ -16,14 +16,14 @@ from attncheck.checks.registry import EVERY_CHECK
 from attncheck.diagnosis.causes import by_hint, violated
 from attncheck.records.schema import Result
 from attncheck.records.text import reads
-from attncheck.report.first import finding
 from attncheck.runs.details import MAIN_CHECKS, mdes, unseen
 from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport
-from attncheck.runs.summary import NOT_PROVED, all_refused, not_examined, summarize, verdict_sentence, what_is_wrong
+from attncheck.runs.summary import labelled, summarize
+from attncheck.runs.view import NOT_PROVED, RunView
 from attncheck.subject import collapsed
 
-from .conftest import GROUPED, LAYER, planned, results_of
+from .conftest import GROUPED, LAYER, planned, results_of, view_of
 
 
 class TestSummary:
@@ -36,7 +36,8 @@ class TestSummary:
         first = by_hint(violated(read_run(record).tallies))[0]
         assert first.hint
         lines = report.summary().splitlines()
-        assert lines[1] == f"  cause:    {report.diagnosis.causes[0]}" == "  cause:    W_Q and W_K are the same matrix"
+        assert str(report.diagnosis.explanations[0]) == "W_Q and W_K are the same matrix"
+        assert lines[1] == "  cause:    W_Q and W_K are the same matrix"
         shown = {line.partition(":")[0].strip() for line in lines[:15]}
         assert {"cause", "observed", "first", "layer", "replay"} <= shown
         assert f"{first.leading.name} on 1 of 1 layer: " in next(line for line in lines if line.startswith("  first:"))
@@ -64,12 +65,10 @@ class TestSummary:
         report = RunReport(planned(property_name, subject=subject, record=tmp_path / "record.jsonl"))
         report.take(report.run.examine(report.run.items_on(property_name, [LAYER])))
         report.finish()
-        assert report.conclusion is not None
-        assert report.conclusion.verdict == "violated"
-        found = finding(read_run(tmp_path / "record.jsonl"))
-        assert found is not None
+        view = RunView(read_run(tmp_path / "record.jsonl"))
+        assert view.verdict == "violated"
         first = next(line for line in report.summary().splitlines() if line.startswith("  first:"))
-        assert first.startswith(f"  first:    {found.failures[0].name} on ")
+        assert first.startswith(f"  first:    {view.failures[0].name} on ")
 
     def test_consistent_ends_with_what_it_does_not_prove(self, tmp_path: Path) -> None:
         report = RunReport(planned("scores", subject=collapsed, record=tmp_path / "record.jsonl"))
@@ -92,12 +91,11 @@ class TestSummary:
             if r.p_values
         ]
         both = [*of_layer, *of_program]
-        said = verdict_sentence(run, both, run.conclude(both))
-        assert f"and {1 + len(of_program)} cases;" in said
+        assert f"and {1 + len(of_program)} cases;" in view_of(run, both).sentence
 
     def test_what_only_layers_with_a_violation_have_is_said(self) -> None:
         def wrong(results: list[Result]) -> str:
-            return "\n".join(what_is_wrong(planned("scores"), results))
+            return "\n".join(labelled(view_of(planned("scores"), results).lines))
 
         (result,) = (r for r in results_of(planned("scores"), "scores") if r.check == "scores.scale")
         both = LAYER.replace(mask="causal", head_dim=2)
@@ -118,12 +116,12 @@ class TestSummary:
         subject.supports = lambda layer: layer.width == 5 or "width 5 only"
         run = planned("scores", layer=GROUPED, subject=subject)
         results = run.examine(run.items_on("scores", [GROUPED]))
-        (line,) = all_refused(run, results)
+        line = view_of(run, results).refused
         assert ".supports rejects the layer requested: width 16, " in line
         assert "mask causal, num_kv_heads 2" in line
         assert "attncheck.AttentionLayer(width=16, " in line
-        assert line in summarize(run, results, run.conclude(results)).splitlines()
-        assert all_refused(planned("scores"), results_of(planned("scores"), "scores")) == []
+        assert line in summarize(view_of(run, results)).splitlines()
+        assert view_of(planned("scores"), results_of(planned("scores"), "scores")).refused == ""
 
 
 class TestDetectable:
@@ -158,16 +156,17 @@ class TestDetectable:
 def test_whole_properties_are_told_in_short() -> None:
     results = results_of(planned("scores"), "scores")
     unable = [msgspec.structs.replace(r, p_values=[], reason="no programs") for r in results]
-    assert unseen(unable) == ["Not examined on any layer:", f"  no programs: scores ({len(unable)} checks)"]
-    assert unseen(unable[1:])[1].count("scores.") == len(unable) - 1
+    assert unseen(unable) == {"no programs": [f"scores ({len(unable)} checks)"]}
+    assert unseen(unable[1:]) == {"no programs": sorted(result.check for result in unable[1:])}
 
 
 def test_what_exposing_more_would_gain_is_counted() -> None:
-    results = results_of(planned("scores", subject=faults.exposing(collapsed, ["outputs", "scores"])), "scores")
-    first, *others = not_examined(results)
+    run = planned("scores", subject=faults.exposing(collapsed, ["outputs", "scores"]))
+    results = results_of(run, "scores")
+    first, *others = view_of(run, results).remedies
     gained = sum(not result.p_values and "does not expose" in result.reason for result in results)
     assert first == f"Return input_gram and key_gram too: up to {gained} more results."
     whole = results_of(planned("scores"), "scores")
     assert sum(bool(r.p_values) for r in whole) <= gained + sum(bool(r.p_values) for r in results)
     assert all(line.startswith("Not examined: ") for line in others)
-    assert not_examined([result for result in whole if result.p_values]) == []
+    assert view_of(planned("scores"), [result for result in whole if result.p_values]).remedies == []

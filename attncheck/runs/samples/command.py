@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,21 +11,23 @@ from attncheck._lib.streams import seed_sequence
 from attncheck._lib.text import chance, counted, mde_text
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import differences
+from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.text import allowed
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.conclusion import ledger_of
+from attncheck.records.explanation import Explanation
 from attncheck.records.manifest import made_here
-from attncheck.records.schema import Closing, Manifest, PlannedResult, Result, case_key, of_pool, run_digest
+from attncheck.records.run_record import record_of
+from attncheck.records.schema import Closing, Line, Manifest, PlannedResult, Result, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.writer import Writer
-from attncheck.runs.causes import causes_of_samples
-from attncheck.runs.details import unseen
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
-from attncheck.runs.summary import table_text, together
+from attncheck.runs.summary import labelled, table_text, unexamined_lines
+from attncheck.runs.view import RunView
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 
 # Draws used for a diagnosis.
@@ -54,32 +55,14 @@ def check_files(
     described = [AttentionLayer.from_toml(path, trust) for path in layers]
     files = [read_samples(path, layer) for layer, path in zip(described, samples, strict=True)]
     single, pools = examine_samples(files, seed=seed, false_alarm=false_alarm, laws=laws)
-    results = [*single, *pools]
     bad = {case_key(result) for result in single if result.verdict == Verdict.VIOLATED}
-    wrong = [file.sample for file in files if file.sample.layer.key in bad]
-    causes = causes_of_samples(wrong, results, seed, laws)
-    examined = ExaminedFiles(files, results, budget, seed, conclude_files(results, budget, seed), causes)
+    wrong = tuple(file.sample for file in files if file.sample.layer.key in bad)
+    violations = Violations((*single, *pools), seed, laws, files=wrong)
+    lines = _lines_of(files, [*single, *pools], budget, seed, explanations(violations))
     if record is not None:
-        _write(record, examined)
-    observed = _observed(wrong, seed, laws)
-    return ExitCode.of(examined.conclusion.verdict), _summary(examined, observed)
-
-
-@dataclasses.dataclass(frozen=True)
-class ExaminedFiles:
-    """Examined files with their results (those of pools last), conclusion and likely causes."""
-
-    files: Sequence[Samples]
-    results: Sequence[Result]
-    budget: Budget
-    seed: int
-    conclusion: Conclusion
-    causes: Sequence[str]
-
-    @property
-    def source(self) -> str:
-        """The names of the files."""
-        return ", ".join(file.source for file in self.files)
+        _write(record, lines)
+    view = RunView(record_of(record, lines))
+    return ExitCode.of(view.verdict), _summary(view, files, _observed(wrong, seed, laws))
 
 
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
@@ -89,26 +72,38 @@ def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conc
     return conclusion.unless(doubt and f"no file is large enough, or holds enough: {doubt}")
 
 
-def _write(path: Path, made: ExaminedFiles) -> None:
-    writer, results = Writer(path), made.results
+def _lines_of(
+    files: Sequence[Samples], results: Sequence[Result], budget: Budget, seed: int, causes: Sequence[Explanation]
+) -> list[Line]:
+    """Return the lines of the record."""
     planned = [PlannedResult(result.id, result.item, result.check) for result in results if not of_pool(result)]
-    writer.write(
-        Manifest(
-            seed=made.seed,
-            profile="samples",
-            false_alarm=made.budget.false_alarm,
-            level=min((result.level for result in results), default=made.budget.false_alarm),
-            subject=made.source,
-            planned=planned,
-            fixed=sorted(set(map(case_key, results))),
-            **made_here(made.source, planned),
-        )
+    source = ", ".join(file.source for file in files)
+    manifest = Manifest(
+        seed=seed,
+        profile="samples",
+        false_alarm=budget.false_alarm,
+        level=min((result.level for result in results), default=budget.false_alarm),
+        subject=source,
+        planned=planned,
+        fixed=sorted(set(map(case_key, results))),
+        **made_here(source, planned),
     )
-    for result in results:
-        writer.write(result)
-    seconds = max((result.seconds for result in results), default=0.0)
-    reasons, causes = list(made.conclusion.reasons), list(made.causes)
-    writer.write(Closing(run_digest(results), made.conclusion.verdict, reasons, len(results), seconds, causes=causes))
+    conclusion = conclude_files(results, budget, seed)
+    closing = Closing(
+        digest=run_digest(results),
+        verdict=conclusion.verdict,
+        reasons=list(conclusion.reasons),
+        reported=len(results),
+        seconds=max((result.seconds for result in results), default=0.0),
+        explanations=list(causes),
+    )
+    return [manifest, *results, closing]
+
+
+def _write(path: Path, lines: Sequence[Line]) -> None:
+    writer = Writer(path)
+    for line in lines:
+        writer.write(line)
     writer.close()
 
 
@@ -119,24 +114,23 @@ def _drawn(files: Sequence[Samples]) -> str:
     return f"{sum(map(len, files)):,} draws of {len(files)} layers"
 
 
-def _summary(made: ExaminedFiles, observed: Sequence[str]) -> str:
-    results = [result for result in made.results if not of_pool(result)]
-    examined = sum(bool(result.p_values) for result in results)
+def _summary(view: RunView, files: Sequence[Samples], observed: Sequence[str]) -> str:
+    run = view.run
     lines = [
-        f"{Scope.of_results(results).beside(made.conclusion.verdict)}: {made.source}, {_drawn(made.files)}, "
-        f"{examined} of {len(results)} checks examined; false-alarm probability set to "
-        f"{made.budget.false_alarm:g} beforehand.",
-        *(f"  {reason}" for reason in made.conclusion.reasons),
-        *(f"  {'or:      ' if place else 'cause:   '} {words}" for place, words in enumerate(made.causes)),
-        *(f"  observed: {sentence}" for sentence in observed),
+        f"{run.scope.beside(view.verdict)}: {run.manifest.subject}, {_drawn(files)}, "
+        f"{run.examined} of {len(run.results)} checks examined; false-alarm probability set to "
+        f"{run.manifest.false_alarm:g} beforehand.",
+        *(f"  {reason}" for reason in run.conclusion.reasons),
+        *labelled(pair for pair in view.lines if pair[0] in ("cause", "or")),
+        *labelled(("observed", sentence) for sentence in observed),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks serve as looks, or the whole file where blocks are too "
         "small.",
-        *together([result for result in made.results if of_pool(result)]),
+        *view.pooled,
     ]
-    for file in made.files:
-        of_file = [result for result in results if case_key(result) == file.sample.layer.key]
-        lines += _table_of(file, of_file, named=len(made.files) > 1)
-    return "\n".join(lines + unseen(results, "Not examined:"))
+    for file in files:
+        of_file = [result for result in run.results if case_key(result) == file.sample.layer.key]
+        lines += _table_of(file, of_file, named=len(files) > 1)
+    return "\n".join(lines + unexamined_lines(view.unexamined_checks, "Not examined:"))
 
 
 def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str]:

@@ -1,0 +1,273 @@
+"""Sources of explanations of violated results, in the order in which a reader needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+
+import msgspec
+
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks.sample import Sample
+from attncheck.diagnosis.candidates import Candidate
+from attncheck.diagnosis.causes import MOST_CAUSES, begins, hints, precedes, telling
+from attncheck.diagnosis.differences import OTHER_CALL, read_off
+from attncheck.diagnosis.estimates import exact_sample, uneven
+from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
+from attncheck.diagnosis.responses import findings, reproducing
+from attncheck.diagnosis.unread import never_read, unread, unread_text
+from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.features import features_of
+from attncheck.records.explanation import Certainty, Explanation
+from attncheck.records.schema import Result
+from attncheck.records.tallies import Tally, layers_of
+from attncheck.simulators.weights import WeightLaws
+from attncheck.subject import Subject
+
+# Maximum number of deviations shown, and the size of the sample that is drawn if several causes fit, relative to the
+# first sample.
+_DEVIATIONS, _AGAIN = 2, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Fits:
+    """Texts of the causes that fit all samples, and of those that fit the plainest layer alone, each best first."""
+
+    everywhere: tuple[str, ...] = ()
+    plainest: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Deviations:
+    """Exact deviations of a subject on one layer, and the known faults that reproduce its use of positions there."""
+
+    layer: AttentionLayer | None = None
+    explanations: tuple[Explanation, ...] = ()
+    faults: tuple[Candidate, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Violations:
+    """Violated results, with what can explain them: fresh draws of a subject, or samples of files.
+
+    Random streams are separate from those of the run. A subject that fails here is explained by what is left.
+
+    Attributes
+    ----------
+    results : tuple of Result
+        All results of the run.
+    seed : int
+        The run seed.
+    laws : WeightLaws
+    subject : Subject, optional
+    files : tuple of Sample
+        Samples of violated layers, if there is no subject.
+    """
+
+    results: tuple[Result, ...]
+    seed: int
+    laws: WeightLaws
+    subject: Subject | None = None
+    files: tuple[Sample, ...] = ()
+
+    @cached_property
+    def tallies(self) -> dict[str, Tally]:
+        """Results by check."""
+        return dict(telling(self.results))
+
+    @cached_property
+    def layers(self) -> list[AttentionLayer]:
+        """The violated layers on which causes are easiest to tell apart: several positions, few features."""
+        bad = layers_of(result for result in self.results if result.verdict == Verdict.VIOLATED)
+        return sorted(bad, key=_plainness)[:LAYERS]
+
+    @property
+    def _callable(self) -> list[tuple[Subject, AttentionLayer]]:
+        """The subject with each violated layer; empty for files."""
+        return [(self.subject, layer) for layer in self.layers] if self.subject else []
+
+    @cached_property
+    def unread_fields(self) -> list[set[str]]:
+        """The fields that the subject does not read, for the first layers, up to one on which it fails."""
+        fields: list[set[str]] = []
+        with own_arithmetic(), contextlib.suppress(InputError):
+            for subject, layer in self._callable:
+                rng = stream(self.seed, "unread", layer.key, role="diagnosis")
+                fields.append(unread(subject, layer, rng))
+        return fields
+
+    @cached_property
+    def calls(self) -> tuple[list[Sample], list[Sample]]:
+        """Samples of the layers on which the subject does not fail, with equal data, and those of second calls."""
+        first = [sample for sample in self.files if sample.exposed == self.files[0].exposed][:LAYERS]
+        second: list[Sample] = []
+        for subject, layer in self._callable:
+            rng = stream(self.seed, "fit", layer.key, role="diagnosis")
+            with own_arithmetic(), contextlib.suppress(InputError):
+                exposed = first[0].exposed if first else frozenset(subject.probe(layer, rng).exposed)
+                size = draws_of(layer, exposed)
+                one, other = (subject.draw(layer, draws, rng) for draws in (size, min(size, OTHER_CALL)))
+                if not first or one.exposed == first[0].exposed:
+                    first.append(one)
+                    second.append(other)
+        return first, second
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """Samples of a size that a fit needs."""
+        return [sample[: draws_of(sample.layer, sample.exposed)] for sample in self.calls[0]]
+
+    @cached_property
+    def deviations(self) -> Deviations:
+        """The exact deviations on the first layer with any."""
+        for subject, layer in self._callable:
+            with own_arithmetic(), contextlib.suppress(InputError):
+                if some := findings(subject, layer, stream(self.seed, "responses", layer.key, role="diagnosis")):
+                    on = f" (on {layer.describe()})" if len(self.layers) > 1 else ""
+                    named = (msgspec.structs.replace(each, text=f"{each.text}{on}") for each in some[:_DEVIATIONS])
+                    rng = stream(self.seed, "reproducing", layer.key, role="diagnosis")
+                    return Deviations(layer, tuple(named), tuple(reproducing(subject, layer, rng)))
+        return Deviations()
+
+    @cached_property
+    def repeats(self) -> str:
+        """What draws of one call, or of two calls, have in common; empty for independent draws of one law."""
+        with own_arithmetic():
+            return next(read_off(self.samples, self.calls[1], self.laws), "")
+
+    @cached_property
+    def fits(self) -> Fits:
+        """Causes that fit the samples; several are compared again on larger samples."""
+        several = [self.samples[:count] for count in sorted({1, len(self.samples)}, reverse=True) if self.samples]
+        # Layers with more features may have several faults; the first one has the fewest features.
+        for samples in several:
+            with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
+                causes, _ = self.fitted(samples)
+                if len(causes) > 1 and self.subject is not None:
+                    with contextlib.suppress(InputError):
+                        larger = [self._again(self.subject, sample) for sample in samples]
+                        causes = self.fitted(larger, [cause.candidate for cause in causes])[0] or causes
+                texts = tuple(cause.candidate.words for cause in causes)
+                if texts:
+                    return Fits(everywhere=texts) if samples is several[0] else Fits(plainest=texts)
+        return Fits()
+
+    def fitted(
+        self, samples: Sequence[Sample], among: Sequence[Candidate] = (), role: str = "fit"
+    ) -> tuple[list[FittedCause], list[FittedCause]]:
+        """Return the causes that fit samples, and those that do not; see `attncheck.diagnosis.fit.fitted`."""
+        root = seed_sequence(self.seed, role, role="diagnosis/candidates")
+        handed = self.subject is not None and self.subject.form == "inputs"
+        return fitted(samples, root, self.laws, handed, among)
+
+    def _again(self, subject: Subject, sample: Sample) -> Sample:
+        rng = stream(self.seed, "fit again", sample.layer.key, role="diagnosis")
+        return subject.draw(sample.layer, _AGAIN * len(sample), rng)
+
+
+def explanations(violations: Violations) -> tuple[Explanation, ...]:
+    """Return the explanations of violations, those that a reader needs first in front.
+
+    Sources whose explanations add nothing to those found are not asked.
+    """
+    found: dict[str, Explanation] = {}
+    for certainty, source in _SOURCES:
+        if not any(certainty in explanation.excluded for explanation in found.values()):
+            for explanation in source(violations):
+                found.setdefault(str(explanation), explanation)
+    return tuple(found.values())[:MOST_CAUSES]
+
+
+def _unread(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
+    """Yield a sentence on fields that the subject reads on no layer, if the plainest layer sets some, or none."""
+    ignored = violations.unread_fields
+    names = never_read(violations.layers[: len(ignored)], ignored)
+    if names and bool(ignored[0] & names.keys()) == on_plainest:
+        yield Explanation(unread_text(names), Certainty.OBSERVED)
+
+
+def _reproduced(violations: Violations) -> Iterator[Explanation]:
+    """Yield the known faults that answer as the subject does: the only one, unless a sample rejects it, or a fit."""
+    faults, layer = violations.deviations.faults, violations.deviations.layer
+    for sample in violations.samples if len(faults) == 1 else ():
+        with own_arithmetic(), contextlib.suppress(InputError):
+            if sample.layer == layer:
+                fits, misfits = violations.fitted([sample], faults, "reproducing")
+                if fits or not misfits:  # a fault that fits the declaration does not show in these draws
+                    yield Explanation(faults[0].words, Certainty.IDENTIFIED)
+                    return
+    if faults and not violations.repeats:
+        texts = {fault.words for fault in faults}
+        yield from (Explanation(text, Certainty.FITTED) for text in violations.fits.everywhere if text in texts)
+
+
+def _deviating(violations: Violations) -> Iterator[Explanation]:
+    """Yield what the subject computes differently from its declaration."""
+    yield from violations.deviations.explanations
+
+
+def _repeated(violations: Violations) -> Iterator[Explanation]:
+    """Yield what draws have in common."""
+    if violations.repeats:
+        yield Explanation(violations.repeats, Certainty.IDENTIFIED)
+
+
+def _fitting(violations: Violations) -> Iterator[Explanation]:
+    """Yield causes whose draws fit those of the subject."""
+    yield from (Explanation(text, Certainty.FITTED) for text in violations.fits.everywhere)
+
+
+def _uneven(violations: Violations) -> Iterator[Explanation]:
+    """Yield the first difference of scales, or correlation of draws, unless an earlier stage of the layer is wrong."""
+    samples, laws = violations.calls[0], violations.laws
+    root = seed_sequence(violations.seed, "uneven", role="diagnosis/reference")
+    for sample in samples[:1] if violations.subject else ():
+        with own_arithmetic(), contextlib.suppress(InputError):
+            some = uneven(sample, partial(exact_sample, sample, root, laws), laws)
+            on = f" (on {sample.layer.describe()})" if len(samples) > 1 else ""
+            first = (each for each in some if not precedes(violations.tallies, each))
+            for explanation in itertools.islice(first, 1):
+                yield msgspec.structs.replace(explanation, text=f"{explanation.text}{on}")
+
+
+def _first_stage(violations: Violations) -> Iterator[Explanation]:
+    """Yield the first stage of the computation with violated checks."""
+    yield from (Explanation(text, Certainty.ESTIMATED) for text in begins(violations.tallies))
+
+
+def _fitting_plainest(violations: Violations) -> Iterator[Explanation]:
+    """Yield causes that fit the plainest layer alone."""
+    for text in violations.fits.plainest:
+        where = f" (fits on {violations.samples[0].layer.describe()} only)"
+        yield Explanation(f"{text}{where}", Certainty.FITTED)
+
+
+def _hinted(violations: Violations) -> Iterator[Explanation]:
+    """Yield what usually violates the same checks."""
+    yield from (Explanation(text, Certainty.HINTED) for text in hints(violations.tallies))
+
+
+_Source = Callable[[Violations], Iterator[Explanation]]
+# Sources with the kind of explanation that makes them unnecessary.
+_SOURCES: tuple[tuple[Certainty, _Source], ...] = (
+    (Certainty.OBSERVED, partial(_unread, on_plainest=True)),
+    (Certainty.IDENTIFIED, _reproduced),
+    (Certainty.EXACT, _deviating),
+    (Certainty.FITTED, _repeated),
+    (Certainty.FITTED, _fitting),
+    (Certainty.ESTIMATED, _uneven),
+    (Certainty.ESTIMATED, _first_stage),
+    (Certainty.ESTIMATED, _fitting_plainest),
+    (Certainty.HINTED, _hinted),
+    (Certainty.OBSERVED, partial(_unread, on_plainest=False)),
+)
+
+
+def _plainness(layer: AttentionLayer) -> tuple[bool, bool, int, int, str]:
+    return layer.seq_len == 1, layer.width < 4, len(features_of(layer)), layer.weight_entries, layer.key

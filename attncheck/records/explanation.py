@@ -1,0 +1,83 @@
+"""Explanations: what may be wrong with a subject, where in its computation, and how sure that is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+DRAWS, INPUTS, SCORES = "draws", "inputs", "scores"
+WEIGHTS_OR_VALUES, AFTER, OUTPUTS = "attention weights or values", "after the scores", "seen in the outputs"
+#: Stages of the computation, in order.
+STAGES = (DRAWS, INPUTS, SCORES, WEIGHTS_OR_VALUES, AFTER, OUTPUTS)
+
+
+class Certainty(StrEnum):
+    """How an explanation was obtained.
+
+    OBSERVED
+        A fact about the subject that need not be the cause, such as a field that it does not read.
+    IDENTIFIED
+        The cause, because a simulator with it answers exactly as the subject does.
+    EXACT
+        A deviation from the declaration, found without statistics.
+    FITTED
+        A fault whose draws cannot be told from the subject's.
+    ESTIMATED
+        A number whose interval excludes the declared value.
+    HINTED
+        What usually violates the same check.
+    """
+
+    OBSERVED = "observed"
+    IDENTIFIED = "identified"
+    EXACT = "exact"
+    FITTED = "fitted"
+    ESTIMATED = "estimated"
+    HINTED = "hinted"
+
+
+_WEAKER = frozenset({Certainty.ESTIMATED, Certainty.HINTED})
+_EXCLUDED = {
+    Certainty.IDENTIFIED: _WEAKER | {Certainty.FITTED},
+    Certainty.EXACT: _WEAKER,
+    Certainty.FITTED: _WEAKER,
+}
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """An explanation of violated results.
+
+    Attributes
+    ----------
+    text : str
+    certainty : Certainty
+    stage : str
+        Stage of the computation where the subject deviates; empty if it is not known, or part of the text.
+    plot : Plot or dict, optional
+        What the subject does instead of its declaration; a record holds built-in types.
+
+    Examples
+    --------
+    >>> print(Explanation("they grow 2 times when all inputs are doubled", Certainty.EXACT, SCORES))
+    scores: they grow 2 times when all inputs are doubled
+    """
+
+    text: str
+    certainty: Certainty
+    stage: str = ""
+    plot: Any = None
+
+    @property
+    def excluded(self) -> frozenset[Certainty]:
+        """Kinds of explanations that add nothing to this one."""
+        return _EXCLUDED.get(self.certainty, frozenset())
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.text}" if self.stage else self.text
+
+
+def exact(stage: str, text: str, plot: Any = None) -> Explanation:
+    """Return an exact deviation at a stage of the computation."""
+    return Explanation(text, Certainty.EXACT, stage, plot)

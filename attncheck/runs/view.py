@@ -1,0 +1,254 @@
+"""What terminal, page, gate and JSON show of a run: one value, computed from its record."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+
+from attncheck._lib.text import chance, counted, listed, span
+from attncheck.checks.claims import CLAIMS, NOT_EXPOSED
+from attncheck.diagnosis.causes import diagnosed, hints, sharpest_first, telling
+from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.features import FEATURES, features_of
+from attncheck.layers.names import layer_call, layer_name
+from attncheck.records.explanation import Explanation
+from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import Result, case_key, of_pool
+from attncheck.records.tallies import Tally, layers_of
+from attncheck.records.text import replay_command, unexamined
+from attncheck.runs.details import mdes, of_cases, unseen
+
+#: Last line on a consistent run.
+NOT_PROVED = (
+    "Not ruled out: smaller errors, and anything that no check examines; see 'What a green run proves, and what it "
+    "does not' in the README."
+)
+# Maximum numbers of diagnosis sentences, minimum detectable effects, and violated pools shown.
+_OBSERVED, _MDES, _POOLS = 3, 3, 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunView:
+    """A run as people see it, never better than its record.
+
+    `call` is the Python call that repeats a run without a record.
+    """
+
+    run: RunRecord
+    call: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the run."""
+        return self.run.conclusion.verdict
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its scope, counts and false-alarm budget."""
+        return self.sentence_on(self.verdict)
+
+    def sentence_on(self, verdict: str) -> str:
+        """Return the sentence with a verdict that takes more into account, such as a baseline."""
+        run, bad = self.run, self.run.count(Verdict.VIOLATED)
+        pools = sum(bool(pool.p_values) for pool in run.pools)
+        return (
+            f"{run.scope.beside(verdict)}: {run.manifest.subject}, "
+            f"{f'{bad:,} violated, ' if bad else ''}{run.examined:,} of {counted(len(run.planned), 'planned result')} "
+            f"examined on {self._extent}{f', plus {pools:,} pooled over cases' if pools else ''}; false-alarm "
+            f"probability set to {run.manifest.false_alarm:g} before the run."
+        )
+
+    @property
+    def _extent(self) -> str:
+        claims = len({tally.claim for tally in self.run.tallies.values() if tally.examined})
+        return f"{counted(claims, 'claim')} and {counted(len(self.run.space.cases), 'case')}"
+
+    @cached_property
+    def reasons(self) -> list[str]:
+        """Reasons why the run is not a pass; a violated result, whose cause is shown, is not repeated."""
+        findings = self.run.conclusion.findings
+        return [each.text for each in findings if not (self.failures and each.verdict == Verdict.VIOLATED)]
+
+    @cached_property
+    def failures(self) -> list[Tally]:
+        """The violated checks (of pools, if no single case is violated), those of the first violated stage first."""
+        return sharpest_first(self.violations)
+
+    @cached_property
+    def violations(self) -> dict[str, Tally]:
+        """Results by check, of single cases, or of pools too if no single result is violated."""
+        return dict(telling(self.run.every))
+
+    @cached_property
+    def explanations(self) -> list[Explanation | str]:
+        """What may be wrong, as the record says it, else as the violated checks suggest it."""
+        closing = self.run.closing
+        return [*(closing.explanations if closing else ())] or [*hints(self.violations)]
+
+    @cached_property
+    def observed(self) -> list[str]:
+        """Estimates that differ from the declaration."""
+        result = diagnosed(self.violations)
+        return result.diagnosis[:_OBSERVED] if result else []
+
+    @property
+    def smallest(self) -> Result:
+        """The violated result of the first failure on the smallest case."""
+        return self.failures[0].smallest or self.failures[0].worst[0]
+
+    @cached_property
+    def headline(self) -> str:
+        """The verdict in words: the cause and a number of a violated run, or what a pass is based on."""
+        run, subject = self.run, self.run.manifest.subject
+        if self.verdict == "consistent":
+            scope = f"{run.scope.words.capitalize()}: " if run.scope.words else ""
+            extent = f"{counted(run.examined, 'result')} on {self._extent}"
+            return f"{scope}{subject} behaves as the theorem says, as far as {extent} can show."
+        if self.verdict == "violated":
+            return f"{subject} departs from the theorem: {self._first_cause}."
+        why = self.run.closing.failed[0] if self.run.closing and self.run.closing.failed else ""
+        return f"The run on {subject} is {self.verdict}, which is not a pass{f': {why}' if why else ''}."
+
+    @property
+    def _first_cause(self) -> str:
+        """The first explanation, with a number if it has none."""
+        if not self.failures:
+            return "the evidence as a whole is not uniform"
+        cause, number = str(self.explanations[0]), (self.observed or [self.smallest.text])[0]
+        quantity = "".join(itertools.takewhile(lambda letter: not letter.isdigit(), number)).strip(" -")
+        if quantity in cause:
+            return cause
+        return f"{cause} {number[:1].upper()}{number[1:]}" if cause.endswith("?") else f"{cause}; {number}"
+
+    @cached_property
+    def lines(self) -> list[tuple[str, str]]:
+        """Pairs of label and text on a violated run: causes, numbers, the smallest violated case and a command."""
+        if not self.failures:
+            return []
+        leading, smallest, closing = self.failures[0], self.smallest, self.run.closing
+        count = leading.verdicts[Verdict.VIOLATED]
+        alone = f"{count} of {of_cases(leading.examined, leading.name)}{self._features_of(leading.claim)}"
+        where = "several cases pooled, on none of them alone" if of_pool(smallest) else alone
+        first = f"{leading.name} on {where}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
+        which = ", the smallest of them" if count > 1 else ""
+        illustration = f"{closing.smaller} (on fresh draws; not a verdict)" if closing and closing.smaller else ""
+        pairs = [
+            *(("or" if index else "cause", str(text)) for index, text in enumerate(self.explanations)),
+            *(("observed", text) for text in self.observed),
+            ("first", first),
+            ("cases" if of_pool(smallest) else "layer", f"{layer_name(smallest.case)}{which}"),
+            ("smaller", illustration),
+            ("replay", self.replay(smallest)),
+        ]
+        return [(label, text) for label, text in pairs if text]
+
+    def replay(self, result: Result) -> str:
+        """Return the command that repeats a result."""
+        path, head = self.run.part_of(result.id).path, self.run.manifest
+        return replay_command(path, result.id, head.subject, head.checks) if path else self.call
+
+    def _features_of(self, claim: str) -> str:
+        """Return the features that all layers violating a claim share and no others have."""
+        examined = [each for each in self.run.results if each.claim == claim and each.p_values]
+        bad = layers_of(each for each in examined if each.verdict == Verdict.VIOLATED)
+        good = [layer for layer in layers_of(examined) if layer not in bad]
+        if not bad or not good:
+            return ""
+        shared = set.intersection(*(set(features_of(layer)) for layer in bad)).difference(*map(features_of, good))
+        return f"; only with {listed(name for name in FEATURES if name in shared)}" if shared else ""
+
+    @cached_property
+    def failed(self) -> str:
+        """The first error of the subject, and the number of others."""
+        errors = self.run.closing.failed if self.run.closing else []
+        return f"{errors[0]}{f' (and {len(errors) - 1} more like it)' if len(errors) > 1 else ''}" if errors else ""
+
+    @cached_property
+    def unrepeatable(self) -> str:
+        """A sentence on draws that the generator does not determine."""
+        cases = {case_key(each): each.case for each in self.run.results if not each.repeatable}
+        if not cases:
+            return ""
+        on = layer_name(next(iter(cases.values()))) + (f" and {len(cases) - 1} more" if len(cases) > 1 else "")
+        cause = f"equal generators gave different digits on {on}; draw all random numbers from rng"
+        return f"not reproducible: {cause}. This run has no digest."
+
+    @cached_property
+    def refused(self) -> str:
+        """A sentence on the requested layers if the subject supports none of them."""
+        results, layers = self.run.results, layers_of(self.run.results)
+        reasons = {(case_key(each), each.reason) for each in results}
+        # All results on a layer that is not supported have one reason; an interrupted run has not tried all layers.
+        same = len(reasons) == len(layers) and not any(reason.startswith(NOT_EXPOSED) for _, reason in reasons)
+        if not layers or not same or self.run.examined or len(results) < len(self.run.planned):
+            return ""
+        plainest = min(layers, key=lambda layer: (len(features_of(layer)), -layer.weight_entries, layer.describe()))
+        subject, which = self.run.manifest.subject, "the layer" if len(layers) == 1 else f"all {len(layers)} layers"
+        return (
+            f"{subject}.supports rejects {which} requested: {_values(layers)}. "
+            f"Extend it, e.g. to {layer_call(plainest)}, or pass supported layers to attncheck.check."
+        )
+
+    @cached_property
+    def pooled(self) -> list[str]:
+        """A line on the pools, and one per violated pool."""
+        examined = [pool for pool in self.run.pools if pool.p_values]
+        if not examined:
+            return []
+        counts = Counter(pool.verdict for pool in examined)
+        why = {Verdict.EXPLAINED: " by violated cases"}
+        texts = [f"{counts[verdict]:,} {verdict}{why.get(verdict, '')}" for verdict in Verdict if counts[verdict]]
+        least = min(examined, key=lambda pool: pool.p_values[0])
+        count = f"{counted(len(examined), 'check')} of several cases together"
+        lines = [f"Pooled: {count}, {', '.join(texts)}; smallest p-value {chance(least.p_values[0])} ({least.id})"]
+        return lines + [f"  {each.id}: {each.text}" for each in examined if each.verdict == Verdict.VIOLATED][:_POOLS]
+
+    @cached_property
+    def remedies(self) -> list[str]:
+        """Lines on results that were not examined, with remedies."""
+        reasons = sum((tally.reasons for tally in self.run.tallies.values()), Counter[str]())
+        return unexamined(dict(sorted(reasons.items())))
+
+    @cached_property
+    def unexamined_checks(self) -> dict[str, list[str]]:
+        """Checks examined on no case, by their most informative reason."""
+        return unseen(self.run.results)
+
+    @cached_property
+    def unexamined_claims(self) -> list[str]:
+        """Claims without an examined result."""
+        examined = {tally.claim for tally in self.run.tallies.values() if tally.examined}
+        return [name for name in CLAIMS if name not in examined]
+
+    @cached_property
+    def detectable(self) -> list[str]:
+        """The smallest errors that a consistent run would have detected, and what it does not rule out."""
+        if self.verdict != "consistent" or not self.run.planned:
+            return []
+        return [*mdes(self.run.results, self.run.pools)[:_MDES], NOT_PROVED]
+
+
+def _values(layers: Sequence[AttentionLayer]) -> str:
+    """Return the non-default field values of layers.
+
+    Examples
+    --------
+    >>> _values([AttentionLayer(width=8), AttentionLayer(width=16, mask="causal")])
+    'width 8 to 16, mask none or causal'
+    >>> _values([AttentionLayer(width=8), AttentionLayer(width=8, head_dim=2, head_scaling=False)])
+    'width 8, head_dim None or 2, head_scaling True or False'
+    """
+    texts = []
+    for field in dataclasses.fields(AttentionLayer):
+        values = list(dict.fromkeys(getattr(layer, field.name) for layer in layers))
+        if values == [field.default]:
+            continue
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        others = [str(value) for value in values if value not in numbers or isinstance(value, bool)]
+        text = " or ".join([*others, *([span([min(numbers), max(numbers)])] if numbers else [])])
+        texts.append(f"{field.name} {text}")
+    return ", ".join(texts)
