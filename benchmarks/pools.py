@@ -63,7 +63,7 @@ def calibrate_pools(
 
 def calibration_of(check: Check, setting: Setting, outcomes: Sequence[Outcome]) -> Calibration:
     """Return the calibration of a check's outcomes, as `attncheck.calibration.layers.calibrate` does."""
-    uniform = check.kind == "exact" and check.family(setting).continuous
+    uniform = check.kind == "exact" and check.family_on(setting).continuous
     return Calibration(check.name, uniform, np.array([outcome.p_value for outcome in outcomes if outcome.count]))
 
 

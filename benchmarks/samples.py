@@ -87,11 +87,11 @@ def calibrate_program(case: ProgramCase, replications: int, subject: Any = progr
     size = DRAWS if case.widths == EXACT_WIDTHS else RATE_DRAWS
     for sample, reference in small_samples(settled, setting, size, replications):
         for check in checks:
-            outcome = check.test(setting, check.measure(sample, reference))
+            outcome = check.test(setting, check.data(setting, sample, reference))
             if outcome.count:
                 p_values[check.name].append(outcome.p_value)
     return {
-        check.name: Calibration(check.name, check.family(setting).continuous, np.array(p_values[check.name]))
+        check.name: Calibration(check.name, check.family_on(setting).continuous, np.array(p_values[check.name]))
         for check in checks
     }
 

@@ -37,7 +37,7 @@ LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 def draws_for(check: Check, setting: Setting) -> int:
     """Return the draws of a small sample: enough for `DRAWS` observations per call and 6/5 of the family's minimum."""
-    return max(DRAWS * check.calls, check.family(setting).minimum_count * 6 // 5) * check.draws_per_unit
+    return max(DRAWS * check.calls, check.family_on(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
 
 def calibrate(
@@ -58,7 +58,7 @@ def calibrate(
     """
     found: dict[str, Calibration] = {}
     for check, setting, outcomes in small_outcomes(layer, checks, replications, seed, subject):
-        uniform = check.kind == "exact" and check.family(setting).continuous
+        uniform = check.kind == "exact" and check.family_on(setting).continuous
         p_values = np.array([outcome.p_value for outcome in outcomes if outcome.count])
         found[check.name] = Calibration(check.name, uniform, p_values)
     return found
@@ -78,16 +78,16 @@ def small_outcomes(
         outcomes: dict[Check, list[Outcome]] = {check: [] for check in group}
         for sample, reference in _small_samples(settled, setting, group, size, replications, seed):
             for check in group:
-                outcomes[check].append(check.test(setting, _measured(check, sample, reference)))
+                outcomes[check].append(check.test(setting, _measured(check, setting, sample, reference)))
         for check in group:
             yield check, setting, outcomes[check]
 
 
-def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
+def _measured(check: Check, setting: Setting, sample: Sample, reference: Reference) -> tuple[Any, ...]:
     """Return a check's measurement. If the check compares several calls, slices of the sample stand for calls."""
     if check.calls == 1:
-        return check.measure(sample, reference)
-    return join([check.measure(part, reference) for part in slices_of(sample, len(sample) // check.calls)])
+        return check.data(setting, sample, reference)
+    return join([check.data(setting, part, reference) for part in slices_of(sample, len(sample) // check.calls)])
 
 
 def _small_samples(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import DrawOn
-from attncheck.checks.claims import NOT_EXPOSED
+from attncheck.checks.claims import NOT_EXPOSED, TWO_VALUES
+from attncheck.checks.derived import DERIVED
+from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
+from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
 from attncheck.evidence.plot_data import Means
@@ -55,6 +59,8 @@ class BaseSetting(Generic[_Case]):
     weights: WeightLaws = GAUSSIAN_LAWS
     repeatable: bool = True
     draw_on: DrawOn | None = dataclasses.field(default=None, compare=False, repr=False)
+    #: Whether draws can be compared with literal draws, for weights of other laws than Gaussian.
+    literal: ClassVar[bool] = False
 
     @property
     def description(self) -> Any:
@@ -64,6 +70,8 @@ class BaseSetting(Generic[_Case]):
 
 class Setting(BaseSetting[AttentionLayer]):
     """Properties of a test of a layer that are known before any draw."""
+
+    literal: ClassVar[bool] = True
 
     @property
     def layer(self) -> AttentionLayer:
@@ -144,7 +152,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     kind : {"exact", "limit"}
         Whether the null holds exactly at finite width, or up to a computed distance from the limit.
     needs : frozenset of str
-        Arrays that the subject must expose.
+        Arrays that the subject must expose ("attention" if scores will do too), and data that they must determine;
+        see `attncheck.checks.derived`.
     null : str
         Null hypothesis.
     alternative : Alternative
@@ -173,10 +182,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Minimum number of calls of the subject.
     compares : str
         Reference functional used by `measure`, or empty.
-    literal : bool
-        Whether non-Gaussian weights are compared with literal draws; see ``attncheck.checks.literal``.
-    of_weights : bool
-        Whether attention weights can replace scores.
+    stage : str
+        Stage of the computation that the check tests (`attncheck.checks.stages`); empty if it tests no single one.
     fewest_draws : int
         Minimum number of draws in a look; tested first, because `family` and `alternative` may be slow.
     """
@@ -200,8 +207,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     calls: int = 1
     compares: str = ""
     fewest_draws: int = 1
-    literal: bool = False
-    of_weights: bool = False
+    stage: str = ""
 
     @property
     def property_name(self) -> str:
@@ -210,15 +216,55 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     def reason_not_examined(self, setting: _Setting) -> str:
         """Return why the check does not apply, or an empty string."""
-        told = {"scores"} if self.of_weights and "attention" in setting.exposed else frozenset()
-        missing = sorted(self.needs - setting.exposed - told)
-        if "scores" in missing and "masked scores" in missing:
-            missing.remove("masked scores")
+        missing = self.needs - setting.exposed - DERIVED.keys()
+        if "attention" in missing:  # scores determine the attention weights
+            missing = missing - {"attention"} | ({"scores"} - setting.exposed)
+        if "scores" in missing:
+            missing -= {"masked scores"}
         if missing:
-            return NOT_EXPOSED + ", ".join(missing)
-        if not setting.weights.gaussian and self.kind == "exact" and not (self.any_weights or self.literal):
-            return f"exact for Gaussian weights, and the subject's are {setting.weights}"
-        return self.requires.reason(setting.description) or self.excluded(setting)
+            return NOT_EXPOSED + ", ".join(sorted(missing))
+        reason = self.requires.reason(setting.description) or self.excluded(setting)
+        derived = (DERIVED[name](setting.description, setting.exposed) for name in sorted(self.needs & DERIVED.keys()))
+        return reason or next(filter(None, derived), "") or self._reason_of_weights(setting)
+
+    def _reason_of_weights(self, setting: _Setting) -> str:
+        """Return why the check does not apply to the laws of the weights, or an empty string."""
+        if not self._literally(setting.weights):
+            return ""
+        null = self.family(setting)
+        if null.holds_for_all:
+            return "" if setting.weights.continuous else TWO_VALUES
+        if setting.literal and null.comparable:
+            return ""
+        return f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
+
+    def _literally(self, laws: WeightLaws) -> bool:
+        """Return whether draws with weights of these laws are compared with literal draws."""
+        return self.kind == "exact" and not (self.any_weights or laws.gaussian)
+
+    def family_on(self, setting: _Setting) -> Family:
+        """Return the family of a test; with non-Gaussian weights, it compares with literal draws."""
+        null = self.family(setting)
+        if not self._literally(setting.weights) or null.holds_for_all:
+            return null
+        if null.one_per_draw:
+            return TwoSample(LITERAL_RATIO, unit=null.unit if isinstance(null, TwoSample) else 0.0)
+        return Blocks(null, LITERAL_RATIO)
+
+    def data(self, setting: _Setting, sample: _Sample, reference: _Reference) -> tuple[Any, ...]:
+        """Return the arguments of the test of `family_on`, from a sample."""
+        if not self._literally(setting.weights) or self.compares or (null := self.family(setting)).holds_for_all:
+            return self.measure(sample, reference)
+        literal: LiteralReference = cast("Any", reference)
+        if null.one_per_draw:
+            return self.measure(sample, reference)[0], self.measure(cast("Any", literal.sample), reference)[0]
+        return self._effects(null, sample, literal), self._effects(null, literal.sample, literal)
+
+    def _effects(self, null: Family, sample: Any, reference: LiteralReference) -> FloatArray:
+        """Return the effect of each nonempty block of draws."""
+        blocks = sample.blocks(reference.blocks[self.property_name])
+        measured = (self.measure(block, cast("Any", reference)) for block in blocks)
+        return np.array([null.effect(*data) for data in measured if all(np.sum(np.abs(part)) > 0 for part in data)])
 
     def hint_on(self, setting: _Setting) -> str:
         """Return the usual causes of a rejection in this setting."""
@@ -244,16 +290,16 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         self, effect: Callable[[_Setting], float], setting: _Setting, level: float, power: float, cap: int
     ) -> int | None:
         most = max(1, cap // self.draws_per_unit)
-        size = self.family(setting).size(effect(setting), level, power, most)
+        size = self.family_on(setting).size(effect(setting), level, power, most)
         return None if size is None else size * self.draws_per_unit
 
     def mde(self, setting: _Setting, size: int, level: float, power: float) -> float:
         """Return the smallest effect that one look of `size` draws detects with probability `power`."""
-        return self.family(setting).mde(max(1, size // self.draws_per_unit), level, power)
+        return self.family_on(setting).mde(max(1, size // self.draws_per_unit), level, power)
 
     def meets(self, setting: _Setting, size: int, level: float, power: float) -> bool:
         """Return whether one look of `size` draws detects the alternative with probability `power`."""
-        family, count = self.family(setting), max(1, size // self.draws_per_unit)
+        family, count = self.family_on(setting), max(1, size // self.draws_per_unit)
         return family.power(self.alternative.effect(setting), count, level) >= power - 1e-9
 
     def test(self, setting: _Setting, data: tuple[Any, ...]) -> Outcome:
@@ -261,7 +307,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
         There may be fewer data than planned because draws can be empty, e.g. if all inputs are 0.
         """
-        family = self.family(setting)
+        family = self.family_on(setting)
         no_trials = isinstance(data[-1], int) and data[-1] == 0
         no_freedom = isinstance(family, Scale) and np.sum(data[-1]) < 1
         if no_trials or no_freedom or any(np.size(part) < family.minimum_count for part in data):
@@ -288,9 +334,3 @@ Alternative = AlternativeOf[Setting]
 Check = CheckOf[Setting, Sample, Reference]
 #: A check of layers, or of programs.
 AnyCheck = CheckOf[Any, Any, Any]
-
-
-def by_weights(check: Check) -> Check:
-    """Return the check; attention weights may replace scores that it needs for the outputs' covariance only."""
-    given = {"scores", "value_gram"} <= check.needs or check.needs == {"outputs", "scores", "input_gram"}
-    return dataclasses.replace(check, of_weights=True) if given and "key_gram" not in check.needs else check

@@ -16,6 +16,7 @@ from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional, Funct
 from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.checks.sample import Sample
+from attncheck.checks.stages import GIVEN_SCORES, INPUTS, OUTPUTS, SCORES
 from attncheck.evidence.families import TwoSample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks
@@ -30,7 +31,7 @@ _DISTANCE_DRAWS = 10_000
 
 def _sides(functional: Functional) -> frozenset[str]:
     """Return which of inputs, scores and outputs a functional uses."""
-    names = {"masked scores": "scores", "input_gram": "inputs"}
+    names = {"masked scores": "scores", "attention": "scores", "input_gram": "inputs"}
     return frozenset(names.get(need, need) for need in functional.needs)
 
 
@@ -40,6 +41,14 @@ def _claim(functional: Functional) -> str:
     return next(iter(sides)) if len(sides) == 1 and functional.needs != _INPUTS_AND_GRAM else "joint"
 
 
+_STAGES = {
+    frozenset({"inputs"}): INPUTS,
+    frozenset({"scores"}): SCORES,
+    frozenset({"outputs"}): OUTPUTS,
+    frozenset({"inputs", "scores"}): SCORES,
+    frozenset({"inputs", "outputs"}): OUTPUTS,
+    frozenset({"scores", "outputs"}): GIVEN_SCORES,
+}
 _HINTS = {
     frozenset({"inputs"}): "the activation, the scale or the correlation of the inputs differs from the declared one",
     frozenset({"scores"}): "W_Q, W_K, the score scaling or the inputs of the scores differ from the declared ones",
@@ -94,7 +103,6 @@ def compared(
         excluded=lambda setting: "" if functional.neurons <= setting.coordinates else ONE_NEURON,
         compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
-        of_weights=functional.of_weights,
         **fields,
     )
 
@@ -137,6 +145,7 @@ CHECKS = (
             alternative=_DISTANT,
             hint=_HINTS.get(functional.needs) or _HINTS[_sides(functional)],
             also=functools.partial(_also, functional),
+            stage=_STAGES[_sides(functional)],
         )
         for functional in FUNCTIONALS
     ),

@@ -18,10 +18,11 @@ from attncheck.checks.matrices import VALUE
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
+from attncheck.checks.stages import GIVEN_SCORES
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.requirements import SEVERAL_HEADS
 
-_VALUES = frozenset({"outputs", "scores", "value_gram"})
+_VALUES = frozenset({"outputs", "attention", "value_gram"})
 
 
 def residuals(setting: Setting) -> int:
@@ -56,7 +57,7 @@ def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return residual.flat(), direction[residual.kept]
 
 
-_check = functools.partial(Check, claim="conditional", needs=_VALUES)
+_check = functools.partial(Check, claim="conditional", needs=_VALUES, stage=GIVEN_SCORES)
 
 CHECKS = (
     _check(

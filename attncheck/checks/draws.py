@@ -18,6 +18,7 @@ from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
+from attncheck.checks.stages import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count
@@ -164,6 +165,7 @@ def _weights_apart(of: HeadMatrix) -> Check:
         calls=_FEW_CALLS,
         hint=f"neighbouring draws, or all draws of a call, share {of.name}; each draw needs its own",
         requires=of.requires,
+        stage=of.stage,
     )
 
 
@@ -197,7 +199,7 @@ def _few_values(setting: Setting) -> str:
     return "two-valued weights and saturating inputs may repeat numbers by chance"
 
 
-_of_any_weights = functools.partial(Check, claim="draws", needs=_OUTPUTS, any_weights=True)
+_of_any_weights = functools.partial(Check, claim="draws", needs=_OUTPUTS, any_weights=True, stage=DRAWS)
 
 
 _ONE_IN_A_HUNDRED = Alternative.of("one repeated draw in a hundred", 0.01)
@@ -263,7 +265,12 @@ def _precision(field: str) -> Check:
 
 
 def _trend(
-    name: str, what: str, needs: frozenset[str], alternative: Alternative, sizes: Callable[[Sample], FloatArray]
+    name: str,
+    what: str,
+    needs: frozenset[str],
+    alternative: Alternative,
+    sizes: Callable[[Sample], FloatArray],
+    stage: str,
 ) -> Check:
     """Return the check that the sizes of draws have no trend within a call; `sizes` gives one size per draw."""
     return _of_any_weights(
@@ -275,6 +282,7 @@ def _trend(
         family=lambda setting: Trend(),
         measure=_of_call(sizes),
         hint=f"{what} grow or shrink within a call: state carries over between draws",
+        stage=stage,
     )
 
 
@@ -336,15 +344,17 @@ CHECKS = (
         family=lambda setting: Extremes(),
         measure=_of_call(_sides),
         hint="the outputs are clipped, or saturate in a number format",
+        stage=OUTPUTS,
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _trend("exactness.trend", "outputs", frozenset(), of_direction(), _output_sizes),
+    _trend("exactness.trend", "outputs", frozenset(), of_direction(), _output_sizes, DRAWS),
     _trend(
         "conditional.trend",
         "whitened outputs",
-        frozenset({"scores", "value_gram"}),
+        frozenset({"attention", "value_gram"}),
         of_correlation(),
         lambda sample: _mean_square(sample.output_residual),
+        GIVEN_SCORES,
     ),
     _trend(
         "scores.trend",
@@ -352,5 +362,6 @@ CHECKS = (
         QUERY.needs,
         of_correlation(),
         lambda sample: _mean_square(sample.whitened_scores),
+        SCORES,
     ),
 )

@@ -49,7 +49,7 @@ class FunctionalOf(Generic[_Described, _Arrays]):
     """A number computed from each draw, with the arrays that it needs and the layers or programs to which it applies.
 
     `neurons` is the minimum number of neurons that the subject must return. `unit` is the scale of rounding errors: 1
-    for logarithms, or 0 for the size of the values themselves. With `of_weights`, attention weights can replace scores.
+    for logarithms, or 0 for the size of the values themselves.
     """
 
     name: str
@@ -59,7 +59,6 @@ class FunctionalOf(Generic[_Described, _Arrays]):
     requires: Requirement[_Described] = ANY
     neurons: int = 1
     unit: float = 0.0
-    of_weights: bool = False
 
     def applies(self, described: _Described, neurons: int) -> bool:
         """Return whether the functional applies to a layer or program of which `neurons` neurons are returned."""
@@ -211,6 +210,7 @@ _GROUPS_APART = (
     & _ROW_BY_ROW
 )
 _OUTPUTS, _SCORES, _INPUTS = frozenset({"outputs"}), frozenset({"scores"}), frozenset({"inputs"})
+_ATTENTION = frozenset({"attention"})
 _MASKED, _GRAM = frozenset({"masked scores"}), frozenset({"input_gram"})
 
 FUNCTIONALS: tuple[Functional, ...] = (
@@ -233,11 +233,10 @@ FUNCTIONALS: tuple[Functional, ...] = (
     Functional(
         "row_entropy",
         "the entropy of the last row of the first head's weights",
-        _SCORES,
+        _ATTENTION,
         _row_entropy,
         PROBABILITIES,
         unit=1.0,
-        of_weights=True,
     ),
     Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: two_neurons(a)[:, -1, 0]),
     Functional(
@@ -266,10 +265,9 @@ FUNCTIONALS: tuple[Functional, ...] = (
     Functional(
         "output_given_scores",
         "log Σ y² of outputs whitened by the weights that the scores give",
-        _OUTPUTS | _SCORES,
+        _OUTPUTS | _ATTENTION,
         _output_given_scores,
         unit=1.0,
-        of_weights=True,
     ),
     Functional(
         "score_shape",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -41,8 +42,9 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
     what, matrix = of.images[:-1], of.name
     field = f"{what}_gram"
     bare = frozenset({"outputs", field})
+    checked = functools.partial(Check, stage=of.stage)
     return (
-        Check(
+        checked(
             name=f"{prefix}_scale",
             claim=claim,
             needs=of.needs,
@@ -53,7 +55,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
             measure=lambda sample, reference: of.energy(sample),
             hint=f"the standard deviation of {matrix} differs from the declared one",
         ),
-        Check(
+        checked(
             name=f"{prefix}_law",
             claim=claim,
             needs=of.needs,
@@ -64,7 +66,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
             measure=lambda sample, reference: factors(sample).uniform(),
             hint=f"the head size ν, the weights' law or the inputs that the {what}s see differ from the declared ones",
         ),
-        Check(
+        checked(
             name=f"{prefix}_heads",
             claim="heads",
             needs=of.needs,
@@ -78,7 +80,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
             hint=f"{matrix} is shared between heads that should not share it",
             requires=SEVERAL_GROUPS,
         ),
-        Check(
+        checked(
             name=f"{prefix}_copies",
             claim="heads",
             needs=bare,
@@ -91,7 +93,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
             # For one position the Gram matrix is one number, and float32 numbers may coincide by chance.
             requires=SEVERAL_GROUPS & SEVERAL_POSITIONS,
         ),
-        Check(
+        checked(
             name=f"{prefix}_groups",
             claim="heads",
             needs=bare,

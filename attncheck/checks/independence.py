@@ -17,6 +17,7 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import entries
+from attncheck.checks.stages import GIVEN_SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.layers.requirement import ANY
@@ -24,7 +25,7 @@ from attncheck.layers.requirements import UNTIED, OfLayer
 
 Pair = tuple[FloatArray, FloatArray]
 
-_VALUES = frozenset({"outputs", "scores", "value_gram"})
+_VALUES = frozenset({"outputs", "attention", "value_gram"})
 _KEYS = QUERY.needs
 _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
@@ -113,6 +114,7 @@ def _tie(
         measure=measure,
         hint=hint,
         requires=requires,
+        stage=GIVEN_SCORES if noise in (_RESIDUAL, _RESIDUAL_SIZE) else "",
     )
 
 
@@ -199,7 +201,7 @@ CHECKS = (
     _tie(
         "values_any_scores",
         (_VALUE_SIZE, "that of the scores of any heads, given their keys"),
-        _VALUE_GRAM | {"key_gram", "scores"},
+        _VALUE_GRAM | QUERY.needs,
         _values_with(lambda sample: sample.whitened_scores.squares()),
         "W_V of a head and W_Q of this or another head are one matrix",
         claim="assumption",

@@ -14,6 +14,7 @@ from attncheck.checks.check import Alternative, Check, Setting, positions
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
+from attncheck.checks.stages import INPUTS
 from attncheck.evidence.families import Count, Uniform
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
@@ -98,7 +99,7 @@ def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 _HINT = "the law of the inputs differs from the declared one: initial vector, W, activation, or a normalisation"
-_check = functools.partial(Check, claim="inputs", also=positions)
+_check = functools.partial(Check, claim="inputs", also=positions, stage=INPUTS)
 
 CHECKS = (
     _check(

@@ -1,12 +1,8 @@
-"""Non-Gaussian weights: compare the subject with literal draws instead of a law computed for Gaussian weights.
-
-This is exact for any law of the weights.
-"""
+"""Literal draws with non-Gaussian weights, with which checks compare a subject; this is exact for any law."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -14,27 +10,23 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.check import Check, Setting
-from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.checks.reference import Reference
 from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import precision
-from attncheck.evidence.blocks import Blocks
-from attncheck.evidence.families import Family, TwoSample
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators.finite import FINITE
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
 
 #: Literal draws per draw of the subject.
-RATIO = 2
+LITERAL_RATIO = 2
 _SINGLE = float(np.finfo(np.float32).eps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LiteralReference(Reference):
-    """Literal draws with weights of the laws `laws`, `RATIO` per draw of the subject.
+    """Literal draws with weights of the laws `laws`, `LITERAL_RATIO` per draw of the subject.
 
     The draws are reduced to the fields and precision of the subject's sample `like`. `blocks` gives the draws per
     block, by property.
@@ -52,7 +44,7 @@ class LiteralReference(Reference):
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
-        """The values of every wanted functional, (RATIO · size,)."""
+        """The values of every wanted functional, (LITERAL_RATIO · size,)."""
         return self.values_of(FUNCTIONALS, self.layer, self.coordinates, [self.sample])
 
     @property
@@ -63,7 +55,7 @@ class LiteralReference(Reference):
     def _draw(self) -> dict[str, FloatArray]:
         """Return the fields of all literal draws, drawn in blocks to bound memory."""
         step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
-        total, rng = RATIO * self.size, np.random.default_rng(self.seed)
+        total, rng = LITERAL_RATIO * self.size, np.random.default_rng(self.seed)
         parts = [
             draw_with_weights(self.layer, min(step, total - start), self.coordinates, rng, self.laws).as_dict()
             for start in range(0, total, step)
@@ -78,53 +70,3 @@ class LiteralReference(Reference):
             values = np.where(visible(self.layer), values, -np.inf)
         single = precision(self.like.need(name)) == _SINGLE
         return values.astype(np.float32).astype(np.float64) if single else values
-
-
-def for_any_law(check: Check) -> Check:
-    """Return the check; for non-Gaussian weights it compares with literal draws, unless its null holds for them too."""
-    if check.kind != "exact" or check.any_weights:
-        return check
-    return dataclasses.replace(
-        check,
-        literal=True,
-        family=functools.partial(_family, check),
-        measure=functools.partial(_measure, check),
-        excluded=functools.partial(_excluded, check),
-    )
-
-
-def _family(check: Check, setting: Setting) -> Family:
-    base = check.family(setting)
-    if setting.weights.gaussian or base.holds_for_all:
-        return base
-    if base.one_per_draw:
-        return TwoSample(RATIO, unit=base.unit if isinstance(base, TwoSample) else 0.0)
-    return Blocks(base, RATIO)
-
-
-def _excluded(check: Check, setting: Setting) -> str:
-    reason = check.excluded(setting)
-    if reason or setting.weights.gaussian:
-        return reason
-    base = check.family(setting)
-    if base.holds_for_all:
-        return "" if setting.weights.continuous else TWO_VALUES
-    return "" if base.comparable else f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
-
-
-def _measure(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
-    if not isinstance(reference, LiteralReference):
-        return check.measure(sample, reference)
-    base = check.family(Setting(sample.layer, sample.exposed, sample.coordinates, reference.laws))
-    if check.compares or base.holds_for_all:
-        return check.measure(sample, reference)
-    if base.one_per_draw:
-        return check.measure(sample, reference)[0], check.measure(reference.sample, reference)[0]
-    effects = functools.partial(_effects, check, base, reference)
-    return effects(sample), effects(reference.sample)
-
-
-def _effects(check: Check, base: Family, reference: LiteralReference, sample: Sample) -> FloatArray:
-    """Return the effect of each nonempty block."""
-    measured = (check.measure(block, reference) for block in sample.blocks(reference.blocks[check.property_name]))
-    return np.array([base.effect(*data) for data in measured if all(np.sum(np.abs(part)) > 0 for part in data)])

@@ -10,8 +10,10 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Alternative, Check, Setting
+from attncheck.checks.derived import WHITENED
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
+from attncheck.checks.stages import KEYS, SCORES, VALUES
 from attncheck.evidence.groups import EqualVariances
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, UNTIED, OfLayer
@@ -34,6 +36,8 @@ class HeadMatrix:
         Number of matrices, and degrees of freedom of one of them in a draw.
     several : Requirement
         Requirement that the layer has several such matrices.
+    stage : str
+        Stage of the computation that the images are.
     requires : Requirement
         Requirement that the matrix is not tied to another one.
     """
@@ -45,6 +49,7 @@ class HeadMatrix:
     count: Callable[[Setting], int]
     dof: Callable[[Setting], int]
     several: OfLayer
+    stage: str
     requires: OfLayer = ANY
 
 
@@ -56,11 +61,12 @@ def _score_entries(setting: Setting) -> int:
 QUERY = HeadMatrix(
     "W_Q",
     "scores",
-    frozenset({"scores", "input_gram", "key_gram"}),
+    frozenset({"scores", "input_gram", "key_gram", WHITENED}),
     lambda sample: sample.whitened_scores.squares(2),
     lambda setting: setting.layer.num_heads,
     _score_entries,
     SEVERAL_HEADS,
+    SCORES,
     UNTIED,
 )
 KEY, VALUE = (
@@ -72,8 +78,9 @@ KEY, VALUE = (
         lambda setting: setting.layer.kv_heads,
         lambda setting: setting.input_rank * setting.layer.head_width,
         SEVERAL_GROUPS,
+        stage,
     )
-    for name in ("key", "value")
+    for name, stage in (("key", KEYS), ("value", VALUES))
 )
 #: W_Q, W_K and W_V.
 HEAD_MATRICES = (QUERY, KEY, VALUE)
@@ -102,6 +109,7 @@ def _each_head(name: str, of: HeadMatrix) -> Check:
         hint=f"the standard deviation of {of.name} differs from head to head, or all draws of a call share one "
         f"{of.name}",
         requires=of.requires & of.several,
+        stage=of.stage,
     )
 
 

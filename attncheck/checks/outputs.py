@@ -10,12 +10,14 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_law, of_spread
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
+from attncheck.checks.derived import NORMAL
 from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.plot_data import against_limit
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
+from attncheck.checks.stages import GIVEN_SCORES, OUTPUTS
 from attncheck.evidence.families import Count, Smooth, Uniform
 from attncheck.evidence.plot_data import Density
 from attncheck.layers.attention import AttentionLayer
@@ -30,7 +32,7 @@ _ZEROS = 1e-9
 _WIDE, _SMALL_SCORES = 8, 4.0
 # Up to this standard deviation of the scores, squared sigmoid weights seldom underflow, at any width.
 _MODERATE_SCORES = 8.0
-_GIVEN = frozenset({"outputs", "scores", "input_gram"})
+_GIVEN = frozenset({"outputs", "attention", "input_gram"})
 
 
 def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
@@ -87,7 +89,7 @@ _NEVER_ZERO = (
 )
 
 
-_check = functools.partial(Check, claim="outputs", needs=_OUTPUTS)
+_check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
 
 
 def _exceedances(multiple: float) -> Check:
@@ -133,6 +135,7 @@ def _width_check(
     return Check(
         name=f"outputs.{name}",
         claim=claim,
+        stage=OUTPUTS,
         needs=_OUTPUTS,
         null=null,
         alternative=of_law(LAW_ERROR),
@@ -175,6 +178,7 @@ def _limit_check(
     return Check(
         name=f"outputs.{name}",
         claim="limit",
+        stage=OUTPUTS,
         kind="limit",
         needs=needs,
         null=f"{what} is no further from the limit than computed for this width and law of the weights",
@@ -201,6 +205,7 @@ CHECKS = (
     _check(
         name="outputs.given_scores",
         needs=_GIVEN,
+        stage=GIVEN_SCORES,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν",
         alternative=of_law(),
         reads="Kolmogorov distance of outputs from their law given scores and inputs:",
@@ -211,6 +216,7 @@ CHECKS = (
     _check(
         name="outputs.given_scores_spread",
         needs=_GIVEN,
+        stage=GIVEN_SCORES,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν, tested for a wrong spread",
         alternative=of_spread(),
         reads="spread component of outputs given scores (0 is right, above 0 too wide):",
@@ -262,5 +268,5 @@ CHECKS = (
     _limit_check(
         "limit_projection", "a projection of all positions", _OUTPUTS, random_direction, requires=SEVERAL_POSITIONS
     ),
-    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores"}), one_score, requires=UNTIED),
+    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores", NORMAL}), one_score, requires=UNTIED),
 )

@@ -15,28 +15,22 @@ from attncheck.checks import (
     sharing,
     structure,
 )
-from attncheck.checks.check import AnyCheck, Check, by_weights
-from attncheck.checks.exclusions import for_parts
-from attncheck.checks.literal import for_any_law
+from attncheck.checks.check import AnyCheck, Check
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.registered import registrations
 
 #: Checks of layers.
-CHECKS: tuple[Check, ...] = tuple(
-    for_any_law(for_parts(by_weights(check)))
-    for module in (
-        comparison,
-        inputs,
-        scores,
-        outputs,
-        conditional,
-        independence,
-        sharing,
-        draws,
-        matrices,
-        structure,
-    )
-    for check in module.CHECKS
+CHECKS: tuple[Check, ...] = (
+    *comparison.CHECKS,
+    *inputs.CHECKS,
+    *scores.CHECKS,
+    *outputs.CHECKS,
+    *conditional.CHECKS,
+    *independence.CHECKS,
+    *sharing.CHECKS,
+    *draws.CHECKS,
+    *matrices.CHECKS,
+    *structure.CHECKS,
 )
 
 #: Properties of layers: groups of checks that share a sample.

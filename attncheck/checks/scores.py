@@ -14,6 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.derived import BY_ROWS, NORMAL
 from attncheck.checks.functionals import log
 from attncheck.checks.grams import gram_checks
 from attncheck.checks.laws import mixture_uniform
@@ -21,6 +22,7 @@ from attncheck.checks.matrices import KEY, QUERY
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
+from attncheck.checks.stages import SCORES
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Scale, Smooth, TwoSample, Uniform
 from attncheck.layers.attention_map import visible
@@ -72,11 +74,12 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return log(squares), reference.score_sizes(rank)
 
 
-_given_keys = functools.partial(Check, claim="scores", needs=QUERY.needs, requires=UNTIED)
+_given_keys = functools.partial(Check, claim="scores", needs=QUERY.needs, requires=UNTIED, stage=SCORES)
 _given_inputs = functools.partial(
     Check,
     claim="scores",
-    needs=_GRAM,
+    needs=_GRAM | {NORMAL},
+    stage=SCORES,
     hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
     requires=UNTIED,
 )
@@ -144,7 +147,7 @@ CHECKS = (
     ),
     _given_inputs(
         name="scores.size",
-        needs=_GRAM | {"masked scores"},
+        needs=_GRAM | {"masked scores", BY_ROWS},
         null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
         alternative=of_law(),
         reads="Kolmogorov distance of the log size of whitened scores from its law:",

@@ -7,11 +7,13 @@ import numpy as np
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.derived import BY_ROWS, WHITENED
 from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
 from attncheck.checks.plot_data import between_heads
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
+from attncheck.checks.stages import GIVEN_SCORES, SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.evidence.groups import LargestAssociation
@@ -19,7 +21,7 @@ from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 Pair = tuple[FloatArray, FloatArray]
 
-_VALUES = frozenset({"outputs", "scores", "value_gram"})
+_OUTPUTS_GIVEN = frozenset({"outputs", "attention", "value_gram"})
 #: Maximum number of tested pairs of heads: all pairs of 16 heads.
 MOST_PAIRS = 120
 # Factor that gives dropped positions eigenvalues above all others.
@@ -109,7 +111,8 @@ def _output_tie(of: HeadMatrix) -> Check:
     return Check(
         name=f"independence.output_{of.images}_by_head",
         claim="independence",
-        needs=_VALUES | of.needs,
+        stage=GIVEN_SCORES,
+        needs=_OUTPUTS_GIVEN | of.needs,
         null=f"sizes of the heads' parts of the whitened output are independent of those of the heads' {of.images}",
         alternative=of_direction(),
         reads=f"standardised covariance of the whitened output's sizes with those of its heads' {of.images}:",
@@ -125,7 +128,8 @@ CHECKS = (
     Check(
         name="scores.head_pairs",
         claim="heads",
-        needs=QUERY.needs,
+        stage=SCORES,
+        needs=QUERY.needs - {WHITENED} | {BY_ROWS},
         null="given inputs and keys, the whitened scores N of any two heads are independent: N_a N_aᵀ and N_b N_bᵀ too",
         alternative=of_correlation("between two heads"),
         reads="largest standardised covariance of whitened scores' sizes between two heads:",

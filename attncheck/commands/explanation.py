@@ -11,6 +11,7 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import chance, counted
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
+from attncheck.checks.derived import DERIVED
 from attncheck.checks.registered import claim_named, registrations
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, all_checks, all_properties, checks_of
 from attncheck.checks.statements import STATEMENTS
@@ -157,9 +158,12 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
 
 def _needed(check: AnyCheck) -> str:
     """Return the fields that a check needs; masked scores count as scores."""
-    hidden = "scores (masked scores too: numbers where the mask hides them, not -inf)"
-    fields = check.needs - ({"scores"} if "masked scores" in check.needs else set())
-    return ", ".join(hidden if name == "masked scores" else name for name in sorted(fields)) or "outputs"
+    texts = {
+        "masked scores": "scores (masked scores too: numbers where the mask hides them, not -inf)",
+        "attention": "scores or attention",
+    }
+    fields = check.needs - DERIVED.keys() - ({"scores"} if "masked scores" in check.needs else set())
+    return ", ".join(texts.get(name, name) for name in sorted(fields)) or "outputs"
 
 
 def _look(check: AnyCheck, profile: Profile) -> str:

@@ -37,7 +37,7 @@ def gate(
     """
     from attncheck._lib.files import check_writable, refuse_same
     from attncheck.gate import gate as judge
-    from attncheck.gate.outputs import sentence, write_outputs
+    from attncheck.gate.outputs import detectable, sentence, write_outputs
     from attncheck.runs.summary import labelled
 
     outputs = {"summary": summary, "json": json}
@@ -49,6 +49,8 @@ def gate(
     print(*labelled(judgement.view.lines), sep="\n", end="\n" if judgement.view.lines else "")
     for finding in judgement.findings:
         print(f"  {finding.part}: {finding.text}")
+    for line in detectable(judgement):
+        print(f"  {line}")
     for note in judgement.notes:
         print(f"  note: {note}")
     write_outputs(judgement, outputs)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attncheck._lib.text import listed
 from attncheck.checks.claims import CLAIMS
+from attncheck.checks.registry import find_check
+from attncheck.checks.stages import DRAWS, INPUTS, OUTPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
-from attncheck.records import explanation
-from attncheck.records.explanation import STAGES, Explanation
+from attncheck.records.explanation import Explanation
 from attncheck.records.schema import Result, of_pool
 from attncheck.records.tallies import Space, Tally, tallied
 from attncheck.records.text import in_alternatives
@@ -21,45 +22,10 @@ from attncheck.records.text import in_alternatives
 #: Maximum number of causes shown.
 MOST_CAUSES = 3
 _UNKNOWN = "no known cause fits"
-# Stages of the computation in order, and the stage of each check by the beginning of its name.
-_DRAWS, _INPUTS, _GIVEN = "dependence between draws", "the law of inputs", "outputs given scores"
-_ORDER = (_DRAWS, _INPUTS, "keys", "scores", "values", _GIVEN, "outputs")
-_CONCERNS = {
-    "draws.keys": "keys",
-    "draws.values": "values",
-    "draws.scores": "scores",
-    "draws.": _DRAWS,
-    "exactness.neighbours": _DRAWS,
-    "exactness.repeats": _DRAWS,
-    "exactness.trend": _DRAWS,
-    "exactness.extremes": "outputs",
-    "inputs.": _INPUTS,
-    "exactness.input_output": "outputs",
-    "exactness.input_score": "scores",
-    "exactness.input": _INPUTS,
-    "scores.key_": "keys",
-    "exactness.score_output": _GIVEN,
-    "exactness.score": "scores",
-    "exactness.row_entropy": "scores",
-    "scores.": "scores",
-    "conditional.value_": "values",
-    "conditional.": _GIVEN,
-    "exactness.output_given": _GIVEN,
-    "outputs.given_scores": _GIVEN,
-    "independence.output": _GIVEN,
-    "exactness.output": "outputs",
-    "outputs.": "outputs",
-}
-# The stage of findings (`attncheck.records.explanation`) for each of these stages of checks.
-_FOUND_AT = {
-    _DRAWS: explanation.DRAWS,
-    _INPUTS: explanation.INPUTS,
-    "keys": explanation.SCORES,
-    "scores": explanation.SCORES,
-    "values": explanation.WEIGHTS_OR_VALUES,
-    _GIVEN: explanation.OUTPUTS,
-    "outputs": explanation.OUTPUTS,
-}
+# Texts of stages that are not named by what is computed.
+_TEXTS = {DRAWS: "dependence between draws", INPUTS: "the law of inputs"}
+# Stages before the attention weights.
+_EARLY = STAGES[: STAGES.index(WEIGHTS_OR_VALUES)]
 # A hint shared by this many checks is not specific.
 _GENERIC = 5
 
@@ -118,26 +84,21 @@ def hints(tallies: Mapping[str, Tally]) -> list[str]:
 
 
 def begins(tallies: Mapping[str, Tally]) -> list[str]:
-    """Return a sentence on the first stage with violated checks and the stages before it; none for programs.
-
-    Examples
-    --------
-    >>> stage_of("scores.key_law"), stage_of("conditional.law"), stage_of("outputs.law"), stage_of("netsor.scale")
-    ('keys', 'outputs given scores', 'outputs', '')
-    """
-    counts = {name: [0, 0] for name in _ORDER}
+    """Return a sentence on the first stage with violated checks and the stages before it; none for programs."""
+    counts = {stage: [0, 0] for stage in STAGES}
     for tally in tallies.values():
-        if (name := stage_of(tally.name)) and tally.examined:
-            counts[name][0] += tally.examined
-            counts[name][1] += tally.verdicts[Verdict.VIOLATED]
-    known = {name: bad for name, (examined, bad) in counts.items() if examined}
-    wrong = next((name for name in known if known[name]), "")
+        if (stage := stage_of(tally.name)) and tally.examined:
+            counts[stage][0] += tally.examined
+            counts[stage][1] += tally.verdicts[Verdict.VIOLATED]
+    violations = {stage: count for stage, (examined, count) in counts.items() if examined}
+    wrong = next((stage for stage, count in violations.items() if count), "")
     if not wrong:
         return []
-    passed = list(itertools.takewhile(lambda name: name != wrong, known))
-    before = f"{listed(passed)} {'passes' if passed in ([_DRAWS], [_INPUTS]) else 'pass'}; " if passed else ""
-    where, ask = f"the fault begins with {wrong}", ""
-    if wrong == "outputs" and "scores" not in known:
+    passed = list(itertools.takewhile(lambda stage: stage != wrong, violations))
+    texts = listed(_TEXTS.get(stage, stage) for stage in passed)
+    before = f"{texts} {'passes' if passed in ([DRAWS], [INPUTS]) else 'pass'}; " if passed else ""
+    where, ask = f"the fault begins with {_TEXTS.get(wrong, wrong)}", ""
+    if wrong == OUTPUTS and SCORES not in violations:
         where = "outputs do not" if passed else "outputs are violated"
         ask = "; return scores to see where the fault begins"
     worst = sharpest(next(tally for tally in sharpest_first(tallies) if stage_of(tally.name) == wrong))
@@ -146,13 +107,14 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
 
 def precedes(tallies: Mapping[str, Tally], found: Explanation) -> bool:
     """Return whether a violated check concerns an earlier stage of the computation than a finding."""
-    stages = (_FOUND_AT[name] for tally in violated(tallies) if (name := stage_of(tally.name)))
-    return any(STAGES.index(each) < STAGES.index(found.stage) for each in stages)
+    stages = {stage_of(tally.name) for tally in violated(tallies)}.intersection(_EARLY)
+    return any(STAGES.index(stage) < STAGES.index(found.stage) for stage in stages)
 
 
-def stage_of(check: str) -> str:
-    """Return the stage of the computation that a check tests, or an empty string if it tests no single stage."""
-    return next((name for prefix, name in _CONCERNS.items() if check.startswith(prefix)), "")
+def stage_of(name: str) -> str:
+    """Return the stage of the computation that a check tests; empty if it tests none, or is not known."""
+    check = find_check(name)
+    return check.stage if check else ""
 
 
 def sharpness(result: Result) -> float:
@@ -180,7 +142,7 @@ def sharpest_first(tallies: Mapping[str, Tally]) -> list[Tally]:
     """
     bad = violated(tallies)
     stages = [name for tally in bad if (name := stage_of(tally.name))]
-    first = min(stages, key=_ORDER.index, default="")
+    first = min(stages, key=STAGES.index, default="")
 
     def key(tally: Tally) -> tuple[bool, bool, float, str]:
         return tally.kind == "limit", stage_of(tally.name) != first, -sharpness(sharpest(tally)), tally.name

@@ -11,7 +11,8 @@ import scipy
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
-from attncheck.checks.exclusions import MOST_POSITIONS
+from attncheck.checks import stages
+from attncheck.checks.derived import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
 from attncheck.evidence import plot_data
@@ -19,7 +20,6 @@ from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import given_inputs
 from attncheck.methods import simulate
-from attncheck.records import explanation
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
@@ -39,9 +39,11 @@ _CLEAR = 6.6
 # Maximum numbers shown in a message, and distances between draws in a plot besides those found.
 _SHOWN, _NEAR = 8, 12
 _STAGES = {
-    **dict.fromkeys((KEYS, SCORES, SCORES_GIVEN), explanation.SCORES),
-    VALUES: explanation.WEIGHTS_OR_VALUES,
-    OUTPUTS: explanation.OUTPUTS,
+    KEYS: stages.KEYS,
+    SCORES: stages.SCORES,
+    SCORES_GIVEN: stages.SCORES,
+    VALUES: stages.VALUES,
+    OUTPUTS: stages.IN_OUTPUTS,
 }
 
 
@@ -299,5 +301,5 @@ def _correlated(sample: Sample) -> Iterator[Explanation]:
             what = f"Correlation of the size of {name} between draws of a call"
             plot = plot_data.profile(lags[kept], values[kept], _QUANTILE * errors[kept], 0.0, "distance", what)
             text = f"sizes of {name} are correlated between draws at a distance: {told}"
-            yield Explanation(text, Certainty.ESTIMATED, explanation.DRAWS, plot)
+            yield Explanation(text, Certainty.ESTIMATED, stages.DRAWS, plot)
             return

@@ -96,13 +96,14 @@ def fitted(
 ) -> tuple[list[FittedCause], list[FittedCause]]:
     """Return fitting causes, best first, and rejected ones, nearest first, from one sample per violated layer.
 
-    Both are empty if the samples fit the declaration: the fault does not show in these draws or features. Only the
-    candidates `among` are tried, if any are given.
+    Only the candidates `among` are tried, if any are given. Otherwise, both are empty if the samples fit the
+    declaration: the fault does not show in these draws or features.
     """
     placed = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
     *rounds, whole, again, own = seed.spawn(len(_ROUNDS) + 3)
-    if _cause(placed, Candidate("right", "nothing is wrong", right(laws)), again, _MORE).p_value > _REFUSED:
+    nothing = Candidate("right", "nothing is wrong", right(laws))
+    if not among and _cause(placed, nothing, again, _MORE).p_value > _REFUSED:
         return [], []
     scales = _scales(placed, laws, own)
     left = list(among) or [each for each in candidates(layers, exposed, laws, handed) if _may_be(each, scales)]

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import BoolArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond
+from attncheck.checks.stages import AFTER, IN_OUTPUTS, SCORES, WEIGHTS_OR_VALUES
 from attncheck.checks.structure import other_order, random_by_position, reordered
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
-from attncheck.records.explanation import AFTER, OUTPUTS, SCORES, WEIGHTS_OR_VALUES, Explanation, exact
+from attncheck.records.explanation import Explanation, exact
 
 # Maximum numbers of positions for changing positions one after another, and for exchanging them in pairs.
 _MOST, _EXCHANGED = 16, 6
@@ -73,7 +74,7 @@ def _text_of_outputs(pair: Pair) -> str:
 
 def stage_of_outputs(pair: Pair) -> str:
     """Return the stage of a finding on outputs alone: after the scores, if the subject returns scores."""
-    return AFTER if pair.known else OUTPUTS
+    return AFTER if pair.known else IN_OUTPUTS
 
 
 def moved(pair: Pair, order: NDArray[np.intp], respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair
+from attncheck.checks.stages import AFTER, SCORES, WEIGHTS_OR_VALUES
 from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import whole_vectors
-from attncheck.records.explanation import AFTER, SCORES, WEIGHTS_OR_VALUES, Explanation, exact
+from attncheck.records.explanation import Explanation, exact
 
 #: Text of a finding that no known mistake explains.
 UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"

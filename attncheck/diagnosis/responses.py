@@ -21,6 +21,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond, answers, differ, drawn_on, pair_of
+from attncheck.checks.stages import DRAWS, INPUTS, SCORES, STAGES
 from attncheck.checks.structure import growth, other_order
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.mistakes import MISTAKES
@@ -33,7 +34,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import has_offset, offset_variance, small_with_inputs
-from attncheck.records.explanation import DRAWS, INPUTS, SCORES, STAGES, Explanation, exact
+from attncheck.records.explanation import Explanation, exact
 from attncheck.simulators.literal import LiteralSimulator, independent
 from attncheck.subject import Subject
 

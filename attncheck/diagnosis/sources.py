@@ -193,15 +193,13 @@ def _unread(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
 
 
 def _reproduced(violations: Violations) -> Iterator[Explanation]:
-    """Yield the known faults that answer as the subject does: the only one, unless a sample rejects it, or a fit."""
+    """Yield the known faults that answer as the subject does: the only one if its draws fit, or those of a fit."""
     faults, layer = violations.deviations.faults, violations.deviations.layer
     for sample in violations.samples if len(faults) == 1 else ():
         with own_arithmetic(), contextlib.suppress(InputError):
-            if sample.layer == layer:
-                fits, misfits = violations.fitted([sample], faults, "reproducing")
-                if fits or not misfits:  # a fault that fits the declaration does not show in these draws
-                    yield Explanation(faults[0].words, Certainty.IDENTIFIED)
-                    return
+            if sample.layer == layer and violations.fitted([sample], faults, "reproducing")[0]:
+                yield Explanation(faults[0].words, Certainty.IDENTIFIED)
+                return
     if faults and not violations.repeats:
         texts = {fault.words for fault in faults}
         yield from (Explanation(text, Certainty.FITTED) for text in violations.fits.everywhere if text in texts)
@@ -264,8 +262,8 @@ _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.ESTIMATED, _uneven),
     (Certainty.ESTIMATED, _first_stage),
     (Certainty.ESTIMATED, _fitting_plainest),
-    (Certainty.HINTED, _hinted),
     (Certainty.OBSERVED, partial(_unread, on_plainest=False)),
+    (Certainty.HINTED, _hinted),
 )
 
 

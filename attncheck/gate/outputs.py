@@ -60,6 +60,11 @@ def sentence(judgement: Judgement) -> str:
     return text if judgement.baseline is None else f"{text} Compared with {judgement.baseline_path}."
 
 
+def detectable(judgement: Judgement) -> list[str]:
+    """Return lines on the smallest errors that a run that passes, or needs only a baseline, would have detected."""
+    return judgement.view.detectable if judgement.first or judgement.verdict == "consistent" else []
+
+
 def notable(run: RunRecord) -> list[Result]:
     """Return up to `MOST_LISTED` violated, then inconclusive results, the most suspicious first."""
     found = []
@@ -134,6 +139,7 @@ def _lines(judgement: Judgement) -> Iterator[str]:
     yield from _some(texts, _REASONS)
     head = judgement.run.manifest
     yield from ("", f"{_short(sentence(judgement))} Seed {head.seed}, profile {_short(head.profile)}.", "")
+    yield from (f"- {_short(line)}" for line in detectable(judgement))
     yield from _some([_short(note) for note in judgement.notes], _NOTES)
 
 

@@ -88,7 +88,7 @@ class CheckData:
     def measure(self, sample: Any, reference: Any) -> None:
         """Add the measurements of a sample, or the reason why the check does not apply to the subject."""
         try:
-            self.add(self._check.measure(sample, reference))
+            self.add(self._check.data(self._setting, sample, reference))
         except NotExaminedError as error:
             self._reason = str(error)
 
@@ -103,7 +103,7 @@ class CheckData:
     def outcome(self) -> Outcome:
         """Return the outcome of the test on all data."""
         if self._reason:
-            return dataclasses.replace(self._check.family(self._setting).nothing(), reason=self._reason)
+            return dataclasses.replace(self._check.family_on(self._setting).nothing(), reason=self._reason)
         if self._condensed is None:
             return self._check.test(self._setting, join(self._parts))
         if self._parts:
@@ -118,7 +118,7 @@ class CheckData:
             # If one of two samples is empty, nothing can be compared, so only the last part is kept.
             self._parts = [last]
         elif self._condensed is None:
-            self._condensed = self._check.family(self._setting).condensed(*data)
+            self._condensed = self._check.family_on(self._setting).condensed(*data)
         else:
             self._condensed.add(*data)
 

@@ -35,7 +35,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         mde=mde,
         # A look with less than the planned power only guarantees its minimum detectable effect.
         alternative=stated if check.meets(planned.setting, size, planned.level, planned.power) else mde,
-        continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
+        continuous=check.kind == "exact" and not empty and check.family_on(planned.setting).continuous,
         text=check.describe(last),
         hint=check.hint_on(planned.setting),
         seconds=seconds,

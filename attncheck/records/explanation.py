@@ -7,11 +7,6 @@ from typing import Any
 
 import msgspec
 
-DRAWS, INPUTS, SCORES = "draws", "inputs", "scores"
-WEIGHTS_OR_VALUES, AFTER, OUTPUTS = "attention weights or values", "after the scores", "seen in the outputs"
-#: Stages of the computation, in order.
-STAGES = (DRAWS, INPUTS, SCORES, WEIGHTS_OR_VALUES, AFTER, OUTPUTS)
-
 
 class Certainty(StrEnum):
     """How an explanation was obtained.
@@ -54,13 +49,14 @@ class Explanation(msgspec.Struct, frozen=True):
     text : str
     certainty : Certainty
     stage : str
-        Stage of the computation where the subject deviates; empty if it is not known, or part of the text.
+        Stage of the computation where the subject deviates (`attncheck.checks.stages`); empty if it is not known, or
+        part of the text.
     plot : Plot or dict, optional
         What the subject does instead of its declaration; a record holds built-in types.
 
     Examples
     --------
-    >>> print(Explanation("they grow 2 times when all inputs are doubled", Certainty.EXACT, SCORES))
+    >>> print(Explanation("they grow 2 times when all inputs are doubled", Certainty.EXACT, "scores"))
     scores: they grow 2 times when all inputs are doubled
     """
 

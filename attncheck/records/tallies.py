@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
+from attncheck._lib.errors import InputError
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.names import layer_name
@@ -186,6 +188,13 @@ def _plain(value: Any) -> str:
 
 
 def layers_of(results: Iterable[Result]) -> list[AttentionLayer]:
-    """Return the distinct attention layers of results, in their order; functions in them are not imported."""
+    """Return the distinct attention layers of results, in their order; functions in them are not imported.
+
+    Layers that this version cannot read are left out.
+    """
     cases = {case_key(each): each.case for each in results if of_layer(each)}
-    return [AttentionLayer.from_dict(fields, trust=None) for fields in cases.values()]
+    layers = []
+    for fields in cases.values():
+        with contextlib.suppress(InputError):
+            layers.append(AttentionLayer.from_dict(fields, trust=None))
+    return layers

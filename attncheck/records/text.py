@@ -57,17 +57,23 @@ def unexamined(reasons: Mapping[str, int]) -> list[str]:
     ['Return keys and scores too: up to 3 more results.', 'Not examined: 2 other results; all of them: softmax
     only']
     """
-    exposing = {reason: count for reason, count in reasons.items() if reason.startswith(NOT_EXPOSED)}
-    others = {reason: count for reason, count in reasons.items() if reason not in exposing}
+    fields, count = missing_fields(reasons)
+    others = {reason: number for reason, number in reasons.items() if not reason.startswith(NOT_EXPOSED)}
     lines = []
-    if exposing:
-        fields = {field for reason in exposing for field in reason.removeprefix(NOT_EXPOSED).split(", ")}
-        lines.append(f"Return {listed(sorted(fields))} too: up to {counted(sum(exposing.values()), 'more result')}.")
+    if fields:
+        lines.append(f"Return {fields} too: up to {counted(count, 'more result')}.")
     if others:
         most, total = max(sorted(others), key=lambda reason: others[reason]), sum(others.values())
-        told = f"Not examined: {counted(total, 'other result' if exposing else 'result')}"
+        told = f"Not examined: {counted(total, 'other result' if fields else 'result')}"
         lines.append(f"{told}; {'all' if others[most] == total else f'{others[most]:,}'} of them: {most}")
     return lines
+
+
+def missing_fields(reasons: Mapping[str, int]) -> tuple[str, int]:
+    """Return the fields that a subject does not return, as text, and the number of results that need them."""
+    exposing = {reason: count for reason, count in reasons.items() if reason.startswith(NOT_EXPOSED)}
+    fields = {field for reason in exposing for field in reason.removeprefix(NOT_EXPOSED).split(", ")}
+    return listed(sorted(fields)), sum(exposing.values())
 
 
 def interval(result: Result) -> str:

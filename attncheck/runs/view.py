@@ -19,7 +19,7 @@ from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, case_key, of_pool
 from attncheck.records.tallies import Tally, layers_of
-from attncheck.records.text import replay_command, unexamined
+from attncheck.records.text import missing_fields, replay_command, unexamined
 from attncheck.runs.details import mdes, of_cases, unseen
 
 #: Last line on a consistent run.
@@ -55,10 +55,12 @@ class RunView:
         """Return the sentence with a verdict that takes more into account, such as a baseline."""
         run, bad = self.run, self.run.count(Verdict.VIOLATED)
         pools = sum(bool(pool.p_values) for pool in run.pools)
+        fields, count = missing_fields(self._reasons)
         return (
             f"{run.scope.beside(verdict)}: {run.manifest.subject}, "
             f"{f'{bad:,} violated, ' if bad else ''}{run.examined:,} of {counted(len(run.planned), 'planned result')} "
-            f"examined on {self._extent}{f', plus {pools:,} pooled over cases' if pools else ''}; false-alarm "
+            f"examined on {self._extent}{f', plus {pools:,} pooled over cases' if pools else ''}"
+            f"{f' ({count:,} more need {fields})' if fields else ''}; false-alarm "
             f"probability set to {run.manifest.false_alarm:g} before the run."
         )
 
@@ -210,8 +212,13 @@ class RunView:
     @cached_property
     def remedies(self) -> list[str]:
         """Lines on results that were not examined, with remedies."""
+        return unexamined(self._reasons)
+
+    @cached_property
+    def _reasons(self) -> dict[str, int]:
+        """Numbers of results that were not examined, by reason."""
         reasons = sum((tally.reasons for tally in self.run.tallies.values()), Counter[str]())
-        return unexamined(dict(sorted(reasons.items())))
+        return dict(sorted(reasons.items()))
 
     @cached_property
     def unexamined_checks(self) -> dict[str, list[str]]:

@@ -15,13 +15,13 @@ COARSE = [
     check for check in CHECKS if check.alternative.coarsest is not None and not check.reason_not_examined(SETTING)
 ]
 # Without counts, whose power is not monotonic in the draws.
-SMOOTH = [check for check in COARSE if check.family(SETTING).continuous]
+SMOOTH = [check for check in COARSE if check.family_on(SETTING).continuous]
 
 
 @pytest.mark.parametrize("check", SMOOTH, ids=lambda check: check.name)
 def test_a_look_takes_what_the_coarsest_departure_asks_for_at_least(check: Check) -> None:
     assert check.alternative.coarsest is not None
-    item, family = check.draws_per_unit, check.family(SETTING)
+    item, family = check.draws_per_unit, check.family_on(SETTING)
     fine = check.look_size(SETTING, LEVEL, POWER, ANY)
     coarse = family.size(check.alternative.coarsest(SETTING), LEVEL, POWER, ANY)
     assert fine is not None

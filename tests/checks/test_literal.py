@@ -13,8 +13,8 @@ import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.check import Setting
-from attncheck.checks.literal import RATIO, LiteralReference, for_any_law
-from attncheck.checks.registry import CHECKS, check_named
+from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
+from attncheck.checks.registry import check_named
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import CHECKS as SCORES
@@ -165,23 +165,21 @@ def test_laws_are_told_apart_where_weights_are_few() -> None:
 def test_nothing_changes_for_gaussian_weights() -> None:
     (plain,) = (check for check in SCORES if check.name == "scores.scale")
     setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2)
-    assert for_any_law(plain).family(setting) == plain.family(setting) == Scale(32)
-    assert check_named("scores.scale").literal
-    assert not any(check.literal for check in CHECKS if check.kind == "limit" or check.any_weights)
+    assert plain.family_on(setting) == plain.family(setting) == Scale(32)
 
 
 @pytest.mark.parametrize(
     ("name", "family"),
     [
-        ("scores.scale", Blocks(Scale(32), RATIO)),
-        ("scores.tied", Blocks(Association(32), RATIO)),
-        ("scores.marginal", TwoSample(RATIO)),
-        ("scores.law", Blocks(Uniform(per_draw=32), RATIO)),
+        ("scores.scale", Blocks(Scale(32), LITERAL_RATIO)),
+        ("scores.tied", Blocks(Association(32), LITERAL_RATIO)),
+        ("scores.marginal", TwoSample(LITERAL_RATIO)),
+        ("scores.law", Blocks(Uniform(per_draw=32), LITERAL_RATIO)),
     ],
 )
 def test_families(name: str, family: object) -> None:
     setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2, UNIFORM)
-    assert check_named(name).family(setting) == family
+    assert check_named(name).family_on(setting) == family
     assert check_named(name).reason_not_examined(setting) == ""
 
 
@@ -200,7 +198,7 @@ def test_reference_shows_what_the_subject_shows() -> None:
     like = Sample.from_mapping(CAUSAL, drawn, 50)
     reference = LiteralReference(CAUSAL, 50, 2, np.random.SeedSequence(0), laws=UNIFORM, like=like, blocks={})
     assert reference.sample.exposed == like.exposed
-    assert len(reference.sample) == RATIO * 50
+    assert len(reference.sample) == LITERAL_RATIO * 50
     for name in like.exposed & set(FIELDS):
         values = reference.sample.need(name)
         np.testing.assert_array_equal(values, values.astype(np.float32))

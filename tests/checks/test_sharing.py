@@ -53,7 +53,7 @@ def test_noise_of_a_right_simulator_is_standard_normal(check: Check, layer: Atte
     assert noise.shape == weight.shape
     columns, weights = noise.reshape(len(noise), -1).T, weight.reshape(len(noise), -1).T
     for column, seen in zip(columns, weights != 0.0, strict=True):
-        assert 0 < seen.sum() <= DRAWS * check.family(setting).per_draw  # type: ignore[attr-defined]  # theirs all have it
+        assert 0 < seen.sum() <= DRAWS * check.family_on(setting).per_draw  # type: ignore[attr-defined]  # theirs all have it
         assert Uniform().test(special.ndtr(column[seen])).p_value > LEVEL
     assert check.test(setting, (noise, weight)).p_value > LEVEL
 

@@ -17,7 +17,7 @@ SETTING = Setting(AttentionLayer(width=8, seq_len=2, num_heads=1), frozenset({"o
 )
 def test_a_check_says_what_is_allowed(name: str, data: tuple[object, ...]) -> None:
     (check,) = (check for check in EVERY_CHECK if check.name == name)
-    bound = check.family(SETTING).null_effect
+    bound = check.family_on(SETTING).null_effect
     assert bound > 0.0
     assert check.describe(check.test(SETTING, data)).endswith(f", allowed up to {bound:.4g}")
 

@@ -292,7 +292,7 @@ def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name
     cost = profile.cost(layer)
     (check,) = (check for check in CHECKS if check.name == name)
     assert plan([check], setting, cost).sizes[check] == int(look[1].replace(",", ""))
-    alternative = check.family(setting).mde(int(look[1].replace(",", "")), cost.level, per_look_power(cost.power))
+    alternative = check.family_on(setting).mde(int(look[1].replace(",", "")), cost.level, per_look_power(cost.power))
     assert bool(look[3]) is (abs(alternative) > 1.0001 * abs(check.alternative.effect(setting)))
 
 

@@ -69,7 +69,7 @@ def _edit(path: Path) -> None:
 
 
 def _newer(path: Path) -> None:
-    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b'"schema":5', b'"schema":9', 1)))
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b'"schema":6', b'"schema":9', 1)))
 
 
 def _folder(path: Path) -> None:
@@ -89,7 +89,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut early": (_cut_early, "is truncated or damaged (Compressed file ended"),
     "another byte": (_flip, ""),
     "edited": (_edit, "was edited after the run; make the baseline again"),
-    "newer": (_newer, "has schema 9, this version reads 5; upgrade attncheck"),
+    "newer": (_newer, "has schema 9, this version reads 6; upgrade attncheck"),
     "folder": (_folder, "cannot be read (Is a directory); pass the path of a run record"),
 }
 

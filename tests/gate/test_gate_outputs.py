@@ -65,7 +65,7 @@ def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gat
     command = f"attncheck replay {tmp_path}/run.jsonl scores.scale@{smallest.id[-12:]} --trust my"
     assert lines[6] == f"<pre>{command}</pre>"
     assert lines[7] == "- **verdicts**: 8 results are violated: scores.scale"
-    assert lines[8].startswith("VIOLATED: my:simulator, 32 of 32 planned results")
+    assert lines[8].startswith("VIOLATED: my:simulator, 8 violated, 32 of 32 planned results examined")
 
 
 def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:

@@ -144,10 +144,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "first line cut": (lambda data: data[:30], "ends within its first line; make the record again"),
     "a long line of something else": (lambda data: b'{"a":' + data[:30], "has no manifest"),
     "manifest missing": (lambda data: data.split(b"\n", 1)[1], "has no manifest"),
-    "newer schema": (lambda data: data.replace(b'"schema":5', b'"schema":6'), "upgrade attncheck"),
-    "older schema": (lambda data: data.replace(b'"schema":5', b'"schema":4'), "reads 5; make the record again"),
+    "newer schema": (lambda data: data.replace(b'"schema":6', b'"schema":7'), "upgrade attncheck"),
+    "older schema": (lambda data: data.replace(b'"schema":6', b'"schema":5'), "reads 6; make the record again"),
     "schema is true": (
-        lambda data: data.replace(b'"schema":5', b'"schema":true'),
+        lambda data: data.replace(b'"schema":6', b'"schema":true'),
         "has schema True, this version reads",
     ),
     "broken line": (lambda data: data.replace(b'"a@1","property"', b'"a@1,"property"'), "line 2 is broken"),

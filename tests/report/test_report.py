@@ -29,7 +29,7 @@ def test_clean_run_says_so_with_its_budget_and_what_was_not_examined(clean_recor
     page = render(clean_record)
     text = page.text
     assert "mine:simulate behaves as the theorem says" in page.section("verdict")
-    assert "was set to 1e-06 before the run" in page.section("verdict")
+    assert "false-alarm probability set to 1e-06 before the run" in page.section("verdict")
     assert "the subject does not expose value_gram: conditional.law" in page.section("verdict")
     assert not page.section("failures")
     assert "numpy 2.1.0" in text
@@ -53,7 +53,7 @@ def test_first_screen_of_a_violated_run_has_sentence_picture_layer_and_replay(fa
     text, smallest = page.section("verdict"), violated_result(layer=LAYERS[2])
     sentence, _, rest = text.partition("declared 1.")
     assert sentence.endswith("; score variance 0.25 [0.24, 0.26], ")
-    assert "Smallest layer that fails n=2 s=5 H=1 causal" in rest
+    assert "Layer n=2 s=5 H=1 causal, the smallest of them" in rest
     assert f"attncheck replay {faulty_record} {smallest.id}" in rest
     assert "Return value_gram too: up to 1 more result." in rest
 
@@ -119,7 +119,7 @@ def test_failures_have_smallest_layer_and_replay(faulty_record: Path) -> None:
     assert f"attncheck replay {faulty_record} {smallest.id}" in text
     assert "Smallest of them: n=2 s=5 H=1 causal" in text
     first = render(faulty_record).section("verdict")
-    assert "Smaller still n=1 s=1 H=1 (on fresh draws: an illustration, not a verdict)" in first
+    assert "Smaller n=1 s=1 H=1 (on fresh draws; not a verdict)" in first
     assert "1e-09 , 1e-08 , 1e-09 , at the level 0.0005 of one look" in text
 
 
@@ -307,7 +307,7 @@ def test_a_line_of_a_record_takes_a_few_kilobytes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(page), str(short), str(record)]
     before, peak = map(int, subprocess.run(command, capture_output=True, check=True, text=True).stdout.split())
     assert peak - before < 33 * 1024  # KiB
-    assert "4,000 results on 1 claim" in page.read_text(encoding="utf-8")
+    assert "4,000 planned results examined on 1 claim" in page.read_text(encoding="utf-8")
 
 
 # Two runs ----------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.Monke
     for check in plan.sizes:
         one, other = found[check.name], whole[check.name]
         assert one.count == other.count
-        if isinstance(check.family(plan.setting), Trend | Calls):  # ranks among the first draws only
+        if isinstance(check.family_on(plan.setting), Trend | Calls):  # ranks among the first draws only
             assert abs(one.effect - other.effect) < 0.2 * (other.high - other.low)
         else:
             assert one.p_value >= other.p_value * (1.0 - 1e-6)

@@ -155,7 +155,7 @@ class TestDetectable:
 
 def test_whole_properties_are_told_in_short() -> None:
     results = results_of(planned("scores"), "scores")
-    unable = [msgspec.structs.replace(r, p_values=[], reason="no programs") for r in results]
+    unable = [msgspec.structs.replace(r, p_values=[], verdict="not examined", reason="no programs") for r in results]
     assert unseen(unable) == {"no programs": [f"scores ({len(unable)} checks)"]}
     assert unseen(unable[1:]) == {"no programs": sorted(result.check for result in unable[1:])}
 

@@ -153,5 +153,5 @@ def test_small_samples_hold_what_the_family_asks_for() -> None:
     assert len(examined) > 50
     for check in examined:
         draws = draws_for(check, setting)
-        assert draws / check.draws_per_unit >= check.family(setting).minimum_count
+        assert draws / check.draws_per_unit >= check.family_on(setting).minimum_count
         assert draws % check.draws_per_unit == 0

@@ -27,7 +27,7 @@ def test_memory_does_not_grow_with_the_draws() -> None:
         if name not in PROGRAM_PROPERTIES:
             plan = probed([Item(name, LAYER)], subject, 0, Cost(10**6, 5e-4, 0.99))
             for check in plan.sizes:
-                checks.setdefault(type(check.family(plan.setting)), check)
+                checks.setdefault(type(check.family_on(plan.setting)), check)
     assert len(checks) >= 10
 
     def peak(draws: int) -> int:

@@ -44,7 +44,7 @@ class PilotResult:
 
     def draws(self, profile: Profile, effect: float) -> int | None:
         """Return the draws that detect an effect with the profile's power, or None."""
-        family = self.check.family(self.setting)
+        family = self.check.family_on(self.setting)
         size = family.size(family.plannable(effect), _LEVEL, per_look_power(profile.power), MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
 
@@ -53,7 +53,7 @@ class PilotResult:
         return detection(self._power(size, effect), self._power(8 * size, effect))
 
     def _power(self, size: int, effect: float) -> float:
-        family = self.check.family(self.setting)
+        family = self.check.family_on(self.setting)
         items = max(1, size // self.check.draws_per_unit)
         return family.power(family.plannable(effect), items, _LEVEL)
 

@@ -71,10 +71,10 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
             continue
         power = per_look_power(_POWER)
         # Repeated draws may lie in different blocks.
-        anywhere = check.family(setting).across_blocks
+        anywhere = check.family_on(setting).across_blocks
         if block and not anywhere and check.look_size(setting, level, power, block) is not None:
             in_blocks.append(check)
-        elif size >= check.draws_per_unit and check.family(setting).tail_exact:
+        elif size >= check.draws_per_unit and check.family_on(setting).tail_exact:
             in_one.append(check)
         else:
             excused[check] = _too_small(check, check.size(setting, level, power, DRAWS_CAP), size)
@@ -213,7 +213,7 @@ def _to_settle(check: Check, trail: Trail, file: FilePlan) -> str:
     """Return a message on how many draws would decide a check whose blocks disagree, if its effect is their mean."""
     seen = float(np.mean([outcome.effect for outcome in trail.outcomes]))
     try:
-        needed = check.family(file.setting).size(seen, file.level, per_look_power(_POWER))
+        needed = check.family_on(file.setting).size(seen, file.level, per_look_power(_POWER))
     except ValueError:
         needed = None
     if needed is None:

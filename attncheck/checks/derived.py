@@ -1,0 +1,61 @@
+"""Data that checks derive from what a subject returns, and why a layer or its returned arrays do not determine them.
+
+If queries and keys are normalised, scores are not Gaussian given the keys. Rotary positions do not change the law of
+keys, values and single scores given the inputs, but conditioning scores on keys then needs the keys themselves, not
+only their Gram matrices.
+
+If the scores cannot be whitened by rows and columns, `attncheck.checks.turned` whitens all visible scores of a head at
+once, for a limited number of positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from attncheck.checks.claims import NOT_EXPOSED
+from attncheck.checks.sample import whitens_jointly
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.parts import refusing
+from attncheck.layers.parts.scores import offset_variance
+
+#: Maximum number s of positions for whitening all scores of a head jointly, which takes s⁶ operations.
+MOST_POSITIONS = 16
+#: Names of derived data, which a check lists among its needs: single scores that are normal given inputs and keys, all
+#: scores whitened given inputs and keys, and scores whitened by rows and columns.
+NORMAL, WHITENED, BY_ROWS = "normal scores", "whitened scores", "scores whitened by rows and columns"
+
+
+def _not_normal(layer: AttentionLayer, exposed: Collection[str]) -> str:
+    return next((part.refusals["normal scores"] for part in refusing(layer, "normal scores")), "")
+
+
+def _not_by_rows(layer: AttentionLayer, exposed: Collection[str]) -> str:
+    if reason := _not_normal(layer, exposed):
+        return reason
+    return f"{_cause(layer)}: there are no {BY_ROWS}" if whitens_jointly(layer, exposed) else ""
+
+
+def _not_whitened(layer: AttentionLayer, exposed: Collection[str]) -> str:
+    if reason := _not_normal(layer, exposed):
+        return reason
+    if not whitens_jointly(layer, exposed):
+        return ""
+    if layer.rotary_base is not None and "keys" not in exposed:
+        return NOT_EXPOSED + "keys"
+    problem = f"scores of more than {MOST_POSITIONS} positions are not whitened"
+    return f"{_cause(layer)}: {problem}" if layer.seq_len > MOST_POSITIONS else ""
+
+
+def _cause(layer: AttentionLayer) -> str:
+    """Return why scores are whitened jointly."""
+    if layer.rotary_base is not None:
+        return "rotary positions"
+    return "random biases" if offset_variance(layer) else "hidden scores"
+
+
+#: For each kind of derived data, a function of the layer and the exposed arrays: why they are not determined, or "".
+DERIVED: Mapping[str, Callable[[AttentionLayer, Collection[str]], str]] = {
+    NORMAL: _not_normal,
+    WHITENED: _not_whitened,
+    BY_ROWS: _not_by_rows,
+}
