@@ -11,7 +11,6 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import chance, counted
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
-from attncheck.checks.derived import DERIVED
 from attncheck.checks.registered import claim_named, registrations
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, all_checks, all_properties, checks_of
 from attncheck.checks.statements import STATEMENTS
@@ -162,7 +161,7 @@ def _needed(check: AnyCheck) -> str:
         "masked scores": "scores (masked scores too: numbers where the mask hides them, not -inf)",
         "attention": "scores or attention",
     }
-    fields = check.needs - DERIVED.keys() - ({"scores"} if "masked scores" in check.needs else set())
+    fields = check.needs - ({"scores"} if "masked scores" in check.needs else set())
     return ", ".join(texts.get(name, name) for name in sorted(fields)) or "outputs"
 
 

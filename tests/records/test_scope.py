@@ -13,12 +13,12 @@ from attncheck.checks.registry import CHECKS
 from attncheck.gate import gate
 from attncheck.gate.outputs import sentence
 from attncheck.records.scope import FEWEST_LAWS, Scope
-from attncheck.report.headline import headline
 from attncheck.runs.options import RunOptions
 from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.runs.samples.command import check_files
+from attncheck.runs.view import RunView
 from attncheck.subject import collapsed
 
 LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2)
@@ -79,7 +79,7 @@ class TestFirstLines:
             report.take(run.examine([item]))
         assert report.finish()
         assert report.summary().startswith("CONSISTENT, OUTPUTS ONLY: ")
-        assert headline(read_run(record)).sentence.startswith("Outputs only: ")
+        assert RunView(read_run(record)).headline.startswith("Outputs only: ")
         kept = tmp_path / "base.jsonl"
         kept.write_bytes(record.read_bytes())
         assert sentence(gate(record, kept)).startswith("CONSISTENT, OUTPUTS ONLY: ")
@@ -93,7 +93,7 @@ class TestFirstLines:
         report.take(run.examine([item]))
         assert not report.finish()
         assert report.summary().startswith("INCONCLUSIVE: ")
-        assert headline(read_run(record)).verdict == "inconclusive"
+        assert RunView(read_run(record)).verdict == "inconclusive"
 
     def test_file_of_outputs(self, tmp_path: Path) -> None:
         drawn = collapsed(LAYER, 4_000, np.random.default_rng(0))
