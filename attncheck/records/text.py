@@ -73,7 +73,7 @@ def missing_fields(reasons: Mapping[str, int]) -> tuple[str, int]:
     """Return the fields that a subject does not return, as text, and the number of results that need them."""
     exposing = {reason: count for reason, count in reasons.items() if reason.startswith(NOT_EXPOSED)}
     fields = {field for reason in exposing for field in reason.removeprefix(NOT_EXPOSED).split(", ")}
-    return listed(sorted(fields)), sum(exposing.values())
+    return listed(sorted(fields)) if fields else "", sum(exposing.values())
 
 
 def interval(result: Result) -> str:

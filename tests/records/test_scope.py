@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attncheck.report.headline import headline
 
 import attncheck as ac
 from attncheck import faults
@@ -13,7 +14,6 @@ from attncheck.checks.registry import CHECKS
 from attncheck.gate import gate
 from attncheck.gate.outputs import sentence
 from attncheck.records.scope import FEWEST_LAWS, Scope
-from attncheck.report.headline import headline
 from attncheck.runs.options import RunOptions
 from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport

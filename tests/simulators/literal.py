@@ -168,7 +168,8 @@ def weights_of(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     if layer.softcap:
         scores = layer.softcap * np.tanh(scores / layer.softcap)
     if layer.attention_map == "softmax":
-        sink = np.full((*scores.shape[:-1], 1), -np.inf if layer.sink is None else layer.sink)
+        sinks = np.array(-np.inf if layer.sink is None else layer.sink).reshape(-1, 1, 1)
+        sink = np.broadcast_to(sinks, (*scores.shape[:-1], 1))
         extended = np.concatenate([np.where(shown, scores, -np.inf), sink], axis=-1)
         return np.asarray(special.softmax(extended, axis=-1)[..., :-1])
     maps: dict[str, Callable[[FloatArray], FloatArray]] = {
