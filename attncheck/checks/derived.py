@@ -26,7 +26,7 @@ NORMAL, WHITENED, BY_ROWS = "normal scores", "whitened scores", "scores whitened
 
 
 def _not_normal(layer: AttentionLayer, exposed: Collection[str]) -> str:
-    return next((part.refusals["normal scores"] for part in refusing(layer, "normal scores")), "")
+    return next((part.refusals_of(layer)["normal scores"] for part in refusing(layer, "normal scores")), "")
 
 
 def _not_by_rows(layer: AttentionLayer, exposed: Collection[str]) -> str:

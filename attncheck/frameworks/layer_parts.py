@@ -18,7 +18,6 @@ from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes
 _ALIKE = 1e-3
 # Relative tolerance for the lengths of normalised vectors.
 _STEADY = 0.02
-_SINKS = "sinks that differ between heads"
 
 
 def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
@@ -29,17 +28,16 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
     >>> parts_of(Formula(cap=50.0, sinks=(0.5, 0.5)))
     ({'softcap': 50.0, 'sink': 0.5}, '')
     >>> parts_of(Formula(sinks=(0.5, -0.5)))
-    ({}, 'sinks that differ between heads')
+    ({'sink': (0.5, -0.5)}, '')
     """
     fields: dict[str, Any] = {}
     unlike = ""
     if formula.cap is not None:
         fields["softcap"] = float(f"{formula.cap:.4g}")  # fitted
     if formula.sinks:
-        if np.ptp(formula.sinks) > _ALIKE * max(1.0, float(np.abs(formula.sinks).max())):
-            unlike = _SINKS
-        else:
-            fields["sink"] = round(float(np.mean(formula.sinks)), 4) or 0.0
+        same = np.ptp(formula.sinks) <= _ALIKE * max(1.0, float(np.abs(formula.sinks).max()))
+        sinks = tuple(round(float(sink), 4) or 0.0 for sink in formula.sinks)
+        fields["sink"] = round(float(np.mean(sinks)), 4) or 0.0 if same else sinks
     if formula.bias is not None:
         bias = _of_bias(formula.bias)
         fields |= bias
@@ -53,11 +51,7 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
 
 def refuse_unlike(unlike: str, attention_map: str, given: Collection[str]) -> None:
     """Raise `InputError` if `unlike` describes a part without a field, unless the `given` fields replace it."""
-    if unlike == _SINKS:
-        if "sink" not in given:
-            problem = "differs between heads, and AttentionLayer has one sink for all heads"
-            refuse("sink", None, problem, "pass it, e.g. sink=0.0, to describe the layer with that sink instead")
-    elif unlike:
+    if unlike:
         problem = f"comes with {unlike}, which AttentionLayer does not support"
         refuse("forward", attention_map, problem, "inspect the layer without it")
 

@@ -99,8 +99,9 @@ class AttentionLayer:
         Sliding window: position i attends only to positions j less than `window` away, where the mask allows it.
     softcap : float or None
         Cap c of the scores: the map receives c tanh(P/c). From 1e-3 to 1e6.
-    sink : float or None
-        Softmax with exp(sink) added to its denominator; from -30 to 30, and 0 adds 1.
+    sink : float, sequence of float or None
+        Softmax with exp(sink) added to its denominator, the same in all heads or one per head; from -30 to 30, and 0
+        adds 1.
     bias_slopes : "alibi", sequence of float or None
         Slope m of each head: m times the distance of i and j is subtracted from P_ij. "alibi" stands for ALiBi's
         slopes, 2^{-8h/H} for head h = 1, …, H if H is a power of 2. Scores include the bias.
@@ -157,7 +158,7 @@ class AttentionLayer:
     norm: Norm | None = None
     window: int | None = None
     softcap: float | None = None
-    sink: float | None = None
+    sink: float | tuple[float, ...] | None = None
     bias_slopes: str | tuple[float, ...] | None = None
     bias_std: float = 0.0
     qk_norm: bool = False

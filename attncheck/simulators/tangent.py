@@ -82,7 +82,8 @@ def literal_kernel(
     f = layer.score_factor * from_head
     scores = f * Q @ K.swapaxes(-1, -2)
     projected = (V @ O).swapaxes(-1, -2)
-    c = layer.head_factor * f * weight_slopes(layer, scores[:, :, None], projected)
+    slopes = weight_slopes(layer, scores[None], np.moveaxis(projected, 2, 0))
+    c = layer.head_factor * f * np.moveaxis(slopes, 0, 2)
     A = layer.head_factor * attention_weights(layer, scores)
     every = np.broadcast_to(X[:, None, None], (len(X), layer.num_heads, 1, s, n))
     # ∂y_r^i/∂ω of each head as two vectors, (size, heads, i or 1, r or 1, neurons or inputs of the head).

@@ -269,14 +269,14 @@ def test_no_tangent_kernel_is_invented() -> None:
 def test_traits_are_true(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name] if name in LAYERS else AttentionLayer(width=8, attention_map=name)
     traits, seen = layer.map.traits, visible(layer)
-    scores = rng.standard_normal((100, layer.seq_len, layer.seq_len))
+    scores = rng.standard_normal((100, layer.num_heads, layer.seq_len, layer.seq_len))
     weights = functools.partial(attention_weights, layer)
     assert not traits.sums_to_one or np.allclose(weights(scores).sum(axis=-1), 1.0)
     assert not traits.shift_invariant or np.allclose(weights(scores + 3.0), weights(scores))
     assert not traits.homogeneous or np.allclose(weights(3.0 * scores), 3.0 * weights(scores))
     assert not traits.positive or (weights(scores) >= 0.0).all()
     assert not traits.bounded or np.abs(weights(1e6 * scores)).max() <= max(1.0, layer.softcap or 0.0)
-    assert traits.may_vanish or (np.abs(weights(scores))[:, seen.any(axis=-1)].sum(axis=-1) > 0.0).all()
+    assert traits.may_vanish or (np.abs(weights(scores))[..., seen.any(axis=-1), :].sum(axis=-1) > 0.0).all()
 
 
 def test_checks_say_why_they_leave_out_hidden_scores() -> None:

@@ -60,6 +60,7 @@ PARTS: dict[str, AttentionLayer] = {
         width=8, seq_len=4, num_heads=2, head_dim=3, softcap=0.3, key_std=2.0, mask="causal"
     ),
     "sink": AttentionLayer(width=8, seq_len=3, num_heads=2, sink=0.0),
+    "sinks by head": AttentionLayer(width=8, seq_len=3, num_heads=2, sink=(-1.0, 2.0), mask="causal"),
     "sink of one position": AttentionLayer(width=6, seq_len=1, num_heads=2, sink=1.0),
     "sink, cap, window": AttentionLayer(width=8, seq_len=5, num_heads=2, sink=-1.0, softcap=1.5, window=3),
     "slopes": AttentionLayer(width=8, seq_len=4, num_heads=2, bias_slopes=(1.0, 0.25)),

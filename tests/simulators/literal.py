@@ -162,13 +162,14 @@ def visible(layer: AttentionLayer) -> BoolArray:
     return near & (j <= i if layer.mask == "causal" else pkgutil.resolve_name(str(layer.mask))(i, j))
 
 
-def weights_of(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    """Return attention weights; a sink is one more key."""
+def weights_of(layer: AttentionLayer, scores: FloatArray, head: int = 0) -> FloatArray:
+    """Return attention weights of a head, or of heads that are alike; a sink is one more key."""
     shown = np.broadcast_to(visible(layer), scores.shape)
     if layer.softcap:
         scores = layer.softcap * np.tanh(scores / layer.softcap)
     if layer.attention_map == "softmax":
-        sink = np.full((*scores.shape[:-1], 1), -np.inf if layer.sink is None else layer.sink)
+        sink = layer.sink[head] if isinstance(layer.sink, tuple) else layer.sink
+        sink = np.full((*scores.shape[:-1], 1), -np.inf if sink is None else sink)
         extended = np.concatenate([np.where(shown, scores, -np.inf), sink], axis=-1)
         return np.asarray(special.softmax(extended, axis=-1)[..., :-1])
     maps: dict[str, Callable[[FloatArray], FloatArray]] = {
@@ -193,7 +194,7 @@ def attend(layer: AttentionLayer, x: FloatArray, matrices: Matrices, biases: Flo
         scores.append(scores_of(layer, queries, keys[-1], head))
         if biases is not None:
             scores[-1] += biases[:, head]
-        mixed = weights_of(layer, scores[-1]) @ image(matrices, f"O{head + 1}", values[-1])
+        mixed = weights_of(layer, scores[-1], head) @ image(matrices, f"O{head + 1}", values[-1])
         outputs += mixed / heads**0.5 if layer.head_scaling else mixed
     return Draws(
         outputs=outputs,
@@ -325,7 +326,8 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     i, j = np.indices((s, s))
     scores -= np.array([slope(layer, head) * abs(i - j) for head in range(heads)])
     values = normals(rng, (layer.value_std * layer.output_std) ** 2 * kernel, (size, heads, coordinates))
-    outputs = (weights_of(layer, scores) @ values.swapaxes(-1, -2)).sum(axis=1)
+    weights = np.stack([weights_of(layer, scores[:, head], head) for head in range(layer.num_heads)], axis=1)
+    outputs = (weights @ values.swapaxes(-1, -2)).sum(axis=1)
     columns = rng.integers(_MANY, size=(size, coordinates))
     return Draws(
         outputs=outputs / heads**0.5 if layer.head_scaling else outputs,

@@ -98,7 +98,7 @@ PARTS_OF_LAYERS = (
 
 def of_layer(layer: AttentionLayer, draws: Draws) -> Functionals:
     """Return all functionals that apply to a layer, and those that tie keys and values to the rest."""
-    exposed = draws.as_dict().keys() | {"masked scores"}
+    exposed = draws.as_dict().keys() | {"masked scores", "attention"}
     values = {
         functional.name: functional.compute(layer, draws)
         for functional in FUNCTIONALS

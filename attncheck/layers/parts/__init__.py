@@ -42,12 +42,12 @@ def refuse_parts(layer: AttentionLayer, reading: str) -> None:
     for part in refusing(layer, reading):
         field = next(name for name, absent in part.fields.items() if getattr(layer, name) != absent)
         absent = part.fields[field]
-        refuse(f"layer.{field}", getattr(layer, field), part.refusals[reading], f"use {field}={absent}")
+        refuse(f"layer.{field}", getattr(layer, field), part.refusals_of(layer)[reading], f"use {field}={absent}")
 
 
 def refusing(layer: AttentionLayer, reading: str) -> list[LayerPart]:
     """Return the parts of a layer that a computation, e.g. "tangent kernel", does not support."""
-    return [part for part in PARTS if reading in part.refusals and part.present(layer)]
+    return [part for part in PARTS if part.present(layer) and reading in part.refusals_of(layer)]
 
 
 def named_parts() -> tuple[LayerPart, ...]:

@@ -217,6 +217,32 @@ class Softcapped(AttentionMap):
 
 
 @dataclasses.dataclass(frozen=True)
+class HeadMaps(AttentionMap):
+    """Attention maps that differ between heads, for scores with an axis of heads: (..., H, rows, s)."""
+
+    maps: tuple[AttentionMap, ...]
+
+    @property
+    def traits(self) -> Traits:
+        """The mathematical properties of every head's map."""
+        return self.maps[0].traits
+
+    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+        """Return weights for scores (..., H, rows, s)."""
+        return self._by_head(scores, lambda head, rows: self.maps[head].weights(rows, seen))
+
+    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u, (..., H, s)."""
+        values = np.broadcast_to(values, (*values.shape[:-2], len(self.maps), values.shape[-1]))
+        return self._by_head(scores, lambda head, rows: self.maps[head].slopes(rows, seen, values[..., head, :]))
+
+    def _by_head(self, scores: FloatArray, of: Callable[[int, FloatArray], FloatArray]) -> FloatArray:
+        """Return an array of a head's rows of scores, of all heads; one head's scores may stand for all."""
+        scores = np.broadcast_to(scores, (*scores.shape[:-3], len(self.maps), *scores.shape[-2:]))
+        return np.stack([of(head, scores[..., head, :, :]) for head in range(len(self.maps))], axis=-3)
+
+
+@dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
     """A user's function of (scores, visible), with no helpful property in `Traits` assumed."""
 
@@ -257,8 +283,10 @@ def map_of(layer: AttentionLayer) -> AttentionMap:
     Softcapped(inner=Relu(seq_len=4), cap=5.0)
     """
     name = layer.attention_map
-    if layer.sink is not None:
-        plain: AttentionMap = Softmax(layer.sink)
+    if isinstance(layer.sink, tuple):
+        plain: AttentionMap = HeadMaps(tuple(map(Softmax, layer.sink)))
+    elif layer.sink is not None:
+        plain = Softmax(layer.sink)
     elif name in _PLAIN:
         plain = _PLAIN[str(name)](layer.seq_len)
     else:

@@ -89,6 +89,10 @@ class LayerPart(abc.ABC):
         """Return the fields of the part that change, with their new values, in a layer with only the given head."""
         return {}
 
+    def refusals_of(self, layer: AttentionLayer) -> Mapping[str, str]:
+        """Return the `refusals` of the part with its values in a layer."""
+        return self.refusals
+
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
         """Return standard deviations, by role, of arrays that cannot be read from a module because of the part.
 

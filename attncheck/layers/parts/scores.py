@@ -82,14 +82,20 @@ def has_offset(layer: AttentionLayer) -> bool:
 
 
 def heads_differ(layer: AttentionLayer) -> bool:
-    """Return whether the law of the scores depends on the head."""
-    return bool(np.ptp(mean_offset(layer), axis=0).any())
+    """Return whether the law of the scores or of their weights depends on the head."""
+    fields = [[part.of_head(layer, head) for part in PARTS] for head in range(layer.num_heads)]
+    return any(of_head != fields[0] for of_head in fields)
 
 
 def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
     """Return a layer with only the given head."""
     fields = {name: value for part in PARTS for name, value in part.of_head(layer, head).items()}
     return layer.replace(num_heads=1, num_kv_heads=None, **fields)
+
+
+def distinct_heads(layer: AttentionLayer) -> list[AttentionLayer]:
+    """Return layers with one head each, whose average is that over all heads: the first head, unless heads differ."""
+    return [of_head(layer, head) for head in range(layer.num_heads if heads_differ(layer) else 1)]
 
 
 def _random_offsets(layer: AttentionLayer) -> list[tuple[float, IntArray]]:

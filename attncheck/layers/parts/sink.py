@@ -1,9 +1,11 @@
-"""Sinks: softmax with a constant in its denominator (off-by-one softmax; GPT-OSS learns one per head)."""
+"""Sinks: softmax with a constant in its denominator, one for all heads (off-by-one softmax) or each (GPT-OSS)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from attncheck._lib.errors import check_number, refuse
 from attncheck.layers.parts.part import LayerPart, Misreading
@@ -13,15 +15,20 @@ if TYPE_CHECKING:
 
 # Larger sinks make all weights smaller than single-precision rounding.
 _REACH = 30.0
+_BY_HEAD = {
+    "finite-width law": "has no computed law at finite width, as it differs between heads",
+    "law of one head": "differs between heads",
+    "stack": "differs between heads, which is not supported in a stack",
+}
 
 
 class SinkPart(LayerPart):
-    """The field `sink`: A_ij = exp(P_ij)/(exp(sink) + Σ_k exp(P_ik))."""
+    """The field `sink`: A_ij = exp(P_ij)/(exp(sink) + Σ_k exp(P_ik)), with the sink of the head."""
 
     fields: ClassVar[Mapping[str, Any]] = {"sink": None}
     name: ClassVar[str] = "sink"
     refusals: ClassVar[Mapping[str, str]] = {"long sequences": "has rows that do not sum to 1"}
-    example: ClassVar[Mapping[str, Any]] = {"sink": 0.0}
+    example: ClassVar[Mapping[str, Any]] = {"sink": (-1.0, 1.0)}
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "softmax has an extra 1 in its denominator (sink=0)": {"sink": 0.0}
     }
@@ -32,20 +39,46 @@ class SinkPart(LayerPart):
             lambda layer: {"sink": None},
             "conditional.scale",
         ),
+        Misreading(
+            "first_sink",
+            "all heads use the sink of the first head",
+            lambda layer: {"sink": layer.sink[0] if isinstance(layer.sink, tuple) else layer.sink},
+            "conditional.scale",
+        ),
     )
 
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
-        """Return True, since a sink changes weights at any sequence length."""
-        return True
+        """Return whether the sinks differ, which changes weights at any sequence length."""
+        return layer.sink != misread.sink
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated `sink`."""
+        """Return the validated `sink`: a number if it is the same in all heads."""
         if layer.attention_map != "softmax":
             problem = f"belongs to softmax, and attention_map is {layer.attention_map!r}"
             refuse("sink", layer.sink, problem, "leave out one of them")
-        remedy = f"pass the sink's score, from {-_REACH:g} to {_REACH:g}; 0 adds 1 to the denominator; or None"
-        return {"sink": check_number("sink", layer.sink, remedy, minimum=-_REACH, maximum=_REACH)}
+        remedy = f"pass the sink's score, from {-_REACH:g} to {_REACH:g}, or one per head; 0 adds 1; or None"
+        sinks = layer.sink if isinstance(layer.sink, list | tuple | np.ndarray) else [layer.sink]
+        if sinks is layer.sink and (np.ndim(sinks) != 1 or len(sinks) != layer.num_heads):
+            refuse("sink", sinks, f"is not one sink per head, for num_heads={layer.num_heads}", remedy)
+        sinks = tuple(check_number("sink", sink, remedy, minimum=-_REACH, maximum=_REACH) for sink in sinks)
+        return {"sink": sinks if len(set(sinks)) > 1 else sinks[0]}
+
+    def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
+        """Return the sink of the given head."""
+        return {"sink": layer.sink[head]} if isinstance(layer.sink, tuple) else {}
+
+    def refusals_of(self, layer: AttentionLayer) -> Mapping[str, str]:
+        """Return the computations that do not support the part, with the reason."""
+        return {**self.refusals, **(_BY_HEAD if isinstance(layer.sink, tuple) else {})}
+
+    def describe(self, fields: Mapping[str, Any]) -> str:
+        """Return the part with these field values as text."""
+        sinks = fields["sink"] if isinstance(fields["sink"], list | tuple) else [fields["sink"]]
+        return f"{'sinks' if len(sinks) > 1 else 'sink'} {', '.join(f'{sink:.3g}' for sink in sinks)}"
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return values for random layers."""
-        return [{"sink": sink} for sink in (0.0, 1.0, -1.0)] if layer.attention_map == "softmax" else []
+        if layer.attention_map != "softmax":
+            return []
+        by_head = tuple(head % 3 - 1.0 for head in range(layer.num_heads))
+        return [{"sink": sink} for sink in (0.0, 1.0, -1.0, by_head)]

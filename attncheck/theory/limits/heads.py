@@ -17,7 +17,7 @@ from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.attention_map import Softmax
 from attncheck.layers.parts.mask import MASKS
-from attncheck.layers.parts.scores import has_offset, score_kernel
+from attncheck.layers.parts.scores import distinct_heads, has_offset, score_kernel
 from attncheck.theory.limits import rows
 
 #: Error at which the number of points is no longer doubled, in units of a moment.
@@ -41,7 +41,8 @@ def head_means(
     """Return the means of moments of the attention weights, averaged over heads, and their errors, (s, s) each."""
     functions, units = zip(*(moment(kernel) for moment in moments), strict=True)
     scores_of, dimension = _scores(layer, kernel)
-    offsets, s = rows.mean_scores(layer, kernel), layer.seq_len
+    s, heads = layer.seq_len, distinct_heads(layer)
+    offsets = [rows.mean_scores(head, kernel)[0] for head in heads]
     streams = np.random.SeedSequence([seed, s]).spawn(_SCRAMBLINGS)
     scramblings = [rows.normal_points(dimension, np.random.default_rng(stream)) for stream in streams]
     totals = np.zeros((len(functions), _SCRAMBLINGS, s, s))
@@ -52,16 +53,17 @@ def head_means(
     missed: FloatArray = np.zeros(1)
     if layer.map.traits.may_jump:
         probes = scores_of(np.random.default_rng(seed).standard_normal((_PROBES, dimension)))
-        missed = rows.MISSED / _SCRAMBLINGS * _largest(layer, probes + offsets[0], functions)
+        missed = rows.MISSED / _SCRAMBLINGS * _largest(heads[0], probes + offsets[0], functions)
     done, count = 0, rows.power_of_two(_FIRST / entries, 1, _FIRST_POINTS)
     step = rows.power_of_two(_BLOCK / s**2, 1, count)
     while True:
         for number, points in enumerate(scramblings):
             for _ in range(0, count, step):
                 scores = scores_of(points(step))
-                for signed in (each for offset in offsets for each in (offset + scores, offset - scores)):
-                    weights = attention_weights(layer, signed)
-                    totals[:, number] += [function(weights) for function in functions]
+                for head, offset in zip(heads, offsets, strict=True):
+                    for signed in (offset + scores, offset - scores):
+                        weights = attention_weights(head, signed)
+                        totals[:, number] += [function(weights) for function in functions]
         done += count
         replicates = totals / (2 * len(offsets) * done)
         if _exchangeable(layer, kernel):

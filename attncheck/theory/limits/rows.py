@@ -15,7 +15,14 @@ from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
-from attncheck.layers.parts.scores import has_offset, mean_offset, offset_covariance, offset_variance, score_kernel
+from attncheck.layers.parts.scores import (
+    has_offset,
+    mean_offset,
+    of_head,
+    offset_covariance,
+    offset_variance,
+    score_kernel,
+)
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
@@ -136,12 +143,13 @@ def head_laws(
     layer: AttentionLayer, kernel: FloatArray, position: int, seed: int, head: int = 0
 ) -> tuple[ScaleMixture, ...]:
     """Return the law of one head's contribution u = αᵀKα at `position`, from each replicate."""
+    layer = of_head(layer, head)
     seen = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(seen, seen)])
     root = row_root(layer, kernel, position)
     shown = np.ones(len(root), dtype=bool)
     means = mean_scores(layer, kernel)
-    mean = means[head % len(means), position, seen]
+    mean = means[0, position, seen]
     if root.shape[1] == 0:
         only = row_variance(layer, kernel_root, mean[None], shown)
         return (condense(only, np.ones(1)),) * REPLICATES
