@@ -374,7 +374,7 @@ def power(scale: Scale) -> list[str]:
     sure = 0
     for fault, (level, scores) in zip(names, over(first_looks, names, scale.workers), strict=True):
         for exposure, fields in EXPOSURES.items():
-            exposed = {name: value for name, value in scores.items() if check_named(name).needs <= frozenset(fields)}
+            exposed = {n: value for n, value in scores.items() if not check_named(n).missing(frozenset(fields))}
             best = max(exposed, key=lambda name: exposed[name])
             violated = chance(exposed[best] - SELECTED, level)
             sure += violated > SURE

@@ -216,16 +216,18 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     def reason_not_examined(self, setting: _Setting) -> str:
         """Return why the check does not apply, or an empty string."""
-        missing = self.needs - setting.exposed - DERIVED.keys()
-        if "attention" in missing:  # scores determine the attention weights
-            missing = missing - {"attention"} | ({"scores"} - setting.exposed)
-        if "scores" in missing:
-            missing -= {"masked scores"}
-        if missing:
+        if missing := self.missing(setting.exposed):
             return NOT_EXPOSED + ", ".join(sorted(missing))
         reason = self.requires.reason(setting.description) or self.excluded(setting)
         derived = (DERIVED[name](setting.description, setting.exposed) for name in sorted(self.needs & DERIVED.keys()))
         return reason or next(filter(None, derived), "") or self._reason_of_weights(setting)
+
+    def missing(self, exposed: frozenset[str]) -> frozenset[str]:
+        """Return the arrays that the check needs besides those that are exposed."""
+        missing = self.needs - exposed - DERIVED.keys()
+        if "attention" in missing:  # scores determine the attention weights
+            missing = missing - {"attention"} | ({"scores"} - exposed)
+        return missing - {"masked scores"} if "scores" in missing else missing
 
     def _reason_of_weights(self, setting: _Setting) -> str:
         """Return why the check does not apply to the laws of the weights, or an empty string."""
