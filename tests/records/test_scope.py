@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attncheck.report.headline import headline
 
 import attncheck as ac
 from attncheck import faults
