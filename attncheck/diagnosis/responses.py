@@ -89,13 +89,16 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     return found
 
 
-def reproducing(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Candidate]:
-    """Return known faults that use positions as a subject does; none if it refuses the changed inputs.
+def reproducing(
+    subject: Subject, layer: AttentionLayer, rng: np.random.Generator
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Return known faults that use positions as a subject does, and those that do not; none if it refuses the inputs.
 
     Compared are which inputs change which outputs and scores, whether these follow the inputs to other positions, and
     the attention weights where scores are 0.
     """
-    named: dict[str, Candidate] = {}
+    alike: dict[str, Candidate] = {}
+    others: dict[str, Candidate] = {}
     pair = pair_of(subject.draw_on, layer, _FEW, rng)
     faults = [each for each in (*FAULTS.values(), *MISTAKES) if not each.reason_hidden(layer)]
     with contextlib.suppress(InputError):
@@ -104,9 +107,9 @@ def reproducing(subject: Subject, layer: AttentionLayer, rng: np.random.Generato
             simulator = fault.subject
             if isinstance(simulator, LiteralSimulator) and simulator.project is independent:
                 respond = answers(partial(drawn_on, simulator=simulator), layer, rng)
-                if _alike(ours, _uses(pair, respond)):
-                    named[fault.what] = Candidate(fault.name, fault.what, simulator)
-    return [*named.values()]
+                group = alike if _alike(ours, _uses(pair, respond)) else others
+                group[fault.what] = Candidate(fault.name, fault.what, simulator)
+    return [*alike.values()], [*others.values()]
 
 
 def _uses(pair: Pair, respond: Respond) -> FloatArray:

@@ -17,6 +17,7 @@ from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import MOST_CAUSES, begins, hints, precedes, telling
 from attncheck.diagnosis.differences import OTHER_CALL, read_off
+from attncheck.diagnosis.effects import reproduces
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
 from attncheck.diagnosis.responses import findings, reproducing
@@ -45,11 +46,12 @@ class Fits:
 
 @dataclasses.dataclass(frozen=True)
 class Deviations:
-    """Exact deviations of a subject on one layer, and the known faults that reproduce its use of positions there."""
+    """Exact deviations of a subject on a layer; and the known faults that use positions as it does, and the others."""
 
     layer: AttentionLayer | None = None
     explanations: tuple[Explanation, ...] = ()
-    faults: tuple[Candidate, ...] = ()
+    alike: tuple[Candidate, ...] = ()
+    others: tuple[Candidate, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,15 +127,26 @@ class Violations:
 
     @cached_property
     def deviations(self) -> Deviations:
-        """The exact deviations on the first layer with any."""
-        for subject, layer in self._callable:
+        """The exact deviations on the first layer with any, else those of the plainest layer: none."""
+        found = Deviations()
+        for subject, layer in self._callable if self._given else ():
             with own_arithmetic(), contextlib.suppress(InputError):
-                if some := findings(subject, layer, stream(self.seed, "responses", layer.key, role="diagnosis")):
+                some = findings(subject, layer, stream(self.seed, "responses", layer.key, role="diagnosis"))
+                if some or found.layer is None:
                     on = f" (on {layer.describe()})" if len(self.layers) > 1 else ""
                     named = (msgspec.structs.replace(each, text=f"{each.text}{on}") for each in some[:_DEVIATIONS])
-                    rng = stream(self.seed, "reproducing", layer.key, role="diagnosis")
-                    return Deviations(layer, tuple(named), tuple(reproducing(subject, layer, rng)))
-        return Deviations()
+                    alike, others = reproducing(
+                        subject, layer, stream(self.seed, "reproducing", layer.key, role="diagnosis")
+                    )
+                    found = Deviations(layer, tuple(named), tuple(alike), tuple(others))
+                if some:
+                    break
+        return found
+
+    @property
+    def _given(self) -> bool:
+        """Whether attncheck gives the subject its inputs."""
+        return self.subject is not None and self.subject.form == "inputs"
 
     @cached_property
     def repeats(self) -> str:
@@ -143,28 +156,36 @@ class Violations:
 
     @cached_property
     def fits(self) -> Fits:
-        """Causes that fit the samples; several are compared again on larger samples."""
+        """Causes that fit the samples, and larger ones if there are several, with the effects of violated checks."""
         several = [self.samples[:count] for count in sorted({1, len(self.samples)}, reverse=True) if self.samples]
         # Layers with more features may have several faults; the first one has the fewest features.
         for samples in several:
             with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
                 causes, _ = self.fitted(samples)
-                if len(causes) > 1 and self.subject is not None:
+                if causes and self.subject is not None:
                     with contextlib.suppress(InputError):
                         larger = [self._again(self.subject, sample) for sample in samples]
                         causes = self.fitted(larger, [cause.candidate for cause in causes])[0] or causes
-                texts = tuple(cause.candidate.words for cause in causes)
+                texts = tuple(cause.candidate.words for cause in causes if self.reproduced(cause.candidate))
                 if texts:
                     return Fits(everywhere=texts) if samples is several[0] else Fits(plainest=texts)
         return Fits()
+
+    def reproduced(self, candidate: Candidate) -> bool:
+        """Return whether a candidate uses positions as the subject does, with the effects of the violated checks."""
+        alike, others = ({each.words for each in group} for group in (self.deviations.alike, self.deviations.others))
+        if candidate.words in others - alike:
+            return False
+        sample = self.samples[0]
+        with own_arithmetic():
+            return reproduces(candidate, sample.layer, sample.exposed, self.results, self.laws, self.seed)
 
     def fitted(
         self, samples: Sequence[Sample], among: Sequence[Candidate] = (), role: str = "fit"
     ) -> tuple[list[FittedCause], list[FittedCause]]:
         """Return the causes that fit samples, and those that do not; see `attncheck.diagnosis.fit.fitted`."""
         root = seed_sequence(self.seed, role, role="diagnosis/candidates")
-        handed = self.subject is not None and self.subject.form == "inputs"
-        return fitted(samples, root, self.laws, handed, among)
+        return fitted(samples, root, self.laws, self._given, among)
 
     def _again(self, subject: Subject, sample: Sample) -> Sample:
         rng = stream(self.seed, "fit again", sample.layer.key, role="diagnosis")
@@ -194,7 +215,8 @@ def _unread(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
 
 def _reproduced(violations: Violations) -> Iterator[Explanation]:
     """Yield the known faults that answer as the subject does: the only one if its draws fit, or those of a fit."""
-    faults, layer = violations.deviations.faults, violations.deviations.layer
+    deviations = violations.deviations
+    faults, layer = deviations.alike if deviations.explanations else (), deviations.layer
     for sample in violations.samples if len(faults) == 1 else ():
         with own_arithmetic(), contextlib.suppress(InputError):
             if sample.layer == layer and violations.fitted([sample], faults, "reproducing")[0]:
@@ -217,8 +239,10 @@ def _repeated(violations: Violations) -> Iterator[Explanation]:
 
 
 def _fitting(violations: Violations) -> Iterator[Explanation]:
-    """Yield causes whose draws fit those of the subject."""
-    yield from (Explanation(text, Certainty.FITTED) for text in violations.fits.everywhere)
+    """Yield causes whose draws fit those of the subject; outputs alone can fit by chance."""
+    alone = bool(violations.samples) and not {"scores", "attention"} & violations.samples[0].exposed
+    note = " (fits the outputs; return scores to check it)" if alone else ""
+    yield from (Explanation(f"{text}{note}", Certainty.FITTED) for text in violations.fits.everywhere)
 
 
 def _uneven(violations: Violations) -> Iterator[Explanation]:

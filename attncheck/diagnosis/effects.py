@@ -1,0 +1,88 @@
+"""Comparison of a candidate cause with a subject by the effects of violated checks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.errors import InputError
+from attncheck.checks.structure import CHECKS as EXACT
+from attncheck.diagnosis.candidates import Candidate
+from attncheck.diagnosis.causes import sharpness
+from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
+from attncheck.looks.plan import Cost
+from attncheck.records.schema import Result, case_key
+from attncheck.simulators.weights import WeightLaws
+from attncheck.subject import Subject
+
+# Maximum number of violated checks whose effects are compared.
+_MOST = 3
+# Distance of two effects beyond chance, in half-widths of the 99% interval of their difference: 4.5 standard errors.
+_APART = 1.75
+_EXACT = {check.name for check in EXACT}
+
+
+def reproduces(
+    candidate: Candidate,
+    layer: AttentionLayer,
+    exposed: frozenset[str],
+    results: Iterable[Result],
+    laws: WeightLaws,
+    seed: int,
+) -> bool:
+    """Return whether fresh draws of a candidate have the effects of the sharpest violated checks on a layer.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    layer : AttentionLayer
+    exposed : frozenset of str
+        Arrays that the subject returns.
+    results : iterable of Result
+        Results of the subject.
+    laws : WeightLaws
+        Declared laws of the weights.
+    seed : int
+        Seed of the candidate's draws.
+    """
+
+    def call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
+        drawn = {name: array for name, array in candidate.draw(layer, size, rng).items() if name in exposed}
+        if "scores" in drawn and "masked scores" not in exposed:
+            drawn["scores"] = np.where(visible(layer), drawn["scores"], -np.inf)
+        return drawn
+
+    subject = Subject(candidate.name, call, "size", weights=laws)
+    return all(_same_effect(result, layer, subject, seed) for result in _sharpest(layer, results))
+
+
+def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Result]:
+    """Return the violated results on a layer with the largest effects; exact checks need a subject's own inputs."""
+    violated = [
+        result
+        for result in results
+        if result.verdict == Verdict.VIOLATED and case_key(result) == layer.key and result.check not in _EXACT
+    ]
+    return sorted(violated, key=lambda result: (-sharpness(result), result.id))[:_MOST]
+
+
+def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: int) -> bool:
+    """Return whether a subject's effect agrees with that of a result, within the errors of both."""
+    cost = Cost(result.affordable, result.level, result.power)
+    with contextlib.suppress(InputError):  # draws that the check cannot use are not those of the result
+        (own,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)
+        intervals = [(each.effect, each.low, each.high) for each in (result, own)]
+        numbers = [number for interval in intervals for number in interval if number is not None]
+        if len(numbers) < 6 or not all(map(math.isfinite, numbers)):
+            return own.verdict == result.verdict
+        (effect, low, high), (other, lower, higher) = (numbers[:3], numbers[3:])
+        return abs(effect - other) <= _APART * math.hypot(0.5 * (high - low), 0.5 * (higher - lower))
+    return False
