@@ -157,12 +157,27 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
         if _solved(calls.averages(otherwise(layer, calls.scores, weights)), outputs)[0] < _ROUNDED:
             yield exact(WEIGHTS_OR_VALUES, f"outputs are those of {name}")
             return
+    if _inputs_added(pair):
+        yield exact(AFTER, "a linear function of a position's input is added to its output, as by a residual path")
+        return
     factors = _factors(calls, outputs)
     if factors is not None:
         told = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
         yield exact(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {told}")
         return
     yield from [*weights_of_one_head(pair)] or [exact(AFTER, UNEXPLAINED)]
+
+
+def _inputs_added(pair: Pair) -> bool:
+    """Return whether outputs are those of attention plus a linear function of the input at the same position."""
+    layer = pair.layer
+    calls = _Calls.of(pair, (layer.num_heads + 1) * layer.width, layer.seq_len)
+    if calls is None:
+        return False
+    inputs = calls.inputs.reshape(len(calls.inputs), -1, layer.width)
+    averages = calls.averages(attention_weights(layer, calls.scores))
+    outputs = calls.outputs.reshape(len(calls.outputs), -1, calls.outputs.shape[-1])
+    return _solved(np.concatenate([averages, inputs], axis=-1), outputs)[0] < _ROUNDED
 
 
 def _alike(products: FloatArray) -> Iterator[Explanation]:

@@ -186,6 +186,11 @@ def quantised(layer: AttentionLayer, weights: FloatArray) -> FloatArray:
     return np.asarray(np.round(weights * 64.0) / 64.0)
 
 
+def with_inputs_added(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    drawn = RIGHT(layer, inputs, rng)
+    return {**drawn, "outputs": drawn["outputs"] + 0.3 * inputs[..., : drawn["outputs"].shape[-1]]}
+
+
 WRONG = {
     "off by one": (
         on_inputs(LiteralSimulator(weigh=off_by_one)),
@@ -299,6 +304,11 @@ WRONG = {
         on_inputs(weigh(quantised)),
         LAYER,
         "after the scores: no matrices give the outputs from the scores: attention weights or merging of heads differ",
+    ),
+    "residual path": (
+        with_inputs_added,
+        LAYER,
+        "after the scores: a linear function of a position's input is added to its output, as by a residual path",
     ),
     "orthogonal": (
         orthogonal,

@@ -1,0 +1,41 @@
+"""Explanations: none names a fault that the draws or the answers of a subject contradict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attncheck import AttentionLayer, check
+from attncheck._lib.arrays import FloatArray
+from attncheck.checks.answers import projected
+from attncheck.diagnosis.sources import Violations, explanations
+from attncheck.layers.attention_map import attention_weights
+from attncheck.records.explanation import Certainty
+from attncheck.simulators.literal import LiteralSimulator
+from attncheck.simulators.weights import GAUSSIAN_LAWS
+
+LAYER = AttentionLayer(width=8, seq_len=3, num_heads=4)
+
+
+def mixed_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Attend with a tenth of the weights of the head before: no known fault does so."""
+
+    def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+        weights = attention_weights(layer, scores)
+        return 0.9 * weights + 0.1 * np.roll(weights, 1, axis=1)
+
+    drawn = LiteralSimulator(weigh=weigh).after(layer, projected(layer, inputs, rng), rng)
+    return {name: drawn[name] for name in ("outputs", "scores")}
+
+
+def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
+    report = check(mixed_heads, LAYER, profile="smoke")
+    assert report.verdict == "violated"
+    kinds = {explanation.certainty for explanation in report.diagnosis.explanations}
+    assert kinds <= {Certainty.ESTIMATED, Certainty.HINTED}
+    assert "the fault begins with outputs given scores" in report.causes[0]
+
+
+def test_nothing_is_explained_without_violations() -> None:
+    assert explanations(Violations((), 0, GAUSSIAN_LAWS)) == ()
