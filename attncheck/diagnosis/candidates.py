@@ -14,6 +14,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import FAULTS
+from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.layers.parts import named_parts
@@ -178,11 +179,13 @@ def _fitting(said: str, draw: Draw, name: str = "", **fields: Any) -> Candidate:
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
     """Return a simulator that is correct for the layer with `change` applied."""
+    if change is not None and laws == GAUSSIAN_LAWS:
+        return MisreadLayer(change)
 
     def draw(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
-        read = layer if change is None else layer.replace(**change(layer))
         if laws == GAUSSIAN_LAWS:
-            return collapsed(read, size, rng)
+            return collapsed(layer, size, rng)
+        read = layer if change is None else layer.replace(**change(layer))
         return draw_with_weights(read, size, min(2, read.width), rng, laws).as_dict()
 
     return draw

@@ -30,6 +30,7 @@ from attncheck.diagnosis.regression import UNEXPLAINED, by_regression
 from attncheck.diagnosis.weights import common_weights, weights_at_zero
 from attncheck.evidence import plot_data
 from attncheck.faults import FAULTS
+from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
@@ -110,6 +111,21 @@ def reproducing(
                 group = alike if _alike(ours, _uses(pair, respond)) else others
                 group[fault.what] = Candidate(fault.name, fault.what, simulator)
     return [*alike.values()], [*others.values()]
+
+
+def answering(candidate: Candidate, exposed: frozenset[str]) -> Subject | None:
+    """Return a candidate as a subject that receives its inputs and returns the given arrays; None if it cannot be."""
+    draw = candidate.draw
+    changes = draw.changes if isinstance(draw, MisreadLayer) else lambda layer: {}
+    simulator = draw if isinstance(draw, LiteralSimulator) else LiteralSimulator()
+    if not isinstance(draw, MisreadLayer | LiteralSimulator) or simulator.project is not independent:
+        return None
+
+    def call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
+        drawn = drawn_on(layer.replace(**changes(layer)), inputs, rng, simulator)
+        return {name: array for name, array in drawn.arrays.items() if name in exposed and array is not None}
+
+    return Subject(candidate.name, call, "inputs")
 
 
 def _uses(pair: Pair, respond: Respond) -> FloatArray:

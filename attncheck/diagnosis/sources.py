@@ -20,7 +20,7 @@ from attncheck.diagnosis.differences import OTHER_CALL, read_off
 from attncheck.diagnosis.effects import reproduces
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
-from attncheck.diagnosis.responses import findings, reproducing
+from attncheck.diagnosis.responses import answering, findings, reproducing
 from attncheck.diagnosis.unread import never_read, unread, unread_text
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -177,8 +177,18 @@ class Violations:
         if candidate.words in others - alike:
             return False
         sample = self.samples[0]
+        if self._given and not self.deviations.explanations and self._deviates(candidate, sample):
+            return False
         with own_arithmetic():
             return reproduces(candidate, sample.layer, sample.exposed, self.results, self.laws, self.seed)
+
+    def _deviates(self, candidate: Candidate, sample: Sample) -> bool:
+        """Return whether a candidate deviates exactly from the declaration."""
+        answering_subject = answering(candidate, sample.exposed)
+        with own_arithmetic(), contextlib.suppress(InputError):
+            rng = stream(self.seed, "answers", sample.layer.key, role="diagnosis")
+            return answering_subject is not None and bool(findings(answering_subject, sample.layer, rng))
+        return False
 
     def fitted(
         self, samples: Sequence[Sample], among: Sequence[Candidate] = (), role: str = "fit"
