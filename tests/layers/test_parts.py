@@ -186,19 +186,6 @@ def test_files_of_layers_with_a_mask_of_ones_own_need_trust(tmp_path: Path) -> N
     assert main([*call, "--trust", prefix.__module__]) in (ExitCode.CONSISTENT, ExitCode.INCONCLUSIVE)
 
 
-def test_no_tangent_kernel_is_invented() -> None:
-    with pytest.raises(InputError, match="has no declared derivative"):
-        ac.tangent_kernel(LAYERS["own map"], 2)
-    for name in ("slopes", "bias table", "qk norm"):
-        with pytest.raises(InputError, match="not supported by the tangent kernel"):
-            ac.tangent_kernel(LAYERS[name], 2)
-        with pytest.raises(InputError, match=r"finite width|not normal given the keys"):
-            ac.finite_width_law(LAYERS[name])
-    for name in ("window", "softcap", "sink"):
-        with pytest.raises(InputError, match="for which the mean is not known"):
-            ac.infinite_heads_tangent(LAYERS[name])
-
-
 @pytest.mark.parametrize("name", [*LAYERS, "softmax", "relu", "linear", "sigmoid"])
 def test_traits_are_true(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name] if name in LAYERS else AttentionLayer(width=8, attention_map=name)

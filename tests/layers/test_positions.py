@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
-from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
@@ -78,12 +76,6 @@ def test_the_gap_of_a_score_with_positions_falls_as_one_over_n() -> None:
     # Positions share no length: if they did, the score's distance would be that of a layer without them.
     without = ac.rate(layer.replace(position_std=0.0), (64, 128, 256, 512), of="scores", size=256)
     assert found.leading < 0.7 * without.leading
-
-
-@pytest.mark.parametrize("call", [ac.finite_width_law, ac.distance, ac.rate])
-def test_rates_of_tied_layers_are_refused(call: Callable[[ac.AttentionLayer], Any]) -> None:
-    with pytest.raises(InputError, match="tied_query_key=True"):
-        call(TIED)
 
 
 def test_a_report_counts_layers_without_the_fields_with_those_that_have_them() -> None:

@@ -32,12 +32,6 @@ TURNED = ac.AttentionLayer(
 PLAIN = TURNED.replace(rotary_base=None)
 
 
-def test_laws_at_a_width_are_refused() -> None:
-    for function in (ac.finite_width_law, ac.distance, ac.rate):
-        with pytest.raises(InputError, match="rotary_base"):
-            function(TURNED)
-
-
 def test_rotation_is_of_planes_and_scores_know_distances_only() -> None:
     q, k = np.random.default_rng(0).standard_normal((2, 5, 4))
     places = np.arange(5)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import InputError
 from attncheck.layers import nonlinearity as nl
 from attncheck.layers.program import Program
 from attncheck.layers.program.coverage import CoverageKind
@@ -60,42 +59,6 @@ def test_a_true_declaration_is_believed(name: str) -> None:
     function, order, bounded = TRUE[name]
     phi = nl.declared(function, order=order, bounded=bounded, name=name)
     assert (phi.name, phi.order, phi.bounded) == (name, order, bounded)
-
-
-UNUSABLE: dict[str, tuple[object, str]] = {
-    "one number": (math.tanh, "raised TypeError"),
-    "sum": (np.sum, "returned shape"),
-    "softmax": (lambda x: special.softmax(x), "depend on the other coordinates"),
-    "centred": (lambda x: x - x.mean(), "depend on the other coordinates"),
-    "running": (lambda x: np.cumsum(x).reshape(x.shape), "depend on the other coordinates"),
-    "logarithm": (np.log, "is not finite at x = -256.0"),
-    "pole": (lambda x: 1 / x, "is not finite at x = 0.0"),
-    "overflow": (lambda x: np.exp(x * x), "is not finite"),
-    "complex": (lambda x: x + 1j, "returned complex128"),
-    "text": (lambda x: np.full(x.shape, "one"), "returned <U3"),
-    "nothing": (None, "cannot be called"),
-}
-
-
-@pytest.mark.parametrize("name", UNUSABLE)
-def test_unusable_functions_are_refused(name: str) -> None:
-    function, problem = UNUSABLE[name]
-    with pytest.raises(InputError, match=f"^function=.*{problem}"):
-        nl.declared(function, order=1, bounded=False)  # type: ignore[arg-type]  # what a person may pass
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [*(("order", order) for order in (0, -1, 1.5, np.nan, True, "one", 65)), ("bounded", 1), ("name", "")],
-)
-def test_bad_fields_are_refused(field: str, value: object) -> None:
-    with pytest.raises(InputError, match=f"^{field}="):
-        nl.declared(np.tanh, **{"order": 1, "bounded": True, field: value})  # type: ignore[arg-type]  # what a person may pass
-
-
-def test_parameters_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^parameters="):
-        nl.DeclaredFunction("tanh", (1.0,), 1, True, np.tanh)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attncheck import AttentionLayer, AttentionStack, InputError, finite_width_law, limit
+from attncheck import AttentionLayer, AttentionStack, finite_width_law, limit
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import input_kernel
 from attncheck.theory.limits.covariance import output_factor
@@ -75,11 +75,6 @@ def test_quantiles_are_where_the_law_reaches_them(name: str) -> None:
     np.testing.assert_array_equal(law.ppf([0.0, 1.0], position), [-np.inf, np.inf])
     for shape in ((), (0,), (2, 0), (2, 3)):
         assert np.shape(law.ppf(np.full(shape, 0.2))) == shape
-    for bad in (-0.1, 1.1, np.nan, "half"):
-        with pytest.raises(InputError, match=r"^q="):
-            law.ppf(bad)
-    with pytest.raises(InputError, match=r"^position="):
-        law.ppf(0.5, 7)
 
 
 # Chance that a count of right laws fails.
