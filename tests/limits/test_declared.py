@@ -25,30 +25,15 @@ def swish(x: FloatArray) -> FloatArray:
     return np.asarray(x * special.expit(x))
 
 
-# Kinks, oscillations, overflow inside, lost digits, and values near the ends of double precision.
+# A kink far out, oscillations, overflow inside, and values near the ends of double precision.
 TRUE: dict[str, tuple[Function, int, bool]] = {
-    "narrow clip": (lambda x: np.clip(x, -1e-30, 1e-30), 1, True),
-    "relu": (lambda x: np.maximum(x, 0.0), 1, False),
     "kink far out": (lambda x: np.abs(x - 12345.678), 1, False),
-    "faster sine": (lambda x: np.sin(1e6 * x), 1, True),
     "x² sin 1/x": (lambda x: x * x * np.sin(1 / np.where(x == 0, 1.0, x)), 2, False),
     "softplus that overflows": (lambda x: np.log1p(np.exp(x)), 1, False),
-    "sigmoid that overflows": (lambda x: np.exp(x) / (1 + np.exp(x)), 1, True),
-    "steep erf elsewhere": (lambda x: special.erf(1e8 * (x - 0.3)), 1, True),
-    "polynomial": (lambda x: (x - 10.0) ** 5, 5, False),
-    "late bend": (lambda x: x * x * np.tanh(x / 1e3), 2, False),
-    "late bound": (lambda x: np.tanh(x / 1e6), 1, True),
-    "narrow bump": (lambda x: np.exp(-1e6 * x * x), 1, True),
-    "tanh, more than needed": (np.tanh, 3, False),
-    "triangles": (lambda x: np.abs(x - np.round(x)), 1, True),
-    "fast and small": (lambda x: x + 1e-8 * np.sin(1e9 * x), 1, False),
     "fast chirp": (lambda x: np.sin(x**8), 8, True),
-    "silu that overflows": (lambda x: x / (1 + np.exp(-x)), 1, False),
     "x^64": (lambda x: x**64, 64, False),
     "zero": (lambda x: 0.0 * x, 1, True),
-    "tiny": (lambda x: 1e-30 * np.tanh(x), 1, True),
     "huge": (lambda x: 1.7e308 * np.tanh(x), 1, True),
-    "lost digits": (lambda x: (x + 1e6) - 1e6, 1, False),
     "single precision": (lambda x: np.tanh(x.astype(np.float32)).astype(np.float64), 1, True),
     "not by NumPy": (np.vectorize(lambda x: math.exp(-x) if x > 0 else math.exp(x)), 1, True),
 }
