@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,8 +60,8 @@ def test_errors_are_infinite_where_too_few_draws_reach() -> None:
     assert singular.pdf(0.0) == singular.pdf_error(0.0) == math.inf
 
 
-def test_memory_does_not_grow_with_t() -> None:
-    law = ac.finite_width_law(SINGLE, size=16)
+@pytest.mark.parametrize("law", [ac.finite_width_law(SINGLE, size=16), ac.limit(SINGLE)], ids=["width", "limit"])
+def test_memory_does_not_grow_with_t(law: Any) -> None:
     law.cdf(0.0)
     tracemalloc.start()
     law.cdf(np.linspace(-2, 2, 20_000))
