@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -26,37 +26,31 @@ LEVEL, POWER = 5e-4, 0.99
 ALTERNATIVES = [(name, *alternative) for name, case in CASES.items() for alternative in case.alternatives]
 
 
-@functools.cache
-def null_outcomes(name: str) -> list[Outcome]:
-    case = CASES[name]
-    return case.outcomes(name, case.family.null_effect, case.size, NULL)
-
-
 def pool_of(outcomes: list[Outcome]) -> Pool:
     return Pool({str(k): outcome.summary for k, outcome in enumerate(outcomes) if outcome.summary is not None})
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
-def test_null_p_values_are_uniform_or_conservative(name: str, bounds: Bounds) -> None:
-    case, p_values = CASES[name], np.array([outcome.p_value for outcome in null_outcomes(name)])
+def test_null_p_values_are_uniform_or_conservative_alone_and_pooled(name: str, bounds: Bounds) -> None:
+    case = CASES[name]
+    outcomes = case.outcomes(name, case.family.null_effect, case.size, NULL)
+    p_values = np.array([outcome.p_value for outcome in outcomes])
     assert case.family.continuous == case.exact
     for level in (0.05, 0.01, 0.001):
         fewest, most = bounds(NULL, level)
         assert (fewest if case.exact else 0) <= (p_values < level).sum() <= most
     assert not case.exact or Uniform().test(p_values).p_value > 1e-7
+    check_pools([pool_of(outcomes[start : start + 4]) for start in range(0, NULL, 4)], case.normal)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", CASES)
-def test_pools_have_their_level_and_scores_are_standard_normal(name: str) -> None:
-    # More than 8.5% of 600 right pools below 0.05, or 3% below 0.01, have chances below 3e-4 each; at twice the
-    # level, 90%.
-    pools = [pool_of(null_outcomes(name)[start : start + 4]) for start in range(0, NULL, 4)]
+def check_pools(pools: list[Pool], normal: bool) -> None:
+    """Check the level of 600 pools of four right cases each, and that their scores are standard normal."""
+    # More than 8.5% of right pools below 0.05, or 3% below 0.01, have chances below 3e-4 each; at twice the level, 90%.
     p_values = np.array([pool.outcome().p_value for pool in pools])
     assert (p_values < 0.05).mean() < 0.085
     assert (p_values < 0.01).mean() < 0.03
-    if CASES[name].normal:
+    if normal:
         assert stats.kstest(p_values, "uniform").pvalue > 1e-6
         z = np.array([score.z for pool in pools for score in pool.summaries.values() if isinstance(score, NormalScore)])
         assert len(z) == NULL
@@ -67,6 +61,7 @@ def test_pools_have_their_level_and_scores_are_standard_normal(name: str) -> Non
         assert (p_values > 0.9).mean() > 0.06
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(sorted(CASES)), st.integers(0, 20), st.lists(st.integers(0, 2), min_size=5, max_size=5))
 def test_neither_order_nor_grouping_changes_a_pool(name: str, first: int, groups: list[int]) -> None:
     case = CASES[name]
