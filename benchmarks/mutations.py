@@ -22,22 +22,22 @@ TIMEOUT = 600
 IGNORED = shutil.ignore_patterns(".*", "__pycache__")
 
 
-def killed(mutation: dict[str, str], folder: Path, arguments: Sequence[str]) -> bool:
-    """Return whether tests fail in a copy of the repository with a mutation."""
+def verdict(mutation: dict[str, str], folder: Path, arguments: Sequence[str]) -> str:
+    """Return whether tests kill a mutation in a copy of the repository, or that the code has changed."""
     path = folder / mutation["file"]
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     if text.count(mutation["old"]) != 1:
-        raise SystemExit(f"{mutation['file']}: must have this once; choose another mutation: {mutation['old']}")
+        return "outdated"
     path.write_text(text.replace(mutation["old"], mutation["new"]), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        return True
+        return "killed"
     finally:
         path.write_text(text, encoding="utf-8")
-    return done.returncode != 0
+    return "killed" if done.returncode else "survived"
 
 
 def main() -> int:
@@ -51,9 +51,9 @@ def main() -> int:
         shutil.copytree(ROOT, folder, ignore=IGNORED)
         for mutation in tomllib.loads(options.list.read_text(encoding="utf-8"))["mutation"]:
             if mutation["file"].startswith(options.path):
-                verdict = "killed" if killed(mutation, folder, arguments) else "survived"
-                survivors += verdict == "survived"
-                print(f"{verdict}: {mutation['file']}: {mutation['new']}", flush=True)
+                result = verdict(mutation, folder, arguments)
+                survivors += result == "survived"
+                print(f"{result}: {mutation['file']}: {mutation['new']}", flush=True)
     return survivors
 
 
