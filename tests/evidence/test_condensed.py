@@ -187,18 +187,18 @@ def test_repeats_are_told_by_the_marks_that_are_remembered(monkeypatch: pytest.M
     assert data.count == whole.count
     assert data.p_value == whole.p_value == 0.0
     # One in 32 or 64 of 32,000 marks is kept.
-    seen = round(data.effect * data.count)
-    assert 0 < seen <= bounds(1000, 1 / 32)[1] < whole.effect * whole.count == 1000
+    repeats = round(data.effect * data.count)
+    assert 0 < repeats <= bounds(1000, 1 / 32)[1] < whole.effect * whole.count == 1000
 
 
 def test_what_is_remembered_of_repeats_is_bounded() -> None:
     rng = stream(0, "tests", "condensed repeats")
-    seen = exchange._remembered(*marks(rng, 2**17, 0.0))
+    remembered = exchange._remembered(*marks(rng, 2**17, 0.0))
     for _ in range(7):
-        seen = exchange._merged(seen, exchange._remembered(*marks(rng, 2**17, 0.0)))
-        assert 2**16 * 0.9 < len(seen[2]) <= 2**17
-    assert seen[0] == 0
-    assert seen[1] == 2**20
+        remembered = exchange._merged(remembered, exchange._remembered(*marks(rng, 2**17, 0.0)))
+        assert 2**16 * 0.9 < len(remembered[2]) <= 2**17
+    assert remembered[0] == 0
+    assert remembered[1] == 2**20
 
 
 def test_too_little_is_no_outcome_and_a_bad_number_is_refused() -> None:

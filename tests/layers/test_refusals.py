@@ -86,7 +86,7 @@ def test_all_choices_are_listed(choices: tuple[str, ...], field: str) -> None:
         assert getattr(AttentionLayer.from_dict({"width": 8, field: choice}), field) == choice
 
 
-def nan_beyond_4(scores: FloatArray, seen: BoolArray) -> FloatArray:
+def nan_beyond_4(scores: FloatArray, visible: BoolArray) -> FloatArray:
     """Return scores, and NaN for large ones."""
     return np.where(np.abs(scores) > 4.0, np.nan, scores)
 
@@ -109,7 +109,7 @@ LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"mask": lambda i, j: (SHARED.random(i.shape) < 0.5) | (i == j)}, "varies between calls"),
     ({"mask": ".module:f"}, "cannot be imported"),
     ({"attention_map": f"{__name__}:nan_beyond_4"}, "not finite"),
-    ({"attention_map": lambda p, seen: p * 1j}, "returned complex128"),
+    ({"attention_map": lambda p, visible: p * 1j}, "returned complex128"),
     ({"bias_slopes": np.ones((2, 2))}, "is not known"),
     ({"bias_slopes": "steep"}, r"bias_slopes='steep': is not known"),
     ({"bias_slopes": (1.0,)}, "are 1 slopes for num_heads=2"),
@@ -124,10 +124,10 @@ LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"mask": lambda i, j: 1.0 * (i >= j)}, "returned float64"),
     ({"mask": lambda i, j: np.True_}, "returned bool of shape"),
     ({"mask": lambda i, j: 1 / 0}, "raised ZeroDivisionError"),
-    ({"attention_map": lambda p, seen: p.sum()}, "returned shape"),
-    ({"attention_map": lambda p, seen: p / 0.0 * np.inf}, "not finite"),
-    ({"attention_map": lambda p, seen: p - p.mean()}, "depend on other rows"),
-    ({"attention_map": lambda p, seen: p - p.mean(axis=-1, keepdims=True)}, "not visible"),
+    ({"attention_map": lambda p, visible: p.sum()}, "returned shape"),
+    ({"attention_map": lambda p, visible: p / 0.0 * np.inf}, "not finite"),
+    ({"attention_map": lambda p, visible: p - p.mean()}, "depend on other rows"),
+    ({"attention_map": lambda p, visible: p - p.mean(axis=-1, keepdims=True)}, "not visible"),
     ({"attention_map": "no.such.module:f"}, "cannot be imported"),
     ({"norm": "batch"}, "norm="),
     ({"norm": True}, "norm="),
