@@ -16,10 +16,10 @@ from attncheck import AttentionLayer, AttentionStack, InputError, Program, Stack
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers import nonlinearity as nl
 from attncheck.layers.kernel import psd_root
-from attncheck.layers.program import Node
 from attncheck.paper.exact import score_mixture
 from attncheck.programs import recurrent_attention
 from attncheck.theory.limits.law import LimitLaw
+from attncheck.theory.limits.programs import ProgramLimit
 from attncheck.theory.rates.law import FiniteWidthLaw, check_inputs
 from tests.simulators.cases import BARE, PARTS
 
@@ -29,6 +29,7 @@ ROTARY = AttentionLayer(width=16, seq_len=5, head_dim=4, rotary_base=10.0)
 TIED = AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
 ZERO = LAYER.replace(attention_map="linear", score_scaling="1/n")
 STACK = AttentionStack(layer=LAYER, depth=2)
+RECURRENT = recurrent_attention()
 RATES: tuple[Callable[..., Any], ...] = (ac.distance, ac.finite_width_law, ac.rate)
 
 
@@ -272,12 +273,15 @@ def tied() -> Program:
     return program
 
 
-def score_of(law: Any) -> Node:
-    return law.scores[0]  # type: ignore[no-any-return]
+@functools.cache
+def program_law() -> ProgramLimit:
+    return ac.limit(RECURRENT)
 
 
-RECURRENT = recurrent_attention()
-SCORES = np.zeros((1, len(ac.limit(RECURRENT).scores)))
+def row_of(law: ProgramLimit) -> FloatArray:
+    return np.zeros((1, len(law.scores)))
+
+
 #: Wrong types among them, on purpose.
 CALLS: list[tuple[Callable[[], object], str]] = [
     *((lambda bound=bound: nl.clip(bound), "bound=") for bound in (0.0, -1.0, np.nan, np.inf, "wide", True)),
@@ -326,15 +330,15 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: Program().coverage(), "has no lines; write some first"),
     (lambda: ac.simulate(Program().at(4), 10), "has no lines; write some first"),
     (
-        lambda: ac.limit(RECURRENT).average(np.square, [RECURRENT.nodes[-1]], np.zeros((3, 99))),
+        lambda: program_law().average(np.square, [RECURRENT.nodes[-1]], np.zeros((3, 99))),
         r"scores=\(3, 99\): must have shape \(size, \d+\)",
     ),
     *(
-        (lambda call=call: call(ac.limit(RECURRENT)), "is a score; pass lines that are vectors")
+        (lambda call=call: call(program_law()), "is a score; pass lines that are vectors")
         for call in (
-            lambda law: law.second(score_of(law), score_of(law)),
-            lambda law: law.conditional_square(score_of(law), SCORES),
-            lambda law: law.average(np.abs, [score_of(law)], SCORES),
+            lambda law: law.second(law.scores[0], law.scores[0]),
+            lambda law: law.conditional_square(law.scores[0], row_of(law)),
+            lambda law: law.average(np.abs, [law.scores[0]], row_of(law)),
         )
     ),
 ]
