@@ -150,11 +150,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Budget(ledger_share=0.0), "ledger_share"),
     (lambda: Budget(ledger_share=1.0), "ledger_share"),
     (lambda: Budget().level(0), "statistics"),
-    (
-        # Wrong type on purpose.
-        lambda: Budget().level(1.5),  # type: ignore[arg-type]  # wrong on purpose
-        "statistics",
-    ),
+    (lambda: Budget().level(1.5), "statistics"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda: detection(1.1), "power_per_look"),
     (lambda: detection(-0.1), "power_per_look"),
     (lambda: detection(0.5, -0.1), "power_fourth"),
@@ -163,11 +159,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: per_look_power(0.0), "target"),
     (lambda: stream(-1, "a"), "run_seed"),
     (lambda: stream(0, "a", look=0), "look"),
-    (
-        # Wrong type on purpose.
-        lambda: stream(0, "a", role=1),  # type: ignore[arg-type]  # wrong on purpose
-        "role",
-    ),
+    (lambda: stream(0, "a", role=1), "role"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda: stream(0, object()), "key"),
     (lambda: stream(0, np.zeros(3)), "key"),
     (lambda: stream(0, {"x": [math.nan]}), "key"),
