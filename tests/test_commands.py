@@ -93,30 +93,6 @@ def test_main_job_runs_the_properties() -> None:
     assert "`pytest -n auto properties/`" in README
 
 
-@pytest.mark.parametrize("name", ["properties", "theory", "tests", "py311", "py312", "py313", "lint", "types", "docs"])
-def test_environment_exists(name: str) -> None:
-    assert name in tox_environments()
-
-
-def test_environments_run_what_their_names_say() -> None:
-    ini = tox_ini()
-    assert ini["testenv"]["commands"] == "pytest -n auto --dist loadfile {posargs:tests}"
-    assert (
-        ini["testenv:tests"]["commands"] == "pytest -n auto --dist loadfile --doctest-modules "
-        "{posargs:tests attncheck --ignore=tests/slow --ignore=tests/frameworks "
-        "--ignore-glob=*/torch*.py --ignore-glob=*/flax*.py --ignore-glob=*/keras*.py "
-        "--ignore-glob=*/*jax*.py --ignore-glob=*/equinox.py}"
-    )
-    lint = ini["testenv:lint"]["commands"].split("\n")
-    assert any(line.startswith("ruff check") for line in lint)
-    assert any(line.startswith("ruff format --check") for line in lint)
-    assert "lint-imports" in lint
-    assert ini["testenv:types"]["commands"].startswith("mypy --strict ")
-    assert ini["testenv:docs"]["commands"].startswith("sphinx-build -W ")
-    assert ini["testenv:docs"]["extras"] == "docs"
-    assert ini["tox"].getboolean("skip_missing_interpreters")
-
-
 def test_every_environment_that_is_named_exists() -> None:
     for text in (README, CI, WORKFLOW):
         for names in re.findall(r"tox run -e (\w+(?:,\w+)*)", text):

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -304,13 +303,6 @@ def test_ctrl_c_while_workers_begin_is_one_line(
         ["-m", "attncheck", "run", "--profile", "smoke", "--only", "draws", "--workers", "1"], tmp_path
     )
     assert errors == "attncheck: interrupted\n"
-
-
-def test_properties_are_shipped_with_the_wheel() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    shipped = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert shipped["properties"] == "attncheck/properties"
-    assert project["project"]["scripts"] == {"attncheck": "attncheck.commands.cli:program"}
 
 
 # The message on a record of a user's simulator.

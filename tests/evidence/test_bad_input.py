@@ -8,20 +8,50 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import digest, stream
+from attncheck.evidence import Evidence
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.groups import EqualVariances, LargestAssociation
-from attncheck.evidence.looks import detection, per_look_power
+from attncheck.evidence.ledger import Entry
+from attncheck.evidence.looks import detection, examine, examine_blocks, per_look_power
 from attncheck.evidence.orders import Order
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import Events, NormalScore, from_record
 
 LEVEL, POWER = 5e-4, 0.99
 SCORE = NormalScore(0.0, 1.0)
+LOOKS: tuple[Callable[..., Any], ...] = (examine, examine_blocks)
+OUTCOME = Outcome(0.5, 0.0, -1.0, 1.0, 0.0, 10)
+# For draws that their own generator does not decide.
+SHARED = np.random.default_rng(0)
+
+
+def entry(**changes: Any) -> Entry:
+    fields: dict[str, Any] = {"id": "a/1", "case": "a", "verdict": "consistent", "p_values": (0.4,)}
+    return Entry(**(fields | changes))
+
+
+def scale(draw: Any) -> None:
+    Evidence().assert_scale(draw, std=0.5, effect=0.1)
+
+
+def law(law: Any, effect: float = 0.1) -> None:
+    Evidence().assert_law(normals, law, effect)
+
+
+def normals(rng: np.random.Generator, size: int) -> Any:
+    return rng.standard_normal(size)
+
+
+def p_values(values: Callable[[np.random.Generator], Any]) -> None:
+    Evidence().assert_p_values(lambda seed: values(np.random.default_rng(seed)))
+
+
 BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Scale(dof=0), "dof"),
     (lambda: Scale(dof=1).test([1.0, math.nan]), "squares"),
@@ -120,11 +150,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Budget(ledger_share=0.0), "ledger_share"),
     (lambda: Budget(ledger_share=1.0), "ledger_share"),
     (lambda: Budget().level(0), "statistics"),
-    (
-        # Wrong type on purpose.
-        lambda: Budget().level(1.5),  # type: ignore[arg-type]  # wrong on purpose
-        "statistics",
-    ),
+    (lambda: Budget().level(1.5), "statistics"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda: detection(1.1), "power_per_look"),
     (lambda: detection(-0.1), "power_per_look"),
     (lambda: detection(0.5, -0.1), "power_fourth"),
@@ -133,16 +159,27 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: per_look_power(0.0), "target"),
     (lambda: stream(-1, "a"), "run_seed"),
     (lambda: stream(0, "a", look=0), "look"),
-    (
-        # Wrong type on purpose.
-        lambda: stream(0, "a", role=1),  # type: ignore[arg-type]  # wrong on purpose
-        "role",
-    ),
+    (lambda: stream(0, "a", role=1), "role"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda: stream(0, object()), "key"),
     (lambda: stream(0, np.zeros(3)), "key"),
     (lambda: stream(0, {"x": [math.nan]}), "key"),
     (lambda: digest("a", 0), "length"),
     (lambda: digest("a", 65), "length"),
+    (lambda: entry(verdict="passed"), "verdict"),
+    (lambda: entry(p_values=()), "p_values"),
+    (lambda: entry(p_values=(1.5,)), "p_values"),
+    (lambda: entry(p_values=(math.nan,)), "p_values"),
+    (lambda: entry(p_values=("x",)), "p_values"),
+    (lambda: entry(combined=-1.0), "p_values"),
+    (lambda: entry(id=""), "id"),
+    (lambda: entry(case=3), "case"),
+    *(
+        (lambda run=run, answer=answer: run(lambda look, factor, names: answer, ["a"], LEVEL), "evaluate")
+        for run in LOOKS
+        for answer in ({}, {"b": OUTCOME}, {"a": OUTCOME, "b": OUTCOME})
+    ),
+    *((lambda run=run: run(lambda *_: {"a": OUTCOME}, ["a", "a"], LEVEL), "statistics") for run in LOOKS),
+    *((lambda run=run: run(lambda *_: {"a": OUTCOME}, ["a"], 0.0), "level") for run in LOOKS),
 ]
 
 
@@ -151,4 +188,34 @@ def test_bad_input_names_field_value_and_remedy(
     call: Callable[[], Any], field: str, refusal: Callable[[str], str]
 ) -> None:
     with pytest.raises(InputError, match=refusal(field)):
+        call()
+
+
+MESSAGES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: scale(normals(SHARED, 100)), r"^draw=.*100: .*too few to find this effect; pass at least [\d,]+$"),
+    (lambda: scale(lambda rng, size: rng.standard_normal((size, 2))), "^draw=.*must have the shape"),
+    (lambda: scale(lambda rng, size: rng.standard_normal(size + 1)), "^draw=.*must have the shape"),
+    (lambda: scale(lambda rng, size: np.full(size, np.nan)), "^draw=.*must be finite"),
+    (lambda: scale(lambda rng, size: np.zeros(size)), "^draw=.*is the value of all draws"),
+    (lambda: scale(lambda rng, size: SHARED.standard_normal(size)), "^draw=.*differs between calls"),
+    (lambda: scale(lambda rng, size: ["a"] * size), "^draw=.*must hold real numbers"),
+    (lambda: law(stats.poisson(3.0)), "^law=.*is discrete"),
+    (lambda: law(3.0), "^law=.*no distribution function"),
+    (lambda: law(lambda values: 0.5), "^law="),
+    (lambda: law(stats.t), "^law="),
+    (lambda: law(stats.norm(loc=[0.0, 1.0])), "^law="),
+    (lambda: law(stats.norm(), 1e-4), "^effect=.*draws per look"),
+    (lambda: Evidence().assert_independent(normals, effect=0.1), "^draw=.*must give x and y"),
+    (lambda: Evidence(alpha=0.0), "^alpha="),
+    (lambda: Evidence(power=1.0), "^power="),
+    (lambda: p_values(lambda rng: ({"mean": np.nan}, {})), "return a chance for mean"),
+    (lambda: p_values(lambda rng: ({"mean": np.nan}, {"mean": 0.0})), "return a chance for mean"),
+    (lambda: p_values(lambda rng: ({}, {})), "returned no p-value"),
+    (lambda: p_values(lambda rng: ({f"mean {rng.uniform()}": 1e-9}, {})), "names other nulls with another seed"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MESSAGES)
+def test_bad_assertions_say_what_is_wrong(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         call()

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.families import Association, Outcome
@@ -159,14 +158,3 @@ def test_verdicts_are_strings_and_only_one_passes() -> None:
     names = ["consistent", "violated", "not examined", "inconclusive", "explained"]
     assert [str(verdict) for verdict in Verdict] == names
     assert [verdict for verdict in Verdict if verdict.passed] == [Verdict.CONSISTENT]
-
-
-@pytest.mark.parametrize("run", [examine, examine_blocks])
-def test_evaluate_must_answer_what_it_was_asked(run: Callable[..., object], refusal: Callable[[str], str]) -> None:
-    for answer in ({}, {"b": outcome(0.5)}, {"a": outcome(0.5), "b": outcome(0.5)}):
-        with pytest.raises(InputError, match=refusal("evaluate")):
-            run(lambda look, factor, names, answer=answer: answer, ["a"], LEVEL)
-    with pytest.raises(InputError, match=refusal("statistics")):
-        run(Scripted({"a": PATTERNS[0]}), ["a", "a"], LEVEL)
-    with pytest.raises(InputError, match=refusal("level")):
-        run(Scripted({"a": PATTERNS[0]}), ["a"], 0.0)

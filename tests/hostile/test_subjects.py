@@ -141,18 +141,8 @@ def test_a_subject_that_swallows_a_request_to_end_ends(
 
 def test_threads_that_go_on_do_not_hold_up_the_end(tmp_path: Path) -> None:
     """In one process, whose threads Python waits for."""
-    arguments = [
-        "run",
-        "--profile",
-        "smoke",
-        "--only",
-        "scores",
-        "--workers",
-        "0",
-        "--subject",
-        "subjects:leaves_thread",
-    ]
-    process = begin(tmp_path, *arguments)
+    options = ["--profile", "smoke", "--only", "scores", "--workers", "0"]
+    process = begin(tmp_path, "run", "--subject", "subjects:leaves_thread", *options)
     output, errors = finish(process)
     assert process.returncode == DONE, output + errors
     assert re.search(r"attncheck: ended although Thread-\d+ .* still runs", errors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
-from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
@@ -80,12 +78,6 @@ def test_the_gap_of_a_score_with_positions_falls_as_one_over_n() -> None:
     assert found.leading < 0.7 * without.leading
 
 
-@pytest.mark.parametrize("call", [ac.finite_width_law, ac.distance, ac.rate])
-def test_rates_of_tied_layers_are_refused(call: Callable[[ac.AttentionLayer], Any]) -> None:
-    with pytest.raises(InputError, match="tied_query_key=True"):
-        call(TIED)
-
-
 def test_a_report_counts_layers_without_the_fields_with_those_that_have_them() -> None:
     layers = (PLACED, TIED, TIED.replace(tied_query_key=False))
     space = Space({layer.key: layer.to_dict() for layer in layers}, frozenset({TIED.key}))
@@ -97,45 +89,28 @@ def test_a_report_counts_layers_without_the_fields_with_those_that_have_them() -
 _HELD = ac.AttentionLayer(width=16, seq_len=3, num_heads=1, position_std=1.5, position_reach=1.2)
 
 
-def _covariance(reach: float, power: float) -> Any:
-    distance = np.abs(np.subtract.outer(np.arange(_HELD.seq_len), np.arange(_HELD.seq_len)))
-    return _HELD.position_std**2 * np.exp(-(distance**power) / (2.0 * reach**power))
-
-
-def _added(kind: str, size: int, lengths: Any, rng: np.random.Generator) -> Any:
+def _added(reach: float, size: int, rng: np.random.Generator) -> Any:
+    """Return positions of another reach, or 0 for independent ones."""
     noise = rng.standard_normal((size, _HELD.seq_len, _HELD.width))
-    if kind == "exponential":
-        return np.linalg.cholesky(_covariance(_HELD.position_reach / 2, 1.0)) @ noise
-    root = np.linalg.cholesky(_covariance(_HELD.position_reach * (2.0 if kind == "reach" else 1.0), 2.0))
-    if kind == "one neuron":
-        return (root @ noise)[..., :1]
-    return {"apart": _HELD.position_std * noise, "scaled": lengths * (root @ noise)}.get(kind, root @ noise)
+    distance = np.subtract.outer(np.arange(_HELD.seq_len), np.arange(_HELD.seq_len))
+    covariance = np.exp(-(distance**2) / (2.0 * reach**2)) if reach else np.eye(_HELD.seq_len)
+    return _HELD.position_std * np.linalg.cholesky(covariance) @ noise
 
 
 @pytest.mark.sampled
 @pytest.mark.usefixtures("no_causes")
-@pytest.mark.parametrize(
-    ("kind", "observed"),
-    [
-        ("reach", "mean product of inputs at positions 1 apart (position_std, position_reach)"),
-        ("exponential", "mean product of inputs at positions 1 apart (position_std, position_reach)"),
-        ("apart", "mean product of inputs at positions 2 apart (position_std, position_reach)"),
-        ("one neuron", ""),
-        ("scaled", ""),
-    ],
-)
-def test_messages_on_wrong_positions_speak_of_positions(kind: str, observed: str) -> None:
+@pytest.mark.parametrize(("reach", "distance"), [(2.4, 1), (0.0, 2)])
+def test_messages_on_wrong_positions_are_about_positions(reach: float, distance: int) -> None:
     def wrong(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
         hidden, lengths = draw_hidden(layer, size, rng)
-        shared = lengths[:, None, None]
-        return attend(layer, hidden * shared + _added(kind, size, shared, rng), 2, rng).as_dict()
+        return attend(layer, hidden * lengths[:, None, None] + _added(reach, size, rng), 2, rng).as_dict()
 
     text = next(ac.check(wrong, _HELD, properties=["exactness"], profile="smoke").messages())
     assert text.startswith("VIOLATED: Inputs are x^i = φ(W^i h + e^i)")
     assert "position_std² exp(-(i - j)²/(2 position_reach²))" in text
     (cause,) = (line for line in text.splitlines() if line.startswith("  likely:   the activation"))
     assert "position_std, position_reach or the law of the position vectors e^i" in cause
-    assert observed in text
+    assert f"mean product of inputs at positions {distance} apart (position_std, position_reach)" in text
     plain = CLAIMS["inputs"].text_of(_HELD.replace(position_std=0.0, position_reach=1.0).to_dict())
     assert "e^i" not in plain
 

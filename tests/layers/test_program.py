@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncheck import AttentionLayer, InputError, Program
+from attncheck import AttentionLayer, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Score, Step
@@ -189,93 +187,6 @@ def test_equal_inputs_are_one_vector() -> None:
     assert [weight.name for weight in program.weights if weight.name.startswith("W")] == ["W0"]
     inputs = [node for node in program.nodes if isinstance(node, Nonlin)]
     assert len({node.parents for node in inputs}) == 1
-
-
-# What is refused
-
-
-class Written:
-    """A small program, and lines and a weight of another."""
-
-    def __init__(self) -> None:
-        self.program = Program()
-        self.W = self.program.weight("W")
-        self.low = self.program.weight("L", rows=3)
-        self.h = self.program.initial("h")
-        self.g = self.program.matmul(self.W, self.h)
-        self.short = self.program.matmul(self.low, self.h, "short")
-        self.p = self.program.score(self.g, self.g)
-        other = Program()
-        self.foreign_weight = other.weight("W")
-        self.foreign = other.matmul(self.foreign_weight, other.initial("z"), "foreign")
-        self.foreign_score = other.score(self.foreign, self.foreign, name="fp")
-
-
-def in_place(vector: FloatArray) -> FloatArray:
-    """In-place ReLU, which would change its input line."""
-    return np.maximum(vector, 0.0, out=vector)
-
-
-def two(written: Written, cov: Any) -> object:
-    """Add two initial vectors of this covariance."""
-    return written.program.initials(["y", "z"], [0, 0], cov)
-
-
-REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
-    "matmul of a foreign line": (lambda w: w.program.matmul(w.W, w.foreign), "node='foreign': is not a line of this"),
-    "matmul of a foreign weight": (lambda w: w.program.matmul(w.foreign_weight, w.h), "weight=.*not a weight of this"),
-    "matmul of a score": (lambda w: w.program.matmul(w.W, w.p), "vector='p1': is a score"),
-    "matmul of another size": (lambda w: w.program.matmul(w.W, w.short), "weight='W': has n columns, but short has 3"),
-    # Wrong type on purpose.
-    "matmul of no node": (lambda w: w.program.matmul(w.W, "h"), "node='h': is not a line of a program"),  # type: ignore[arg-type]
-    "nonlin of a foreign line": (lambda w: w.program.nonlin(np.tanh, w.g, w.foreign), "node='foreign': is not a line"),
-    "nonlin of a score": (lambda w: w.program.nonlin(np.tanh, w.p), "vectors='p1': is a score, not a vector"),
-    "nonlin of two sizes": (lambda w: w.program.nonlin(np.add, w.g, w.short), "vectors='short': differs in size"),
-    "nonlin of nothing": (lambda w: w.program.nonlin(np.tanh), r"vectors=\(\): .*at least one vector"),
-    # Wrong type on purpose.
-    "nonlin of no node": (lambda w: w.program.nonlin(np.tanh, 3), "node=3: is not a line of a program"),  # type: ignore[arg-type]
-    "nonlin in place": (lambda w: w.program.nonlin(in_place, w.g), "function=in_place: .*read-only.*not change them"),
-    "output in place": (lambda w: w.program.output(in_place, [w.g], []), "function=in_place: .*read-only.*not change"),
-    "score of an initial": (lambda w: w.program.score(w.g, w.h), "score='h': is not the output of a MatMul"),
-    "score of a score": (lambda w: w.program.score(w.p, w.g), "score='p1': is not the output of a MatMul"),
-    "score of two sizes": (lambda w: w.program.score(w.g, w.short), "vectors='short': differs in size"),
-    "score of a foreign line": (lambda w: w.program.score(w.g, w.foreign), "node='foreign': is not a line of this"),
-    # Wrong type on purpose.
-    "score of no node": (lambda w: w.program.score(w.g, None), "node=None: is not a line of a program"),  # type: ignore[arg-type]
-    "score with a factor that is none": (lambda w: w.program.score(w.g, w.g, math.nan), "factor=nan: must be finite"),
-    "output of a score": (lambda w: w.program.output(first_row, [w.p], [w.p]), "vectors='p1': is a score"),
-    "output with a vector for a score": (lambda w: w.program.output(first_row, [w.g], [w.h]), "scores='h': is a vec"),
-    "output of a foreign score": (lambda w: w.program.output(first_row, [w.g], [w.foreign_score]), "node='fp': is not"),
-    "output of nothing": (lambda w: w.program.output(first_row, [], [w.p]), r"vectors=\(\): "),
-    "a line's name twice": (lambda w: w.program.matmul(w.W, w.g, "h"), "name='h': is the name of another line"),
-    "a weight's name twice": (lambda w: w.program.weight("W"), "name='W': is the name of another weight"),
-    "a weight without rows": (lambda w: w.program.weight("N", rows=0), "rows=0: must be at least 1"),
-    # Wrong type on purpose.
-    "a weight with half a column": (lambda w: w.program.weight("N", columns=0.5), "columns=0.5: must be a whole"),  # type: ignore[arg-type]
-    "a weight of negative std": (lambda w: w.program.weight("N", -1.0), "std=-1.0: must be at least 0"),
-    "an initial of negative std": (lambda w: w.program.initial("z", std=-1.0), "std=-1.0: must be at least 0"),
-    "an initial without mean": (lambda w: w.program.initial("z", mean=math.nan), "mean=nan: must be finite"),
-    "too few means": (lambda w: w.program.initials(["z"], [], [[1.0]]), r"cov=\(1, 1\): must be \(1, 1\), with a mean"),
-    "a second mean of nan": (lambda w: w.program.initials(["y", "z"], [0, math.nan], np.eye(2)), "mean=nan"),
-    "a flat covariance": (lambda w: two(w, [1.0, 1.0]), r"cov=\(2,\): must be \(2, 2\)"),
-    "an asymmetric covariance": (lambda w: two(w, [[1, 0.5], [0, 1]]), "cov=.*symmetric"),
-    "a covariance that cannot be": (lambda w: two(w, [[1, 2], [2, 1]]), "cov=.*negative"),
-    "an infinite covariance": (lambda w: w.program.initials(["z"], [0], [[math.inf]]), "cov=.*must be finite"),
-    "a ragged covariance": (lambda w: two(w, [[1], [2, 1]]), "cov=.*matrix of numbers"),
-    "a covariance of words": (lambda w: w.program.initials(["z"], [0], [["one"]]), "cov=.*matrix of numbers"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_program_is_refused(case: str) -> None:
-    written = Written()
-    before = repr(written.program)
-    write, said = REFUSED[case]
-    with pytest.raises(InputError, match=said) as caught:
-        write(written)
-    assert "\n" not in str(caught.value)
-    assert "; " in str(caught.value)
-    assert repr(written.program) == before
 
 
 def test_a_semidefinite_covariance_is_kept_exactly() -> None:

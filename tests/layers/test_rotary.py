@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +14,6 @@ from attncheck.checks.check import Setting
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import Sample
 from attncheck.layers.parts.rotary import pair_alignment, score_alignment, turned, turned_by
-from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.literal import LiteralSimulator, Projections
 
 from .conftest import rejected
@@ -31,19 +29,7 @@ TURNED = ac.AttentionLayer(
     input_correlation=0.5,
     query_std=1.3,
 )
-CAUSAL = ac.AttentionLayer(width=16, seq_len=6, num_heads=4, num_kv_heads=2, head_dim=4, mask="causal", rotary_base=1e4)
-LINEAR = ac.AttentionLayer(
-    width=8, seq_len=4, num_heads=2, head_dim=8, rotary_base=100.0, activation="relu", attention_map="linear"
-)
 PLAIN = TURNED.replace(rotary_base=None)
-
-
-def test_stacks_and_laws_at_a_width_are_refused() -> None:
-    with pytest.raises(InputError, match="rotary_base"):
-        AttentionStack(layer=TURNED, depth=2)
-    for function in (ac.finite_width_law, ac.distance, ac.rate):
-        with pytest.raises(InputError, match="rotary_base"):
-            function(TURNED)
 
 
 def test_rotation_is_of_planes_and_scores_know_distances_only() -> None:
@@ -62,34 +48,6 @@ def test_alignment_approaches_that_of_many_neurons() -> None:
     many = score_alignment(TURNED.replace(head_dim=200_000))
     assert np.abs(many - score_alignment(TURNED, limit=True)).max() < 1e-4
     assert np.linalg.eigvalsh(pair_alignment(TURNED, limit=True)).min() > -1e-12
-
-
-@functools.cache
-def direct_draws(layer: ac.AttentionLayer) -> ac.Draws:
-    return ac.simulate(layer, 2_000, seed=3, method="direct")
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("layer", [TURNED, CAUSAL, LINEAR], ids=["grouped", "causal", "relu"])
-@pytest.mark.parametrize("hidden", [False, True])
-def test_whitened_scores_are_standard_normal(layer: ac.AttentionLayer, hidden: bool) -> None:
-    draws = direct_draws(layer)
-    size, arrays = len(draws), draws.as_dict()
-    if hidden:
-        if layer.mask == "none":
-            layer = layer.replace(mask="causal")
-        seen = np.tri(layer.seq_len, dtype=bool)
-        arrays["scores"] = np.where(seen, arrays["scores"], -np.inf)
-    sample = Sample.from_mapping(layer, arrays, size)
-    residual = sample.whitened_scores
-    squares, dof = residual.squares()
-    # Some relu inputs are 0 in some draw.
-    assert np.median(dof) == layer.num_heads * Setting(layer, sample.exposed).score_entries
-    assert abs(squares.sum() - dof.sum()) < 5.0 * (2.0 * dof.sum()) ** 0.5
-    flat = residual.values[:, 0].reshape(size, -1)
-    flat = flat[:, residual.kept[0, 0].ravel()]
-    correlation = np.abs(np.corrcoef(flat.T) - np.eye(flat.shape[1])).max()
-    assert correlation < 6.0 / size**0.5
 
 
 def test_rotation_shows_in_the_limit_only_where_inputs_are_correlated() -> None:

@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck.layers import nonlinearity as nl
-from attncheck.layers.expectation import expectation
 
 ONE, TWO = Decimal(1), Decimal(2)
 # Sines of smaller covariances would cost the reference its digits.
@@ -115,17 +113,3 @@ def test_error_bounds_the_rounding(
         # A useful bound: a few hundred roundings, and more if the variances are many squared scales.
         size = exact(v, v, v) + exact(w, w, w) + 1
         assert float(error) <= 1e-12 * float(size) * (1 + 100 * max(v1, v2))
-
-
-@pytest.mark.parametrize(
-    "phi", [nl.tanh(), nl.sigmoid(), nl.monomial(2), nl.sin(), nl.cos(2.0), nl.gaussian(0.7)], ids=lambda phi: phi.name
-)
-@settings(max_examples=30)
-@given(v1=st.just(0.0) | st.floats(0.01, 4.0), v2=st.floats(0.01, 4.0), rho=CORRELATIONS)
-def test_smooth_duals_agree_with_another_quadrature(phi: nl.Nonlinearity, v1: float, v2: float, rho: float) -> None:
-    c = rho * math.sqrt(v1 * v2)
-    value, error = phi.dual(v1, v2, c)
-    # Eigenvectors give another grid; null directions up to 1e-12 are dropped.
-    other, change = expectation(lambda z: phi(z[0]) * phi(z[1]), np.zeros(2), np.array([[v1, c], [c, v2]]))
-    slack = 1e-9 * (1 + abs(other))
-    assert abs(float(value) - other) <= float(error) + change + slack

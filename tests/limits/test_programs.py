@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck import AttentionLayer, InputError, Program
+from attncheck import AttentionLayer, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.expectation import expectation
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
-from attncheck.layers.program import LinearCombination, Node
-from attncheck.programs import recurrent_attention
+from attncheck.layers.program import LinearCombination
 from attncheck.theory.limits.programs import limit_of_program
 
 # Two-sided level 1e-9 of a z-test.
@@ -145,51 +143,6 @@ class TestDegenerate:
         assert p.name == "p1"
 
 
-class TestRefused:
-    def tied(self) -> tuple[Program, Node]:
-        program = Program()
-        x = program.nonlin(tanh(), program.matmul(program.weight("W"), program.initial("h")))
-        Q = program.weight("Q")
-        return program, program.score(program.matmul(Q, x), program.matmul(Q, x))
-
-    def test_no_limit_without_assumption_1(self) -> None:
-        program, _ = self.tied()
-        with pytest.raises(InputError, match=r"'p1': has no limit: violates Assumption 1 \(b\), Q is on both sides"):
-            ac.limit(program)
-        with pytest.raises(InputError, match="has no limit"):
-            ac.simulate(program.at(8), 10, method="limit")
-        assert ac.simulate(program.at(8), 10).scores.shape == (10, 1)
-
-    @pytest.mark.parametrize(
-        ("width", "options", "said"),
-        [
-            (0, {}, "width=0: must be at least 1"),
-            (4, {"coordinates": 5}, "coordinates=5: exceeds width=4"),
-            (4, {"method": "collapsed"}, "method='collapsed': supports layers and stacks only"),
-            (4, {"memory": 10}, "memory=10: is too little for one matrix-free draw of this program"),
-        ],
-    )
-    def test_arguments(self, width: int, options: dict[str, Any], said: str) -> None:
-        with pytest.raises(InputError) as caught:
-            ac.simulate(recurrent(2).at(width), 10, **options)
-        assert said in str(caught.value)
-
-    def test_nothing_written(self) -> None:
-        program = Program()
-        for use in (ac.limit, Program.coverage, lambda p: ac.simulate(p.at(4), 10)):
-            with pytest.raises(InputError, match="has no lines; write some first"):
-                use(program)
-
-    def test_a_program_without_a_width_is_not_drawn(self) -> None:
-        with pytest.raises(InputError, match=r"layer='a program': has no width; .* e\.g\. program\.at\(64\)"):
-            ac.simulate(crossed(), 10)  # type: ignore[arg-type]  # that it is refused is what is tested
-
-    def test_scores_of_another_shape(self) -> None:
-        law = limit_of_program(crossed())
-        with pytest.raises(InputError, match=r"scores=\(3, 1\): must have shape \(size, 2\)"):
-            law.average(np.square, [law.program.nodes[-1]], np.zeros((3, 1)))
-
-
 class TestExpectation:
     @pytest.mark.parametrize("rank", [0, 1, 2, 3, 5])
     def test_moments_of_linear_images(self, rank: int) -> None:
@@ -237,15 +190,3 @@ def test_a_limit_is_printed_line_by_line() -> None:
     assert len([line for line in told if line.startswith("Z(")]) == len(limit.lines)
     assert f"{limit.scores[0].name}: variance 1" in told
     assert not any(line.startswith("corr(") and other.name in line for line in told)
-
-
-def test_a_score_is_refused_where_a_vector_is_wanted() -> None:
-    law = ac.limit(recurrent_attention())
-    score, scores = law.scores[0], np.zeros((1, len(law.scores)))
-    for call in (
-        lambda: law.second(score, score),
-        lambda: law.conditional_square(score, scores),
-        lambda: law.average(np.abs, [score], scores),
-    ):
-        with pytest.raises(InputError, match="is a score; pass lines that are vectors"):
-            call()

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attncheck import AttentionLayer, AttentionStack, InputError, finite_width_law, limit
+from attncheck import AttentionLayer, AttentionStack, finite_width_law, limit
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import input_kernel
 from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.rows import row_root
 from attncheck.theory.limits.symmetric import SymmetricLaw
-from attncheck.theory.rates.drivers import gamma_rule
 
 LAYER = AttentionLayer(width=16, seq_len=3, mask="causal")
 LAWS: dict[str, Callable[[], SymmetricLaw]] = {
@@ -75,11 +74,6 @@ def test_quantiles_are_where_the_law_reaches_them(name: str) -> None:
     np.testing.assert_array_equal(law.ppf([0.0, 1.0], position), [-np.inf, np.inf])
     for shape in ((), (0,), (2, 0), (2, 3)):
         assert np.shape(law.ppf(np.full(shape, 0.2))) == shape
-    for bad in (-0.1, 1.1, np.nan, "half"):
-        with pytest.raises(InputError, match=r"^q="):
-            law.ppf(bad)
-    with pytest.raises(InputError, match=r"^position="):
-        law.ppf(0.5, 7)
 
 
 # Chance that a count of right laws fails.
@@ -122,25 +116,6 @@ def test_distribution_functions_are_off_by_more_than_stated_as_seldom_as_promise
         law, position = limit(layer), int(rng.integers(2))
         t = float(rng.uniform(0.1, 3.0) * np.sqrt(law.variance(position)))
         found.append((abs(law.cdf(t, position) - linear_cdf(layer, position, t)), law.cdf_error(t, position)))
-    assert sum(off > stated for off, stated in found) <= most(size)
-    assert max(off / stated for off, stated in found) <= _FAR
-    assert np.median([off / stated for off, stated in found]) > 0.01
-
-
-def single_cdf(n: int, t: float) -> float:
-    """Return the cdf with one position at width n: normal given ‖h‖²/n, G and the values, three χ²_n/n."""
-    nodes, weights = gamma_rule(0.5 * n, 24)
-    variances = np.multiply.outer(np.multiply.outer(nodes, nodes), nodes)
-    return float(np.einsum("i,j,k,ijk->", weights, weights, weights, stats.norm.cdf(t / np.sqrt(variances))))
-
-
-def test_laws_at_a_width_are_off_by_more_than_stated_as_seldom_as_promised() -> None:
-    """One position, with known law; every law uses other draws, at another point."""
-    layer, size = AttentionLayer(width=16, seq_len=1, num_heads=1, activation="identity"), 20
-    rng, found = np.random.default_rng(5), []
-    for seed in range(size):
-        law, t = finite_width_law(layer, size=256, seed=seed), float(rng.uniform(0.1, 2.5))
-        found.append((abs(law.cdf(t) - single_cdf(layer.width, t)), law.cdf_error(t)))
     assert sum(off > stated for off, stated in found) <= most(size)
     assert max(off / stated for off, stated in found) <= _FAR
     assert np.median([off / stated for off, stated in found]) > 0.01

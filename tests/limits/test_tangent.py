@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attncheck import AttentionLayer, InputError, infinite_heads_kernel, infinite_heads_tangent
+from attncheck import AttentionLayer, infinite_heads_kernel, infinite_heads_tangent
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.kernel import input_kernel, psd_root
 from attncheck.methods import tangent_kernel
@@ -93,14 +93,3 @@ def test_errors_hold_between_scramblings() -> None:
     assert np.abs(one.matrix - other.matrix).max() <= one.error + other.error
     assert one.error < 2e-3 * one.matrix.max()
     assert (one.matrix > 2.0 * infinite_heads_kernel(layer).matrix).all()
-
-
-def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(InputError, match="rotary_base"):
-        infinite_heads_tangent(AttentionLayer(width=8, head_dim=4, rotary_base=1e4))
-    with pytest.raises(InputError, match="is not an AttentionLayer"):
-        infinite_heads_tangent("layer")  # type: ignore[arg-type]  # its refusal is tested
-    with pytest.raises(InputError, match="head_scaling"):
-        infinite_heads_tangent(AttentionLayer(width=8, head_scaling=False))
-    with pytest.raises(InputError, match="is missing"):
-        infinite_heads_tangent()

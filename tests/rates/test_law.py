@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from attncheck.checks.marginals import conditional_covariance
 from attncheck.methods import simulate_chunks
 from attncheck.theory.rates.drivers import Fluctuations
 from attncheck.theory.rates.gap import standard_error
-from attncheck.theory.rates.law import check_inputs
 from tests.simulators.cases import PARTS
 
 _DRAWS = 60_000
@@ -183,85 +181,3 @@ def test_moments_of_the_drivers_are_those_of_their_draws(position_std: float) ->
     moved, count = fluctuations.head_directions(8)
     total = count * sum((each**2).sum() for each in moved)
     assert total == pytest.approx((draws.keys**2).sum(axis=(1, 2, 3)).mean(), rel=0.05)
-
-
-HEADS = ac.AttentionLayer(width=8, head_dim=2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({"metric": "chi2"}, "metric"),
-        ({"of": "inputs"}, "of"),
-        ({"position": 4}, "position"),
-        ({"of": "scores", "key": 9}, "key"),
-        ({"key": 1}, "key"),
-        ({"size": 0}, "size"),
-        ({"size": math.nan}, "size"),
-        ({"seed": -1}, "seed"),
-        ({"width": math.inf}, "width"),
-        ({"width": -3}, "width"),
-        ({"reference": "width"}, "reference"),
-        ({"layer": HEADS, "reference": "infinite width", "width": math.inf}, "width"),
-        ({"widths": (8, 8, 16, 32)}, "four different"),
-        ({"widths": (0, 8, 16, 32)}, "widths=0"),
-        ({"layer": HEADS.replace(num_kv_heads=1), "widths": (8, 16, 32, 64)}, "num_kv_heads"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: dict[str, object], field: str) -> None:
-    call: Any = ac.rate if "widths" in arguments else ac.distance
-    with pytest.raises(ac.InputError, match=field):
-        call(**{"layer": ac.AttentionLayer(width=8), **arguments})
-
-
-def test_widths_that_take_too_much_memory_are_refused_before_anything_is_drawn() -> None:
-    layer = ac.AttentionLayer(width=16, seq_len=2)
-    calls: list[tuple[str, int, Callable[[int], object]]] = [
-        ("width", 10**9, lambda n: ac.distance(layer, width=n, size=16)),
-        ("widths", 10**9, lambda n: ac.rate(layer, (64, 128, 256, n), size=16)),
-        ("width", 10**9, lambda n: ac.finite_width_law(layer.replace(width=n)).cdf(1.0)),
-    ]
-    for field, widest, call in calls:
-        with pytest.raises(ac.InputError, match=rf"^{field}={widest}: makes .* take \d+ bytes, .*; pass a smaller"):
-            call(widest)
-    # Widths of a million are allowed.
-    check_inputs("width", layer.replace(width=10**6))
-
-
-def test_sizes_that_nobody_waits_for_are_refused() -> None:
-    layer = ac.AttentionLayer(width=16, seq_len=2)
-    calls: tuple[Callable[[int], object], ...] = (
-        lambda size: ac.distance(layer, size=size),
-        lambda size: ac.rate(layer, (64, 128, 256, 512), size=size),
-        lambda size: ac.finite_width_law(layer, size=size),
-    )
-    for call in calls:
-        for size in (10**13, 10**400):
-            with pytest.raises(ac.InputError, match=r"^size=1000.*: must be at most 1000000000000; pass"):
-                call(size)
-    for kept in (calls[0], lambda size: ac.finite_width_law(layer, size=size).variance()):
-        with pytest.raises(ac.InputError, match=r"^size=10000000000: makes .* of the draws take .*; pass fewer"):
-            kept(10**10)
-
-
-def test_what_is_no_layer_is_refused() -> None:
-    for function in (ac.distance, ac.finite_width_law, ac.rate):
-        with pytest.raises(ac.InputError, match="layer"):
-            # Wrong type on purpose.
-            function("layer")  # type: ignore[arg-type]  # its refusal is tested
-    law = ac.finite_width_law(ac.AttentionLayer(width=8, seq_len=2, num_heads=1), size=16)
-    for method in (law.cdf, law.sf, law.pdf, law.difference, law.density_difference, law.cdf_error, law.pdf_error):
-        # Zero-dimensional integers pass `operator.index`, as in slices.
-        assert method(1.0, np.array(1)) == method(1.0, 1)  # type: ignore[arg-type]
-
-
-def test_stacks_and_programs_are_refused() -> None:
-    program = ac.Program()
-    stack = ac.AttentionStack(layer=ac.AttentionLayer(width=8), depth=2)
-    for function in (ac.distance, ac.finite_width_law, ac.rate):
-        with pytest.raises(ac.InputError, match=r"is a stack.*compare attncheck\.simulate with attncheck\.limit"):
-            # Wrong type on purpose.
-            function(stack)  # type: ignore[arg-type]  # its refusal is tested
-        with pytest.raises(ac.InputError, match=r"^layer=.*is not an AttentionLayer"):
-            # Wrong type on purpose.
-            function(program)  # type: ignore[arg-type]  # its refusal is tested

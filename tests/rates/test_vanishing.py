@@ -116,16 +116,3 @@ def test_heads_of_fixed_size_keep_their_factor() -> None:
     assert found.gap is not None
     drawn = np.abs(ac.simulate(layer.replace(width=256), 5_000, seed=5).outputs[:, 0, 0])
     assert abs(drawn.mean() - found.gap.value) < _QUANTILE * drawn.std() / math.sqrt(5_000) + found.gap.error + 0.01
-
-
-def test_what_does_not_fall_and_what_does_not_vanish_are_refused() -> None:
-    with pytest.raises(ac.InputError, match=r"^metric='ks': does not decrease .*scaled limit"):
-        ac.rate(LINEAR, (64, 128, 256, 512))
-    for layer, of in ((restored(LINEAR), "outputs"), (LINEAR.replace(attention_map="softmax"), "outputs")):
-        for function in (ac.distance, ac.rate):
-            with pytest.raises(
-                ac.InputError, match=r"^reference='scaled limit': is only for scores or outputs whose limit is 0"
-            ):
-                function(layer, of=of, reference="scaled limit")
-    with pytest.raises(ac.InputError, match=r"^reference="):
-        ac.rate(LINEAR, metric="w1", reference="infinite width")

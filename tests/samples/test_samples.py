@@ -166,63 +166,56 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(ac.InputError) as caught:
+        read_samples(path, LAYER)
+    text = str(caught.value)
+    assert path.name in text
+    assert message in text
+    assert "\n" not in text
+    assert ";" in text
+
+
 @pytest.mark.parametrize("case", BAD_ARRAYS)
 def test_unusable_arrays_are_refused_by_name(tmp_path: Path, case: str) -> None:
     arrays, said = BAD_ARRAYS[case]
     path = tmp_path / "bad.npz"
     np.savez(path, **arrays)
-    with pytest.raises(ac.InputError) as caught:
-        read_samples(path, LAYER)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    refused(path, said)
 
 
-def test_unusable_files_are_refused_in_one_line(tmp_path: Path, folder: Path) -> None:
-    truncated = tmp_path / "cut.npz"
-    truncated.write_bytes((folder / "full.npz").read_bytes()[:2000])
-    pickled = tmp_path / "pickled.npy"
-    np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "words.csv").write_text("y1,y2,y3,y4\n1,2,x,4\n")
-    (tmp_path / "columns.csv").write_text("y1,y2,y3,z\n1,2,3,4\n")
-    (tmp_path / "outside.csv").write_text("y1,y2,y3,y4,y5\n1,2,3,4,5\n")
-    (tmp_path / "file.txt").write_text("1")
-    names = [
-        "cut.npz",
-        "pickled.npy",
-        "empty.csv",
-        "words.csv",
-        "columns.csv",
-        "outside.csv",
-        "file.txt",
-        "missing.npy",
-    ]
-    for name in names:
-        with pytest.raises(ac.InputError) as caught:
-            read_samples(tmp_path / name, LAYER)
-        assert "\n" not in str(caught.value), name
-        assert ";" in str(caught.value), name
-
-
-BAD_TABLES = {
-    "y1,y2,y3,y4\n": "has no rows below its header; write one row per draw",
-    "y1,y2,y3,y4\n\n# none\n": "has no rows below its header; write one row per draw",
-    "y1,y2,y3\n1,2,3,4\n": "has 3 names in its header, but 4 columns; name every column once",
-    "y1,y2,y3,y4\n1,2,3,4\n1,2,nan,4\n": ": row 2 below the header, column y3=nan: is not finite; mend the",
-    "y4,y2,y3,y1\n1,2,3,inf\n": ": row 1 below the header, column y1=inf: is not finite",
-    "1,2,3,4\n1,2,3,-1e200\n": ": row 2, column 4=-1e+200: is beyond 1e+100",
-}
+HEADER = "y1,y2,y3,y4\n"
+#: Files by name and content, None if there is no file.
+BAD_FILES = [
+    ("missing.npy", None, ""),
+    ("file.txt", "1", ""),
+    ("empty.csv", "", ""),
+    ("words.csv", f"{HEADER}1,2,x,4\n", ""),
+    ("columns.csv", "y1,y2,y3,z\n1,2,3,4\n", ": columns=['y1', 'y2', 'y3', 'z']: are not each output once"),
+    ("outside.csv", "y1,y2,y3,y4,y5\n1,2,3,4,5\n", "are not each output once; name them y1 to y4"),
+    ("rows.csv", HEADER, "has no rows below its header; write one row per draw"),
+    ("comment.csv", f"{HEADER}\n# none\n", "has no rows below its header; write one row per draw"),
+    ("names.csv", "y1,y2,y3\n1,2,3,4\n", "has 3 names in its header, but 4 columns; name every column once"),
+    ("nan.csv", f"{HEADER}1,2,3,4\n1,2,nan,4\n", ": row 2 below the header, column y3=nan: is not finite; mend the"),
+    ("inf.csv", "y4,y2,y3,y1\n1,2,3,inf\n", ": row 1 below the header, column y1=inf: is not finite"),
+    ("large.csv", "1,2,3,4\n1,2,3,-1e200\n", ": row 2, column 4=-1e+200: is beyond 1e+100"),
+]
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("table", BAD_TABLES)
-def test_unusable_tables_are_refused_by_row_and_column(tmp_path: Path, table: str) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(table)
-    with pytest.raises(ac.InputError) as caught:
-        read_samples(path, LAYER)
-    assert str(caught.value).startswith("samples=")
-    assert BAD_TABLES[table] in str(caught.value)
+@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
+def test_unusable_files_are_refused_in_one_line(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    refused(path, message)
+
+
+def test_archives_that_are_cut_or_pickled_are_refused(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "cut.npz").write_bytes((folder / "full.npz").read_bytes()[:2000])
+    np.save(tmp_path / "pickled.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    for name in ("cut.npz", "pickled.npy"):
+        refused(tmp_path / name, "")
 
 
 @pytest.mark.parametrize("order", ["thrice", "halves"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from attncheck import AttentionLayer, AttentionStack, InputError, limit, simulate
+from attncheck import AttentionLayer, AttentionStack, limit, simulate
 from attncheck.theory.stacks.recursion import recur
-from tests.simulators.cases import BLOCKS, ENCODER, NORMED, PLACED, PRE_BLOCK
+from tests.simulators.cases import BLOCKS, NORMED, PLACED, PRE_BLOCK
 
 SIZE = 20_000
 
@@ -54,21 +52,6 @@ def test_descriptions_say_what_a_block_is() -> None:
     assert "residual mlp=gelu mlp_ratio=2 mlp_std=1.3 (conjecture)" in PRE_BLOCK.describe()
     matrices = {node.weight: None for node in PRE_BLOCK.expand().program.lines() if hasattr(node, "weight")}
     assert PRE_BLOCK.weight_entries == sum(np.prod(weight.shape(5)) for weight in matrices)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"mlp": "tanh"},
-        {"mlp_ratio": 2},
-        {"mlp_std": 2.0},
-        {"mlp": "relu", "mlp_ratio": 0},
-        {"mlp": "relu", "mlp_std": 0},
-    ],
-)
-def test_what_is_no_block_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"^mlp"):
-        AttentionStack(layer=ENCODER, depth=2, **fields)
 
 
 def test_one_block_is_a_conjecture_where_scores_feed_its_perceptron() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
-from attncheck import AttentionLayer, AttentionStack, InputError, StackLaw
+from attncheck import AttentionLayer, AttentionStack, StackLaw
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
 from attncheck.simulators.linalg import lower_root
@@ -104,27 +104,3 @@ def test_scores_have_the_covariance_of_their_random_kernel() -> None:
     # The kernel depends on the first scores, which averaging forgets.
     entropy = np.abs(draws.scores[:, 0, 0, 0, 0] - draws.scores[:, 0, 0, 0, 1])
     assert stats.spearmanr(entropy, kernel[:, 0, 0]).pvalue < 1e-9
-
-
-def test_what_the_law_cannot_say_is_refused() -> None:
-    law = StackLaw(AttentionStack(layer=AttentionLayer(width=8, seq_len=2), depth=2), draws=16)
-    with pytest.raises(InputError, match=r"^position=2: exceeds the last position 1"):
-        law.cdf(0.0, 2)
-    with pytest.raises(InputError, match=r"^t=nan: holds NaN"):
-        law.cdf(np.nan)
-    with pytest.raises(InputError, match=r"^q=2: must be from 0 to 1"):
-        law.ppf(2)
-    with pytest.raises(InputError, match=r"^draws=3: must be at least 16"):
-        StackLaw(law.stack, draws=3)
-    with pytest.raises(InputError, match=r"is not an AttentionStack"):
-        # Wrong type on purpose.
-        StackLaw(AttentionLayer(width=8))  # type: ignore[arg-type]
-
-
-def test_what_takes_too_much_is_refused_before_anything_is_drawn() -> None:
-    stack = AttentionStack(layer=AttentionLayer(width=16, seq_len=2), depth=2)
-    long = stack.replace(layer=stack.layer.replace(seq_len=10_000))
-    with pytest.raises(InputError, match=r"^seq_len=10000: makes a draw of the recursion take"):
-        StackLaw(long, draws=64).variance()
-    with pytest.raises(InputError, match=r"^draws=10+: must be at most"):
-        StackLaw(stack, draws=10**13)
