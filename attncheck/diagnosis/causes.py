@@ -95,8 +95,8 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
     if not wrong:
         return []
     passed = list(itertools.takewhile(lambda stage: stage != wrong, violations))
-    texts = listed(_TEXTS.get(stage, stage) for stage in passed)
-    before = f"{texts} {'passes' if passed in ([DRAWS], [INPUTS]) else 'pass'}; " if passed else ""
+    texts = [_TEXTS.get(stage, stage) for stage in passed]
+    before = f"{listed(texts)} {'passes' if passed in ([DRAWS], [INPUTS]) else 'pass'}; " if passed else ""
     where, ask = f"the fault begins with {_TEXTS.get(wrong, wrong)}", ""
     if wrong == OUTPUTS and SCORES not in violations:
         where = "outputs do not" if passed else "outputs are violated"

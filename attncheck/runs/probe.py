@@ -1,11 +1,14 @@
-"""Probe calls that reject, before a run, a subject that fails on every case."""
+"""Probe calls that reject, before a run, a subject that fails on every case, or whose declaration fails on one."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck._lib.workers import LostTask, Workers
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import Examination, subject_here
@@ -15,9 +18,16 @@ _Probe = tuple[Subject | SubjectName, int, Case]
 
 
 def refusal(run: Run, workers: Workers) -> Examination | None:
-    """Return the first failure if the subject fails on all of up to three planned cases, or if a call is stopped."""
+    """Return the first failure if the subject fails on all of up to three planned cases, or if a call is stopped.
+
+    A declaration of support that fails on any planned layer is a failure too.
+    """
     first = None
     subject = run.subject.sent if workers.travels else run.subject
+    if run.subject.declares_support:
+        (found,) = workers.results(declared, [(subject, run.planned_layers)])
+        if not isinstance(found, LostTask) and found.unusable:
+            return found
     for case in _probed(run):
         (found,) = workers.results(probe, [(subject, run.seed, case)])
         if isinstance(found, LostTask):
@@ -45,6 +55,21 @@ def _declines(subject: Subject, case: Case) -> bool:
         return bool(subject.reason_unsupported(case))
     except InputError:
         return False
+
+
+def declared(task: tuple[Subject | SubjectName, Sequence[AttentionLayer]]) -> Examination:
+    """Ask a subject which layers it supports, and return the first error."""
+    named, layers = task
+    try:
+        with own_arithmetic():
+            subject = subject_here(named)
+            for layer in layers:
+                subject.reason_unsupported(layer)
+    except InputError as error:
+        found = Examination.failed(error)
+        text = found.unusable.replace(f"subject={subject.name}:", f"{subject.name}.supports:", 1)
+        return found._replace(unusable=text)
+    return Examination([])
 
 
 def probe(task: _Probe) -> Examination:

@@ -20,7 +20,7 @@ from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.looks.domains import LAYERS, PROGRAMS, domain_of
-from attncheck.looks.examples import draw_examples, layers_with_parts
+from attncheck.looks.examples import draw_examples, layers_with_parts, random_layers
 from attncheck.looks.item import Item
 from attncheck.looks.pools import examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
@@ -133,6 +133,13 @@ class Run:
         programs = [case for name in PROGRAMS.properties for case in PROGRAMS.fixed(name, self.profile)]
         planned = {item.partition("@")[2] for item in self.item_ids}
         return [case for case in (*layers, *programs) if case.key in planned]
+
+    @property
+    def planned_layers(self) -> list[AttentionLayer]:
+        """The planned layers: fixed ones, and the random ones that all properties share."""
+        planned = {item.partition("@")[2] for item in self.item_ids}
+        cases = [*self.fixed_cases, *random_layers(self.profile.examples, self.seed)]
+        return [case for case in cases if isinstance(case, AttentionLayer) and case.key in planned]
 
     def header(self) -> str:
         """Return one line on subject, seed, profile and budget."""

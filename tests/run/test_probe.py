@@ -47,6 +47,13 @@ def _supports(layer):
 
 undecided.supports = _supports
 
+
+def ungrouped(layer, inputs, rng):
+    return {"outputs": inputs}
+
+
+ungrouped.supports = lambda layer: layer.num_kv_heads is None or layer.groups
+
 def leaving(layer, inputs, rng):
     os._exit(3)
 """
@@ -55,7 +62,7 @@ SAID = {
     "undefined": "subject['outputs'][0, 0, 0]=nan: is not finite",
     "misshapen": "subject['outputs'].shape=",
     "deaf": "two different generators gave the same outputs",
-    "undecided": "subject=failing:undecided: raised KeyError: 'width'",
+    "undecided": "failing:undecided.supports: raised KeyError: 'width'",
 }
 
 
@@ -168,3 +175,13 @@ def test_lost_probes_are_failures() -> None:
     found = refusal(planned(direct, AttentionLayer(width=4)), Dying())
     assert isinstance(found, Examination)
     assert found.unusable.startswith("subject=attncheck.subject:direct: a probe call on n=4")
+
+
+def test_a_declaration_that_fails_on_one_layer_ends_the_run_before_it_begins(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", "--profile=smoke", "--workers=0", "--subject=failing:ungrouped", "--record=run.jsonl"]
+    assert main(run) == ExitCode.UNUSABLE
+    _, first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("ERROR: failing:ungrouped.supports: raised AttributeError: ")
+    assert "num_kv_heads=2" in first
