@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.laws import Z
@@ -50,8 +50,8 @@ class InspectionComparison:
 
 
 def compare(
-    one: Callable[..., Any] | Binding,
-    other: Callable[..., Any] | Binding,
+    one: Callable[..., Any] | Adapter,
+    other: Callable[..., Any] | Adapter,
     width: int,
     call: Callable[..., Any] | None = None,
     *,
@@ -62,7 +62,7 @@ def compare(
 
     Parameters
     ----------
-    one, other : callable or attncheck.frameworks.binding.Binding
+    one, other : callable or attncheck.frameworks.adapter.Adapter
     width : int
     call : callable, optional
     draws, seed : int

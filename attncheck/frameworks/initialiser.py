@@ -12,7 +12,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.binding import SINGLE
+from attncheck.frameworks.adapter import SINGLE
 from attncheck.frameworks.effective import ROLES, Effective, alike, groups_of
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import ScaleEstimate

@@ -95,7 +95,7 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
         return ()
     reader, state = probe.reader, probe.state
     if np.abs(reader.see(state, probe.x)[role][:, :, :length] - seen).max() > small:
-        return (_CHANGED if reader.binding.random(state, probe.x, reader.path) is False else _RANDOM,)
+        return (_CHANGED if reader.adapter.random(state, probe.x, reader.path) is False else _RANDOM,)
     if np.abs(lin.swapaxes(1, 2).reshape(lin.shape) - seen).max() <= small:
         return (_SPLIT,)
     lengths = np.linalg.norm(seen, axis=-1)

@@ -1,10 +1,9 @@
-"""Base classes for the modules of a framework at several widths, with their inputs and optimisers."""
+"""Models of any framework at several widths, with their inputs and optimisers."""
 
 from __future__ import annotations
 
-import abc
-import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,26 +11,50 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.binding import in_words
-from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
-from attncheck.scaling.taps import Tap
+from attncheck._lib.streams import stream
+from attncheck.frameworks.adapter import in_words
+from attncheck.frameworks.framework import FrameworkAdapter
+from attncheck.frameworks.tap_collector import TapCollector
+from attncheck.scaling.taps import Model, Tap
 
 Array = np.ndarray[Any, Any]
 # Default batch size and number of positions.
 _SHAPE = (4, 16)
 
 
-@dataclasses.dataclass(frozen=True)
-class FrameworkModels:
-    """Models from ``build(width)``, with the user's inputs, call, optimiser and loss, if given."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelsAtWidths:
+    """Models from ``build(width)``, with the user's inputs, call, optimiser and loss, if given.
 
+    Default inputs are token ids for a model with an embedding, else standard normal vectors.
+    """
+
+    kind: type[FrameworkAdapter]
     build: Callable[..., Any]
     inputs: Callable[..., Any] | None = None
     call: Callable[..., Any] | None = None
     optimizer: Callable[..., Any] | None = None
     loss: Callable[..., Any] | None = None
+    _adapters: dict[int, FrameworkAdapter] = dataclasses.field(default_factory=dict, repr=False)
 
-    def given(self, width: int, rng: np.random.Generator, tokens: int | None = None) -> tuple[Array, ...]:
+    def make(self, width: int, seed: int) -> ModelAtWidth:
+        """Return a model of this width with inputs."""
+        adapter = self._adapters.get(width)
+        if adapter is None:
+            build = functools.partial(self.build, width)
+            adapter = self._adapters.setdefault(width, self.kind(build, self.call, fields=("build", "call")))
+
+        def inputs(module: Any) -> tuple[tuple[Array, ...], Mapping[str, Any]]:
+            return self.drawn(width, stream(seed, "inputs", width), adapter.tokens(module)), {}
+
+        adapter.inputs = inputs
+        module = adapter.evaluated(adapter.make(seed), single=True)  # half precision would hide small changes
+        rng = stream(seed, "inputs", width)
+        arrays = self.drawn(width, rng, adapter.tokens(module))
+        tensors = tuple(adapter.tensor(module, array) for array in arrays)
+        return ModelAtWidth(adapter, module, tensors, self.optimizer, self.loss, rng)
+
+    def drawn(self, width: int, rng: np.random.Generator, tokens: int | None) -> tuple[Array, ...]:
         """Return a model's inputs: the user's, else token ids below `tokens`, else standard normal vectors."""
         if self.inputs is not None:
             drawn = in_words("inputs", self.inputs, width, rng)
@@ -45,65 +68,49 @@ class FrameworkModels:
                 refuse("inputs", array.dtype.name, "must hold numbers", "return arrays of numbers")
         return arrays
 
-    def optimizer_of(self, model: Any) -> Any:
-        """Return the optimiser of a model, or None."""
-        return None if self.optimizer is None else in_words("optimizer", self.optimizer, model)
-
 
 @dataclasses.dataclass(eq=False)
-class FrameworkModel(abc.ABC):
-    """A module with its inputs, and a PyTorch optimiser if it takes steps."""
+class ModelAtWidth(Model):
+    """A module with its inputs, and an optimiser if it takes steps."""
 
+    adapter: FrameworkAdapter
     module: Any
-    given: tuple[Any, ...]
-    call: Callable[..., Any]
-    optimizer: Any
-    loss: Callable[..., Any]
-    reader: ArrayReader
-    precision: float
-
-    @abc.abstractmethod
-    def running(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which the module is called."""
-
-    @abc.abstractmethod
-    def watched(self, seen: TapCollector) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which all modules and softmaxes notify a collector."""
-
-    @abc.abstractmethod
-    def weights(self) -> Mapping[str, FloatArray]:
-        """Return the module's parameters by name."""
+    tensors: tuple[Any, ...]
+    optimizer: Callable[..., Any] | None
+    loss: Callable[..., Any] | None
+    rng: np.random.Generator
+    _step: Callable[[], Any] | None = None
 
     def taps(self) -> Mapping[str, Tap]:
         """Run the module; return the taps by module name."""
-        seen = TapCollector(self.reader, self.precision, tuple(self.given[0].shape)[:2][-1])
-        with self.running(), self.watched(seen):
-            seen.ends_with(self.outputs())
-        return seen.taps
+        precision = 2 * self.adapter.coarseness(self.module)
+        collector = TapCollector(self.adapter, precision, tuple(self.tensors[0].shape)[:2][-1])
+        with self.adapter.running(), self.adapter.traced(collector, self.module):
+            collector.ends_with(self._outputs(self.module, *self.tensors))
+        return collector.taps
+
+    def weights(self) -> Mapping[str, FloatArray]:
+        """Return the module's parameters by name."""
+        return {stored.name: self.adapter.numbers(stored.value) for stored in self.adapter.stored(self.module)}
 
     def step(self) -> None:
-        """Take a step of the optimiser."""
-        with self.running():
-            self.optimizer.zero_grad()
-            in_words("loss", lambda *given: self.loss(*given).backward(), self.outputs(), *self.given)
-            in_words("optimizer", self.optimizer.step)
+        """Take a step of the optimiser; the default loss is the mean square distance from random numbers."""
+        with self.adapter.running():
+            if self._step is None:
+                assert self.optimizer is not None
+                targets = self.rng.standard_normal(tuple(self._outputs(self.module, *self.tensors).shape))
+                data = self.adapter.tensor(self.module, targets), *self.tensors
+                self._step = self.adapter.trainer(self.module, self.optimizer, self._loss, data)
+            self.module = self._step()
 
-    def outputs(self) -> Any:
+    def _outputs(self, module: Any, *tensors: Any) -> Any:
         """Return the first array of real numbers in the outputs."""
-        made = in_words("call", self.call, self.module, *self.given)
-        array = self.reader.first(made)
+        outputs = self.adapter.called(module, (tensors, {}))
+        array = self.adapter.first(outputs)
         if array is None:
-            refuse("call", made, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
+            refuse("call", outputs, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
         return array
 
-
-def distance(rng: np.random.Generator, tensor: Callable[[Array], Any]) -> Callable[..., Any]:
-    """Return a loss, the mean square distance from random numbers; `tensor` converts arrays."""
-    held: list[Any] = []
-
-    def loss(outputs: Any, *_: Any) -> Any:
-        if not held:
-            held.append(tensor(rng.standard_normal(tuple(outputs.shape))))
-        return ((outputs - held[0]) ** 2).mean()
-
-    return loss
+    def _loss(self, module: Any, targets: Any, *tensors: Any) -> Any:
+        outputs = self._outputs(module, *tensors)
+        return ((outputs - targets) ** 2).mean() if self.loss is None else self.loss(outputs, *tensors)

@@ -34,10 +34,10 @@ def over_paths(
     `forward` is the formula of the probe's own path. `look` inspects a path whose outputs differ from those of that
     path, and returns its formula and notes.
     """
-    binding, own, output = probe.reader.binding, probe.reader.path, probe.output
+    adapter, own, output = probe.reader.adapter, probe.reader.path, probe.output
     found, notes, usual = {own: forward}, list[Note](), output(own)
     failed: dict[str, list[str]] = {}
-    for path in binding.paths:
+    for path in adapter.paths:
         try:
             y, again = output(path), output(path)
         except InputError as error:
@@ -45,7 +45,7 @@ def over_paths(
             continue
         if probe.differs(y, again):
             where = f"{path}: " if path else ""
-            text = f"{where}two calls on one input differ: {_CAUSES[binding.random(probe.state, probe.x, path)]}"
+            text = f"{where}two calls on one input differ: {_CAUSES[adapter.random(probe.state, probe.x, path)]}"
             trained = path.startswith(_TRAINING)
             # A random training path may have a known formula, since attention is inspected without dropout.
             seen = trained and forward.error != math.inf
@@ -61,10 +61,10 @@ def over_paths(
             found[path], more = look(path)
             notes += [dataclasses.replace(note, text=f"{path or _PLAIN}: {note}") for note in more]
     unseen = [
-        Note(f"{' and '.join(which)}: {error.partition('; ')[0]}", convention=not set(which) <= set(binding.spare))
+        Note(f"{' and '.join(which)}: {error.partition('; ')[0]}", convention=not set(which) <= set(adapter.spare))
         for error, which in failed.items()
     ]
-    return found, [*unseen, *notes, *_differing(found, binding.spare, own)]
+    return found, [*unseen, *notes, *_differing(found, adapter.spare, own)]
 
 
 def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> Iterator[Note]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
+from attncheck.frameworks.framework import FrameworkAdapter
 from attncheck.frameworks.trace import Trace
 from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Tap, root_mean_square
 
@@ -19,23 +20,14 @@ _EMBEDDINGS = ("Embedding", "Embed")
 _HIDDEN = -1e29
 
 
-@dataclasses.dataclass(frozen=True)
-class ArrayReader:
-    """Functions that return the first array of real numbers in an output, its numbers, and its memory address."""
-
-    first: Callable[[Any], Any]
-    numbers: Callable[[Any], FloatArray]
-    place: Callable[[Any], Hashable] = id
-
-
 class TapCollector(Trace):
     """Collector of taps while modules run; `precision` is the unit in the last place of 1.0.
 
     A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
     """
 
-    def __init__(self, read: ArrayReader, precision: float, positions: int) -> None:
-        self._read = read
+    def __init__(self, adapter: FrameworkAdapter, precision: float, positions: int) -> None:
+        self._adapter = adapter
         self.taps: dict[str, Tap] = {}
         self._precision, self._positions = precision, positions
         self._running: list[str] = []
@@ -50,17 +42,17 @@ class TapCollector(Trace):
     def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
         """Record the output of the module that started last."""
         name = self._running.pop()
-        array, entered = self._read.first(made), self._read.first(args)
+        array, entered = self._adapter.first(made), self._adapter.first(args)
         if array is None:
             return
-        values, where = self._read.numbers(array), self._read.place(array)
+        values, where = self._adapter.numbers(array), self._adapter.address(array)
         if np.isnan(values).any():
             refuse("call", name or "the model", "returns NaN", "mend the model")
         known, _ = self._kept.get(where, ("", None))
         if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
             return
         what = type(module).__name__
-        summed = 0.0 if entered is None else root_mean_square(self._read.numbers(entered))
+        summed = 0.0 if entered is None else root_mean_square(self._adapter.numbers(entered))
         told = self._add(name or "output", values, _kind(what), what, summed)
         self._kept[where] = told, array
 
@@ -80,7 +72,7 @@ class TapCollector(Trace):
 
     def ends_with(self, array: Any) -> None:
         """Mark the tap of this array as the model's output."""
-        name, _ = self._kept.get(self._read.place(array), ("", None))
+        name, _ = self._kept.get(self._adapter.address(array), ("", None))
         if name:
             self.taps[name] = dataclasses.replace(self.taps[name], kind=OUTPUT)
 

@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck.frameworks.binding import Binding, NoAttentionCall, generator_kept
+from attncheck.frameworks.adapter import Adapter, NoAttentionCall
+from attncheck.frameworks.framework import generator_kept
 from attncheck.frameworks.inputs import FIRST_AXIS
 from attncheck.frameworks.inspection import DRAWS, MOST_DRAWS, inspected
 from attncheck.frameworks.inspection import inspect as inspect_layer
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import alike, attention_calls, differences
-from attncheck.models.binding import Inputs, ModelBinding, bound_model
 from attncheck.models.calls import ModuleCall
+from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of_configuration
 from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import Parameter, statistics_of
@@ -33,7 +34,7 @@ _LONG = "modules called with masks or similar arrays of {} positions are not ins
 
 @overload
 def inspect(
-    make: Callable[..., Any] | Binding,
+    make: Callable[..., Any] | Adapter,
     width: int,
     call: Callable[..., Any] | None = None,
     *,
@@ -52,7 +53,7 @@ def inspect(
     seed: int = 0,
 ) -> ModelInspection: ...
 def inspect(
-    make: Callable[..., Any] | Binding,
+    make: Callable[..., Any] | Adapter,
     width: int | None = None,
     call: Callable[..., Any] | None = None,
     *,
@@ -72,7 +73,7 @@ def inspect(
 
     Parameters
     ----------
-    make : callable or attncheck.frameworks.binding.Binding
+    make : callable or attncheck.frameworks.adapter.Adapter
         Returns a newly initialised module of torch, flax, keras or equinox. If a layer's function has an argument
         `width`, a second width is inspected too. If a model's has arguments `width` or `depth` with defaults, a model
         of twice the default size is compared. flax.nnx receives generators as `rngs`, equinox a key as `key`.
@@ -104,8 +105,8 @@ def inspect(
     >>> import numpy as np
     >>> from attncheck.frameworks.trace import AttentionCore
     >>> from scipy.special import softmax
-    >>> class Plain(Binding):
-    ...     def init(self, seed):
+    >>> class Plain(Adapter):
+    ...     def make(self, seed):
     ...         return np.random.default_rng(seed).standard_normal((4, 64, 64)) / 8
     ...
     ...     def run(self, state, x, trace, path):
@@ -130,10 +131,10 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_kept():
-        binding, model = bound_model(make, inputs, call, seed)
-        models = _models(binding, model, draws, seed)
+        factory, model = first_model(make, inputs, call, seed)
+        models = _models(factory, model, draws, seed)
         del model
-        found = _of_model(binding, models, draws)
+        found = _of_model(factory, models, draws)
         notes = notes_of_sizes(make, inputs, call, seed, found.parameters)
         return dataclasses.replace(found, notes=(*found.notes, *notes))
 
@@ -142,35 +143,34 @@ def inspect(
 class _ModelDraws:
     """Attention modules, their calls, and parameters, kept from all draws of a model.
 
-    `modules` maps the name of a module to its draws. `kind`, `numbers` and `steady` are those of the first draw, as a
-    `ModelBinding` returns them. `long` is 0, or the largest number of positions in modules that are too large to
-    inspect.
+    `modules` maps the name of a module to its draws. `kind` (the class), `numbers` (of the configuration) and `steady`
+    are those of the first draw. `long` is 0, or the largest number of positions in modules too large to inspect.
     """
 
     kind: str
     numbers: Mapping[str, float]
-    steady: bool | None
+    steady: bool
     calls: Sequence[ModuleCall]
     modules: Mapping[str, Sequence[Any]]
     parameters: Sequence[Parameter]
     long: int
 
 
-def _models(binding: ModelBinding, model: Any, draws: int, seed: int) -> Iterator[Any]:
+def _models(factory: ModelFactory, model: Any, draws: int, seed: int) -> Iterator[Any]:
     """Yield the first model and those of later draws, keeping none of them in memory."""
     yield model
     del model
     for i in range(1, draws):
-        yield binding.fresh(seed + i)
+        yield factory.fresh(seed + i)
 
 
-def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> ModelInspection:
+def _of_model(factory: ModelFactory, models: Iterator[Any], draws: int) -> ModelInspection:
     """Return the inspection of a model."""
-    kept = _drawn(binding, models, -(-_ENTRIES // draws))
+    kept = _drawn(factory, models, -(-_ENTRIES // draws))
     inspections: dict[str, Inspection] = {}
     refused: dict[tuple[str, str], list[str]] = {}
     for call in kept.calls:
-        made = _inspected(binding.replayed(call, kept.modules[call.name]), call, len(kept.modules[call.name]))
+        made = _inspected(factory.replayed(call, kept.modules[call.name]), call, len(kept.modules[call.name]))
         if isinstance(made, Inspection):
             inspections[call.name] = made
         else:
@@ -183,7 +183,7 @@ def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> Model
         *copied(kept.parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
-        *([] if kept.steady is not False else [Note(_RANDOM, convention=True)]),
+        *([] if kept.steady else [Note(_RANDOM, convention=True)]),
         *([Note(_LONG.format(kept.long), convention=True)] if kept.long else []),
         *([] if kept.calls else [Note(UNRECOGNISED)]),
     ]
@@ -191,44 +191,47 @@ def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> Model
     return ModelInspection(kept.kind, draws, groups, inspections, table, tuple(notes), reasons, kept.numbers)
 
 
-def _drawn(binding: ModelBinding, models: Iterator[Any], most: int) -> _ModelDraws:
+def _drawn(factory: ModelFactory, models: Iterator[Any], most: int) -> _ModelDraws:
     """Keep the attention modules of each draw of a model, and at most `most` entries of each parameter.
 
     Among modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of
     the others.
     """
     model = next(models)
-    kind, numbers, steady = binding.kind(model), binding.numbers(model), binding.steady(model)
-    samples = [binding.parameters(model, most)]
-    calls, long = _attention(binding, model)
-    unused = binding.unused(model)
-    modules = {call.name: [binding.module(model, call.name)] for call in calls}
+    kind, numbers, steady = type(model).__name__, numbers_of_configuration(model), factory.steady(model)
+    samples = [factory.parameters(model, most)]
+    calls, long = _attention(factory, model)
+    unused = factory.unused(model)
+    parts = factory.adapter.modules(model)
+    modules = {call.name: [parts[call.name]] for call in calls}
     first = {(pattern_of(call.name), call.kind, call.source): call.name for call in reversed(calls)}
-    del model
+    del model, parts
     for model in models:
-        samples.append(binding.parameters(model, most))
+        samples.append(factory.parameters(model, most))
+        parts = factory.adapter.modules(model)
         for name in first.values():
-            modules[name].append(binding.module(model, name))
-        del model  # before the next one is made
+            modules[name].append(parts[name])
+        del model, parts  # before the next one is made
     return _ModelDraws(kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long)
 
 
-def _attention(binding: ModelBinding, model: Any) -> tuple[list[ModuleCall], int]:
+def _attention(factory: ModelFactory, model: Any) -> tuple[list[ModuleCall], int]:
     """Return the calls of a model's attention modules, and the largest length in modules too large to inspect, or 0."""
+    modules = factory.adapter.modules(model)
 
-    def bound(call: ModuleCall) -> Binding:
-        return binding.replayed(call, [binding.module(model, call.name)])
+    def replayed(call: ModuleCall) -> Adapter:
+        return factory.replayed(call, [modules[call.name]])
 
-    calls = binding.calls(model)
+    calls = factory.calls(model)
     long = (call.given.lengths[0] for call in calls if call.given is not None and call.given.long)
-    return attention_calls(calls, bound), max(long, default=0)
+    return attention_calls(calls, replayed), max(long, default=0)
 
 
-def _inspected(binding: Binding, call: ModuleCall, draws: int) -> Inspection | str:
+def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | str:
     """Return the inspection of a module, or the reason for not inspecting it."""
     assert call.given is not None
     try:
-        made = inspected(binding, call.given.width, draws, 0, whole=False)
+        made = inspected(adapter, call.given.width, draws, 0, whole=False)
     except (InputError, NoAttentionCall) as error:
         return str(error).partition("; ")[0]
     return made or "its output does not depend on attention"
