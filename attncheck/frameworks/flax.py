@@ -11,11 +11,12 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 from flax import nnx
 
 from attncheck.frameworks._jax import JaxAdapter, on_cpu
 from attncheck.frameworks.adapter import in_words
-from attncheck.frameworks.framework import StoredParameter, parameters_of
+from attncheck.frameworks.framework import Parameter, parameters_of
 from attncheck.frameworks.jax_softmax import softmax_traced
 from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
@@ -108,7 +109,7 @@ class Linen(Flax):
                 self.called(model, self.inputs(model))
         return {name: module.bind(_variables_at(model, name)) for name, module in self._modules.items()}
 
-    def stored(self, model: Any) -> Iterator[StoredParameter]:
+    def stored(self, model: Any) -> Iterator[Parameter]:
         """Yield the parameters of a model."""
         modules = self.modules(model)
         for path, leaf in jax.tree_util.tree_leaves_with_path(model.variables["params"]):
@@ -160,7 +161,7 @@ class NNX(Flax):
         nodes = ((_dotted(path), node) for path, node in nnx.iter_graph(model))
         return {name: node for name, node in nodes if isinstance(node, nnx.Module)}
 
-    def stored(self, model: Any) -> Iterator[StoredParameter]:
+    def stored(self, model: Any) -> Iterator[Parameter]:
         """Yield the parameters of a model."""
         modules = self.modules(model)
         for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.Param)):
@@ -200,12 +201,12 @@ def _variables_at(model: Any, name: str) -> dict[str, Any]:
     return variables
 
 
-def _stored(owner: Any, name: str, value: Any) -> StoredParameter:
+def _stored(owner: Any, name: str, value: Any) -> Parameter:
     """Describe a parameter of a module."""
     fans = _fans(owner, name.rpartition(".")[2], value.shape)
     default = ("truncated normal", fans[0] ** -0.5) if fans else None
     kind = type(owner).__name__ if owner is not None else "Module"
-    return StoredParameter(name, tuple(value.shape), kind, fans, default, value)
+    return Parameter(name, tuple(value.shape), kind, fans, (np.asarray(value),), default=default)
 
 
 def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:

@@ -35,32 +35,48 @@ _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StoredParameter:
-    """A parameter of a model.
+class Parameter:
+    """A parameter of a model in K draws; as an adapter yields it, in one.
 
     Attributes
     ----------
     name : str
     shape : tuple of int
     owner : str
-        Class of the module that holds it.
+        Class of the module that holds it, e.g. "Linear".
     fans : tuple of int or None
         (fan_in, fan_out) of a projection or convolution, None for all others.
-    default : tuple of str and float, or None
-        Law and standard deviation of the owner's default initialiser.
-    value
-        Array of the framework, without the zeros of an embedding's padding.
+    entries : tuple of ndarray
+        Flat sample of the entries in each draw, at the same places; as an adapter yields it, an array of the framework,
+        without the zeros of an embedding's padding.
     tied : tuple of str
         Other names of the same parameter.
+    used : bool or None
+        Whether the outputs depend on it; None if unknown.
+    initialised : bool
+        False if nothing was written to its memory.
+    default : tuple of str and float, or None
+        Law and standard deviation of the owner's default initialiser, e.g. ("uniform", 0.072).
+    precision : float
+        Unit roundoff of the entries.
     """
 
     name: str
     shape: tuple[int, ...]
     owner: str
     fans: tuple[int, int] | None
-    default: tuple[str, float] | None
-    value: Any
+    entries: tuple[Any, ...]
     tied: tuple[str, ...] = ()
+    used: bool | None = None
+    initialised: bool = True
+    default: tuple[str, float] | None = None
+    precision: float = SINGLE
+
+    @property
+    def drawn(self) -> bool:
+        """Whether draws differ; with one draw, whether the array has several axes."""
+        first, *others = self.entries
+        return not np.array_equal(first, others[0]) if others else len(self.shape) > 1
 
 
 class FrameworkAdapter(Adapter):
@@ -150,7 +166,7 @@ class FrameworkAdapter(Adapter):
         """Return a model's modules by name; the name of the model itself is empty."""
         raise NotImplementedError
 
-    def stored(self, model: Any) -> Iterator[StoredParameter]:
+    def stored(self, model: Any) -> Iterator[Parameter]:
         """Yield the parameters of a model, and write zeros to uninitialised memory."""
         raise NotImplementedError
 
@@ -173,10 +189,6 @@ class FrameworkAdapter(Adapter):
     def address(self, tensor: Any) -> Hashable:
         """Return what identifies the memory of a tensor."""
         return id(tensor)
-
-    def coarseness(self, module: Any) -> float:
-        """Return the unit roundoff of a module's parameters."""
-        return SINGLE
 
     def trainer(
         self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
@@ -219,23 +231,30 @@ def adapter_of(make: Any, width: int, call: Callable[..., Any] | None = None) ->
         refuse("make", make, "is not a function", "pass a function that returns a freshly initialised module")
     if "width" in parameters_of(make):
         make = functools.partial(make, width=width)
-    example = None
-    if not (framework := framework_by_arguments(make)):
+    remedy = "return one, or pass an attncheck.frameworks.adapter.Adapter"
+    kind, example = recognised(make, "make", remedy)
+    return kind(make, call, lambda module: ((np.zeros((1, 2, width)),), {}), example=example)
+
+
+def recognised(
+    make: Callable[..., Any], field: str, remedy: str, known: Collection[str] = ADAPTERS, *arguments: Any
+) -> tuple[type[FrameworkAdapter], Any]:
+    """Return the adapter class for the modules of a function, and a module, or None if the parameters suffice."""
+    example, framework = None, framework_by_arguments(make)
+    if not framework:
         with generator_kept():
-            example = in_words("make", make)
+            example = in_words(field, make, *arguments)
         framework = framework_of(example)
-    kind = adapter_class(framework, "make", example, "return one, or pass an attncheck.frameworks.adapter.Adapter")
-    adapter: Adapter = kind(make, call, lambda module: ((np.zeros((1, 2, width)),), {}), example=example)
-    return adapter
+    return adapter_class(framework, field, example, remedy, known), example
 
 
 def adapter_class(
-    framework: str, field: str, example: Any, remedy: str, known: Collection[str] = ADAPTERS, what: str = "module"
+    framework: str, field: str, example: Any, remedy: str, known: Collection[str] = ADAPTERS
 ) -> type[FrameworkAdapter]:
     """Return the adapter class of a framework; refuse one that is not `known`, or not installed."""
     if framework not in known:
         names = dict.fromkeys(name.partition(".")[0] for name in ADAPTERS if name in known)
-        refuse(field, example, f"is not a {what} of {', '.join(names)}", remedy)
+        refuse(field, example, f"is not a module of {', '.join(names)}", remedy)
     try:
         kind: type[FrameworkAdapter] = find(ADAPTERS[framework])
     except ImportError as error:

@@ -16,7 +16,7 @@ from keras.src.random.seed_generator import global_seed_generator
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.adapter import SINGLE, Arrays, roundoff
-from attncheck.frameworks.framework import FrameworkAdapter, StoredParameter
+from attncheck.frameworks.framework import FrameworkAdapter, Parameter
 from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
 # Options of a call, by code path.
@@ -124,7 +124,7 @@ class Keras(FrameworkAdapter):
         """Return a layer and its sublayers by name."""
         return named_layers(model)
 
-    def stored(self, model: Any) -> Iterator[StoredParameter]:
+    def stored(self, model: Any) -> Iterator[Parameter]:
         """Yield the parameters of a model."""
         known = set[int]()
         for name, layer in named_layers(model).items():
@@ -260,9 +260,10 @@ def _backend_traced(trace: Trace, inputs: Any = None) -> Iterator[None]:
             yield
 
 
-def _stored(layer: Any, name: str, variable: Any) -> StoredParameter:
+def _stored(layer: Any, name: str, variable: Any) -> Parameter:
     """Describe a parameter of a layer."""
     shape = tuple(variable.shape)
     fans = (shape[0], shape[1]) if isinstance(layer, keras.layers.Dense) and len(shape) == 2 else None
     default = ("uniform", (2 / sum(fans)) ** 0.5) if fans else None
-    return StoredParameter(name, shape, type(layer).__name__, fans, default, variable.value)
+    entries = keras.ops.convert_to_numpy(variable)
+    return Parameter(name, shape, type(layer).__name__, fans, (entries,), default=default)

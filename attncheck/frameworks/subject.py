@@ -110,7 +110,7 @@ def subject_of(
     check_choice("weights", weights, (GAUSSIAN, OWN))
     adapter = view.adapter
     if not adapter.fills:
-        refuse("weights", weights, "needs a adapter that can replace arrays", "give it methods parameters and fill")
+        refuse("weights", weights, "needs an adapter that can replace arrays", "give it methods parameters and fill")
     state = adapter.fresh(0)
     view = dataclasses.replace(view, unread={k: std for part in PARTS for k, std in part.unread(layer).items()})
     if weights == OWN and view.unread:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.adapter import Arrays, in_words, roundoff
-from attncheck.frameworks.framework import FrameworkAdapter, StoredParameter
+from attncheck.frameworks.framework import FrameworkAdapter, Parameter
 from attncheck.frameworks.torch_trace import array_of, recorded, traced
 from attncheck.frameworks.trace import Trace, first_array
 
@@ -45,7 +45,7 @@ class Torch(FrameworkAdapter):
             return
         if not isinstance(example, torch.nn.Module):
             refuse("make", example, "is not a torch.nn.Module", "return one")
-        self.precision = self.coarseness(example)
+        self.precision = roundoff(_place_of(example)[0])
         if isinstance(example, torch.nn.MultiheadAttention) and self.call is None:
             self.paths += (f"eval, {_WEIGHTS}",)
         if configurations := _configurations(example):
@@ -166,7 +166,7 @@ class Torch(FrameworkAdapter):
         """Return a model's modules by name."""
         return dict(model.named_modules())
 
-    def stored(self, model: Any) -> Iterator[StoredParameter]:
+    def stored(self, model: Any) -> Iterator[Parameter]:
         """Yield the parameters of a model, and write zeros to uninitialised memory."""
         names: dict[int, list[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -209,10 +209,6 @@ class Torch(FrameworkAdapter):
     def address(self, tensor: Any) -> Hashable:
         """Return a tensor's memory address, shape and strides."""
         return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
-
-    def coarseness(self, module: Any) -> float:
-        """Return the unit roundoff of a module's parameters."""
-        return roundoff(_place_of(module)[0])
 
     def trainer(
         self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
@@ -305,14 +301,14 @@ def _place_of(module: Any) -> tuple[Any, Any]:
     return torch.get_default_dtype(), torch.device("cpu")
 
 
-def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> StoredParameter:
+def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> Parameter:
     """Describe a parameter of a module; `tied` are its other names."""
     shape, attribute = tuple(value.shape), name.rpartition(".")[2]
     fans = _fans(owner, attribute, shape)
     padding = getattr(owner, "padding_idx", None)
     if padding is not None and padding < len(value) and not value[padding].any():
         value = torch.cat([value[:padding], value[padding + 1 :]])
-    return StoredParameter(name, shape, _kind(owner), fans, _default(owner, attribute, fans), value, tied)
+    return Parameter(name, shape, _kind(owner), fans, (value,), tied, default=_default(owner, attribute, fans))
 
 
 def _kind(module: Any) -> str:

@@ -11,14 +11,7 @@ import numpy as np
 from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.adapter import in_words
-from attncheck.frameworks.framework import (
-    MODELS,
-    adapter_class,
-    framework_by_arguments,
-    framework_of,
-    generator_kept,
-    parameters_of,
-)
+from attncheck.frameworks.framework import MODELS, parameters_of, recognised
 from attncheck.frameworks.models import ModelsAtWidths
 from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
 from attncheck.scaling.predictions import expectation
@@ -149,13 +142,9 @@ def _make(build: Callable[..., Any], narrowest: Sequence[int], functions: Mappin
         refuse("build", build, "is not a function", "pass a function of the width that returns a new model")
     if "rng" in parameters_of(build):
         return lambda width, seed: _PlainModel(in_words("build", build, width, stream(seed, "widths")))
-    made = None
-    if not (framework := framework_by_arguments(build)):
-        with generator_kept():
-            made = in_words("build", build, narrowest[0])
-        framework = framework_of(made)
     remedy = "return one, or take (width, rng) and return an object with a method taps()"
-    make: Make = ModelsAtWidths(adapter_class(framework, "build", made, remedy, MODELS), build, **functions).make
+    kind, _ = recognised(build, "build", remedy, MODELS, narrowest[0])
+    make: Make = ModelsAtWidths(kind, build, **functions).make
     one, other = (make(narrowest[0], seed).weights().values() for seed in (0, 1))
     drawn = [np.ptp(each) > 0 for each in one if each.size]
     if any(drawn) and all(map(np.array_equal, one, other)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,15 +16,16 @@ from attncheck.frameworks.framework import (
     MODELS,
     Arguments,
     FrameworkAdapter,
-    StoredParameter,
+    Parameter,
     adapter_class,
     framework_by_arguments,
     framework_of,
+    recognised,
 )
 from attncheck.frameworks.trace import leaves_of, replaced
 from attncheck.models.calls import CallRecorder, ModuleCall, paired
 from attncheck.models.default_inputs import default_inputs
-from attncheck.models.parameters import Parameter, places_of
+from attncheck.models.parameters import places_of
 from attncheck.models.replay import sequences_of
 
 #: Inputs of a model: by argument name, in order, or a function that returns them.
@@ -91,24 +93,16 @@ class ModelFactory:
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, each with a sample of at most `most` entries."""
-        return [self._sampled(stored, most) for stored in self.adapter.stored(model)]
+        return [self._sampled(parameter, most) for parameter in self.adapter.stored(model)]
 
-    def _sampled(self, stored: StoredParameter, most: int) -> Parameter:
-        numbers, flat = self.adapter.numbers, stored.value.reshape(-1)
+    def _sampled(self, parameter: Parameter, most: int) -> Parameter:
+        numbers, flat = self.adapter.numbers, parameter.entries[0].reshape(-1)
         sample = numbers(flat[places_of(len(flat), most)])
         # A sum needs no memory; if it is finite, so are all entries.
         whole = np.zeros(0) if np.isfinite(numbers(flat.sum())) else numbers(flat)
-        return Parameter(
-            stored.name,
-            stored.shape,
-            stored.owner,
-            stored.fans,
-            (np.concatenate([sample, whole[~np.isfinite(whole)][:1]]),),
-            stored.tied,
-            initialised=not np.isnan(whole).any(),
-            default=stored.default,
-            precision=roundoff(stored.value.dtype),
-        )
+        entries = np.concatenate([sample, whole[~np.isfinite(whole)][:1]])
+        written, precision = not np.isnan(whole).any(), roundoff(flat.dtype)
+        return dataclasses.replace(parameter, entries=(entries,), initialised=written, precision=precision)
 
     def unused(self, model: Any) -> frozenset[str] | None:
         """Return the names of parameters that do not affect the outputs, or None if unknown."""
@@ -147,24 +141,23 @@ def first_model(
     >>> first_model(lambda: 3, None, None, 0)
     Traceback (most recent call last):
     ...
-    attncheck._lib.errors.InputError: make=3: is not a model of torch, flax, keras; return one, or pass width= to ...
+    attncheck._lib.errors.InputError: make=3: is not a module of torch, flax, keras; return one, or pass width= ...
     """
     if call is not None and not callable(call):
         refuse("call", call, "is not a function", "pass call=lambda model, ...: ..., or omit it")
     if not callable(make) or framework_of(make):
         refuse("make", type(make).__name__, "is not a function", "pass lambda: ..., which returns a new model")
     checked = _checked(inputs)
-    model, framework = None, framework_by_arguments(make)
+    remedy = "return one, or pass width= to inspect a layer"
     # A PyTorch model is recognised only once made, so PyTorch is tried first, to avoid making a model twice.
-    if not framework and "torch" in sys.modules:
-        factory = ModelFactory(adapter_class("torch", "make", make, ""), make, checked, call)
-        model = factory.fresh(seed)
-        if (framework := framework_of(model)) == "torch":
-            return factory, model
-    elif not framework:
-        model = in_words("make", make)
-        framework = framework_of(model)
-    kind = adapter_class(framework, "make", model, "return one, or pass width= to inspect a layer", MODELS, "model")
+    if "torch" in sys.modules and not framework_by_arguments(make):
+        factory = ModelFactory(adapter_class("torch", "make", make, remedy), make, checked, call)
+        example = factory.fresh(seed)
+        if framework_of(example) == "torch":
+            return factory, example
+        kind = adapter_class(framework_of(example), "make", example, remedy, MODELS)
+    else:
+        kind, _ = recognised(make, "make", remedy, MODELS)
     factory = ModelFactory(kind, make, checked, call)
     return factory, factory.fresh(seed)
 

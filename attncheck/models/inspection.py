@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck.frameworks.adapter import Adapter, NoAttentionCall
-from attncheck.frameworks.framework import generator_kept
+from attncheck.frameworks.framework import Parameter, generator_kept
 from attncheck.frameworks.inputs import FIRST_AXIS
 from attncheck.frameworks.inspection import DRAWS, MOST_DRAWS, inspected
 from attncheck.frameworks.inspection import inspect as inspect_layer
@@ -21,7 +21,7 @@ from attncheck.models.calls import ModuleCall
 from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of_configuration
 from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
-from attncheck.models.parameters import Parameter, statistics_of
+from attncheck.models.parameters import statistics_of
 from attncheck.models.result import UNRECOGNISED, ModelInspection
 from attncheck.models.sizes import notes_of_sizes
 from attncheck.models.table import ParameterTable

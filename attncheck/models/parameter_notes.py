@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attncheck._lib.groups import grouped
 from attncheck._lib.text import counted, listed
+from attncheck.frameworks.framework import Parameter
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.notes import Note
 from attncheck.models.families import STATES, Family, families, kinds, parts_of, state_of
@@ -17,7 +18,6 @@ from attncheck.models.parameters import (
     NOT_FINITE,
     NOT_INITIALISED,
     NOT_USED,
-    Parameter,
     ParameterStatistics,
     depth_scales,
 )

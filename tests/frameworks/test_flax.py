@@ -85,7 +85,7 @@ def nnx_own(module: Any) -> dict[str, Any]:
     ids=["causal", "compiled", "within"],
 )
 def test_linen(make: Any, call: Any) -> None:
-    adapter = adapter_of(make, WIDTH, call)
+    adapter: Any = adapter_of(make, WIDTH, call)
     state = adapter.make(3)
     found = reading.read(adapter, state, WIDTH)
     reading.assert_reads(
@@ -96,7 +96,7 @@ def test_linen(make: Any, call: Any) -> None:
 
 @pytest.mark.parametrize("make", [of_nnx, Grouped], ids=["layer", "causal groups"])
 def test_nnx(make: Any) -> None:
-    adapter = adapter_of(make, WIDTH)
+    adapter: Any = adapter_of(make, WIDTH)
     state = adapter.make(3)
     state(np.zeros((1, 1, WIDTH)))  # compiled before inspection
     found = reading.read(adapter, state, WIDTH)
@@ -105,7 +105,7 @@ def test_nnx(make: Any) -> None:
 
 
 def test_module_of_nnx_stays_as_it_was() -> None:
-    adapter = adapter_of(
+    adapter: Any = adapter_of(
         lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dropout_rate=0.5, rngs=rngs),
         WIDTH,
         lambda module, x: module(x, decode=False, deterministic=False),
@@ -125,13 +125,13 @@ def test_module_of_nnx_stays_as_it_was() -> None:
 def test_parameters_that_are_never_used() -> None:
     x = np.ones((1, 2, WIDTH))
     for make, unused in ((Idle, ("['params']['idle']['bias']", "['params']['idle']['kernel']")), (of_nnx, ())):
-        adapter = adapter_of(make, WIDTH)
+        adapter: Any = adapter_of(make, WIDTH)
         assert adapter.unused(adapter.make(0), x, "") == unused
 
 
 def test_parameters_are_those_of_the_seed() -> None:
     for make, name in ((linen, "['params']['query']['kernel']"), (Grouped, "['query']['kernel']")):
-        adapter = adapter_of(make, WIDTH)
+        adapter: Any = adapter_of(make, WIDTH)
         state = adapter.make(1)
         kernel = state.variables["params"]["query"]["kernel"] if make is linen else state.query.kernel[...]
         found = reading.assert_seeds(adapter)
@@ -150,7 +150,7 @@ def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
 )
 def test_many_modules_are_initialised_as_one_is(make: Any, compiled: bool) -> None:
     """By one compiled initialiser, or one by one if its draws differ."""
-    adapter = adapter_of(make, WIDTH)
+    adapter: Any = adapter_of(make, WIDTH)
     for seed in (3, 4):
         own, found = adapter.parameters(adapter.make(seed)), adapter.initialised(seed)
         assert own.keys() == found.keys()

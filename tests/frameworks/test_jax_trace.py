@@ -163,7 +163,7 @@ ATTENTIONS = {
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_hand_written(length: int) -> None:
     """All in one module, which is compiled once."""
-    adapter = adapter_of(lambda: Sum(ATTENTIONS), WIDTH)
+    adapter: Any = adapter_of(lambda: Sum(ATTENTIONS), WIDTH)
     state, x = adapter.make(0), inputs(length)
     y, cores = cores_of(adapter, state, x)
     for (name, own), core in zip(((n, state.variables["params"][n]) for n in ATTENTIONS), cores, strict=True):
@@ -175,7 +175,9 @@ def test_hand_written(length: int) -> None:
 
 @pytest.mark.parametrize(("length", "causal"), [(1, False), (LENGTH, True)])
 def test_groups_of_jax(length: int, causal: bool) -> None:
-    adapter = adapter_of(lambda: Layer(lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=causal), 2), WIDTH)
+    adapter: Any = adapter_of(
+        lambda: Layer(lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=causal), 2), WIDTH
+    )
     state, x = adapter.make(0), inputs(length)
     _, (core,) = cores_of(adapter, state, x)
     q, k, v, weights = expected(state.variables["params"], x, SIZE**-0.5, 2, causal)
@@ -218,7 +220,7 @@ def test_number_of_cores(make: Any, count: int, length: int) -> None:
 
 
 def test_cores_come_in_the_order_of_the_module() -> None:
-    adapter = adapter_of(lambda: Layer(listed), WIDTH)
+    adapter: Any = adapter_of(lambda: Layer(listed), WIDTH)
     state, x = adapter.make(0), inputs()
     q = expected(state.variables["params"], x, 0.5)[0].reshape(BATCH, HEADS, LENGTH, SIZE)
     for head, core in enumerate(cores_of(adapter, state, x)[1]):
@@ -227,7 +229,7 @@ def test_cores_come_in_the_order_of_the_module() -> None:
 
 
 def test_failure_of_the_core_comes_out() -> None:
-    adapter = adapter_of(lambda: Layer(mapped), WIDTH)
+    adapter: Any = adapter_of(lambda: Layer(mapped), WIDTH)
 
     def fail(core: AttentionCore) -> None:
         raise KeyError("of the core")

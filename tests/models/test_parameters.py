@@ -10,10 +10,11 @@ import pytest
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
+from attncheck.frameworks.framework import Parameter
 from attncheck.models.families import families
 from attncheck.models.initialisers import unmet
 from attncheck.models.parameter_notes import notes_of
-from attncheck.models.parameters import Parameter, ParameterStatistics, statistics_of
+from attncheck.models.parameters import ParameterStatistics, statistics_of
 
 Draw = Callable[[np.random.Generator, int], FloatArray]
 DRAWS, MOST, DEPTH, WIDTH = 4, 4096, 12, 64
