@@ -11,6 +11,7 @@ from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.laws import Z
+from attncheck.frameworks.notes import WRONG
 from attncheck.frameworks.result import Inspection
 
 # Compared attributes, with their names in messages.
@@ -90,7 +91,9 @@ def _differences(one: Inspection, other: Inspection) -> Iterator[str]:
         yield from _unequal(words, getattr(one.forward, name), getattr(other.forward, name))
     for mine, theirs, words in ((one, other, "first"), (other, one, "second")):
         told = {note.text for note in theirs.notes}
-        yield from (f"only in the {words}: {note}" for note in mine.notes if note.blames and note.text not in told)
+        yield from (
+            f"only in the {words}: {note}" for note in mine.notes if note.level == WRONG and note.text not in told
+        )
 
 
 def _of_matrices(one: Inspection, other: Inspection, role: str, symbol: str) -> Iterator[str]:

@@ -193,8 +193,19 @@ class FrameworkAdapter(Adapter):
     def trainer(
         self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
     ) -> Callable[[], Any]:
-        """Return a function that takes one step on ``loss(module, *data)``, and returns the module."""
-        raise NotImplementedError
+        """Return a function that takes one step on ``loss(module, *data)``, and returns the module.
+
+        Optimisers are those of PyTorch by default.
+        """
+        steps = in_words("optimizer", optimizer, module)
+
+        def step() -> Any:
+            steps.zero_grad()
+            in_words("loss", lambda: loss(module, *data).backward())
+            in_words("optimizer", steps.step)
+            return module
+
+        return step
 
 
 def adapter_of(make: Any, width: int, call: Callable[..., Any] | None = None) -> Adapter:
@@ -279,9 +290,12 @@ def framework_of(module: Any) -> str:
 
 def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
     """Return the names of a function's arguments, if known."""
-    function = make.func if isinstance(make, functools.partial) else make
+    function = make
     # The signature of a flax class is that of its metaclass.
-    function = function.__init__ if inspect.isclass(function) else function
+    if inspect.isclass(make):
+        function = make.__init__
+    elif isinstance(make, functools.partial) and inspect.isclass(make.func):
+        function = functools.partial(make.func.__init__, None, *make.args, **make.keywords)
     try:
         return frozenset(inspect.signature(function).parameters)
     except (TypeError, ValueError):

@@ -30,7 +30,7 @@ from attncheck.frameworks.initialiser import (
 from attncheck.frameworks.inputs import PLACED, PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_fields
 from attncheck.frameworks.lengths import beyond, leaks
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, wrong
 from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
@@ -171,14 +171,14 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     if not steady:
         return probe.unknown(), Formula(), []
     if not np.isfinite(probe.seen.weights).any():
-        return probe.unknown(), Formula(), [Note("all attention weights are NaN or infinite", blames=True)]
+        return probe.unknown(), Formula(), [wrong("all attention weights are NaN or infinite")]
     made, formula = probe.forward(probe.seen)
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
     made = dataclasses.replace(made, positions=positions.name, rotary_base=base)
     missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
     notes = about_weights(made, formula, probe.seen, None if made.known else probe.partial(probe.seen))
     if len(missing):
-        notes.append(Note(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}", blames=True))
+        notes.append(wrong(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}"))
     return made, formula, notes
 
 
@@ -208,7 +208,7 @@ def _unused(names: Sequence[str]) -> list[Note]:
         return []
     hidden = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED else []
     shown, them = listed([*names[:_LISTED], *hidden]), "it" if len(names) == 1 else "them"
-    return [Note(f"{shown}: never used, the outputs do not depend on {them}", blames=True)]
+    return [wrong(f"{shown}: never used, the outputs do not depend on {them}")]
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
@@ -241,7 +241,7 @@ def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
     found = [PLURALS[role] for role, each in second.items() if blocks.gain(each) is None and blocks.rotates(each)]
     text = "are rotated in the same way at every position, by angles that depend on the head"
-    return [Note(f"{listed(found)} {text}", blames=True)] if found else []
+    return [wrong(f"{listed(found)} {text}")] if found else []
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
@@ -302,4 +302,4 @@ def _scale_over_widths(found: Inspection, other: Inspection) -> list[Note]:
         return []
     common = sorted(mine & theirs)
     scale = common[0] if common else other.forward.scale
-    return [Note(f"scores times {scale}, not {RIGHT}: width {other.width} tells them apart", blames=True)]
+    return [wrong(f"scores times {scale}, not {RIGHT}: width {other.width} tells them apart")]

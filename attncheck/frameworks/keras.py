@@ -145,9 +145,7 @@ class Keras(FrameworkAdapter):
         if keras.backend.backend() != "torch":
             problem = f"takes steps only on torch, but keras runs on {keras.backend.backend()}"
             refuse("optimizer", optimizer, problem, "set KERAS_BACKEND=torch")
-        from attncheck.frameworks.torch import trainer
-
-        return trainer(module, optimizer, loss, data)
+        return super().trainer(module, optimizer, loss, data)
 
     def _outputs(self, layer: Any, x: Any, path: str) -> Any:
         """Return the outputs on a code path; the first element if the layer returns several."""

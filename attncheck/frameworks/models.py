@@ -43,10 +43,8 @@ class ModelsAtWidths:
 
     def make(self, width: int, seed: int) -> ModelAtWidth:
         """Return a model of this width with inputs."""
-        adapter = self._adapters.get(width)
-        if adapter is None:
-            build = functools.partial(self.build, width)
-            adapter = self._adapters.setdefault(width, self.kind(build, self.call, fields=("build", "call")))
+        new = self.kind(functools.partial(self.build, width), self.call, fields=("build", "call"))
+        adapter = self._adapters.setdefault(width, new)  # models of one width share what is compiled
 
         def inputs(module: Any) -> tuple[tuple[Array, ...], Mapping[str, Any]]:
             return self.drawn(width, stream(seed, "inputs", width), adapter.tokens(module)), {}

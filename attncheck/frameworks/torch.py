@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.adapter import Arrays, in_words, roundoff
+from attncheck.frameworks.adapter import Arrays, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter, Parameter
 from attncheck.frameworks.torch_trace import array_of, recorded, traced
 from attncheck.frameworks.trace import Trace, first_array
@@ -88,13 +88,10 @@ class Torch(FrameworkAdapter):
 
     def random(self, module: Any, x: FloatArray, path: str = "eval") -> bool:
         """Return whether a call draws from PyTorch's generators."""
-        device = _place_of(module)[1]
-        cuda = device.type == "cuda"
-        states = (torch.get_rng_state, *((lambda: torch.cuda.get_rng_state(device),) if cuda else ()))
         with torch.random.fork_rng():
-            before = [state() for state in states]
+            before = _generator_states(module)
             self._output(module, x, path)
-            return not all(torch.equal(old, state()) for old, state in zip(before, states, strict=True))
+            return not all(map(torch.equal, before, _generator_states(module)))
 
     def attended(self, module: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
         """Return outputs, queries, keys and values of N modules; see `Adapter.attended`."""
@@ -214,7 +211,8 @@ class Torch(FrameworkAdapter):
         self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
     ) -> Callable[[], Any]:
         """Return a function that takes a step of a PyTorch optimiser, and returns the module."""
-        return trainer(module, optimizer, loss, data)
+        step: Callable[[], Any] = torch.enable_grad()(super().trainer(module, optimizer, loss, data))
+        return step
 
     def _given(self, *tensors: Any) -> None:
         """Record the unit roundoff of attention's inputs, which autocast may make coarser."""
@@ -241,22 +239,6 @@ class _CallableModule(torch.nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.function(self.held, x)
-
-
-def trainer(
-    module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
-) -> Callable[[], Any]:
-    """Return a function that takes a step of a PyTorch optimiser, and returns the module."""
-    steps = in_words("optimizer", optimizer, module)
-
-    def step() -> Any:
-        steps.zero_grad()
-        with torch.enable_grad():
-            in_words("loss", lambda: loss(module, *data).backward())
-        in_words("optimizer", steps.step)
-        return module
-
-    return step
 
 
 @contextlib.contextmanager
@@ -299,6 +281,12 @@ def _place_of(module: Any) -> tuple[Any, Any]:
         if each.is_floating_point():
             return each.dtype, each.device
     return torch.get_default_dtype(), torch.device("cpu")
+
+
+def _generator_states(module: Any) -> list[Any]:
+    """Return the states of PyTorch's generators on the CPU and on the module's device."""
+    device = _place_of(module)[1]
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> Parameter:

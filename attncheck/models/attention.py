@@ -14,7 +14,7 @@ from attncheck._lib.groups import grouped
 from attncheck._lib.text import listed
 from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.forward import BACKWARD
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace
 from attncheck.models.calls import ModuleCall
@@ -157,8 +157,8 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
         for group in members:
             one, other = group.inspection.forward, usual.inspection.forward
             apart = [what for what in _COMPARED if getattr(one, what) != getattr(other, what)]
-            wrong = group.inspection.blamed and usual.inspection.blamed  # formulas of wrong weights mean nothing
-            if apart and not wrong:
+            unclear = group.inspection.blamed and usual.inspection.blamed  # formulas of wrong weights mean nothing
+            if apart and not unclear:
                 here, there = (
                     listed(f"{what.replace('_', ' ')} {getattr(each, what)}" for what in apart) for each in (one, other)
                 )
@@ -166,4 +166,4 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
                 # If one layer sees later positions, so do the outputs of the model.
                 masks = {one.mask, other.mask}
                 leaks = "causal" in masks and not masks.isdisjoint(("none", *BACKWARD))
-                yield Note(text, blames=leaks, convention=not leaks)
+                yield wrong(text) if leaks else asks(text)

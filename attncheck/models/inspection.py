@@ -14,7 +14,7 @@ from attncheck.frameworks.framework import Parameter, generator_kept
 from attncheck.frameworks.inputs import FIRST_AXIS
 from attncheck.frameworks.inspection import DRAWS, MOST_DRAWS, inspected
 from attncheck.frameworks.inspection import inspect as inspect_layer
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import alike, attention_calls, differences
 from attncheck.models.calls import ModuleCall
@@ -183,8 +183,8 @@ def _of_model(factory: ModelFactory, models: Iterator[Any], draws: int) -> Model
         *copied(kept.parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
-        *([] if kept.steady else [Note(_RANDOM, convention=True)]),
-        *([Note(_LONG.format(kept.long), convention=True)] if kept.long else []),
+        *([] if kept.steady else [asks(_RANDOM)]),
+        *([asks(_LONG.format(kept.long))] if kept.long else []),
         *([] if kept.calls else [Note(UNRECOGNISED)]),
     ]
     reasons = {name: why for (_, why), names in refused.items() for name in names}
@@ -256,7 +256,7 @@ def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection
     """Mark attention over the first axis as a convention instead of an error if all modules have it."""
     if not all(FIRST_AXIS in map(str, found.notes) for found in inspections.values()):
         return inspections
-    meant = Note(FIRST_AXIS, convention=True)
+    meant = asks(FIRST_AXIS)
     return {
         name: dataclasses.replace(found, notes=tuple(meant if str(n) == FIRST_AXIS else n for n in found.notes))
         for name, found in inspections.items()

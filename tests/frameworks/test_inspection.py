@@ -124,7 +124,7 @@ def test_as_built_in_types(found: Inspection) -> None:
     held = json.loads(json.dumps(found.to_dict()))
     assert held["weights"]["query"]["law"] == "normal"
     assert held["forward"]["mask"] == "causal"
-    assert held["notes"][0]["blames"] is False
+    assert held["notes"][0]["level"] == "note"
 
 
 # Requirements -------------------------------------------------------------------------------------
