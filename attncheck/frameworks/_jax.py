@@ -40,9 +40,7 @@ class JaxAdapter(FrameworkAdapter):
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
-        self._compiled_make: Callable[[int], Any] | None = jax.jit(self._initial)
         self._compiled_many = jax.jit(self._many, static_argnums=0)
-        self._tried = False
 
     def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
         """Return the outputs for x, and report attention cores to a trace."""
@@ -57,26 +55,25 @@ class JaxAdapter(FrameworkAdapter):
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
         """Return a fresh module's arrays, by a compiled initialiser if that draws the same ones as the uncompiled."""
-        if not self._tried:
-            self._tried = True
-            self._compiled_make = self._compiled_make if not self.draws and self._draws_alike(seed) else None
-        if self._compiled_make is None:
+        if self.draws or self._compiled_make is None:
             return super().initialised(seed)
         with on_cpu():
             return _named(self._compiled_make(seed))
 
-    def _draws_alike(self, seed: int) -> bool:
-        """Return whether the compiled initialiser draws the same arrays."""
-        assert self._compiled_make is not None
-        own = self.parameters(self.make(seed))
-        try:
-            with on_cpu():
-                fast = [_named(self._compiled_make(each)) for each in (seed, seed + 1)]
-        except Exception:  # tracing may raise any exception
-            return False
-        same = fast[0].keys() == own.keys() and all(_close(fast[0][name], own[name]) for name in own)
-        other = self.parameters(self.make(seed + 1))
-        return same and all(_close(fast[1][name], other[name]) for name in other)
+    @functools.cached_property
+    def _compiled_make(self) -> Callable[[int], Any] | None:
+        """Compiled initialiser, or None if it draws other arrays than the uncompiled one."""
+        compiled: Callable[[int], Any] = jax.jit(self._initial)
+        for seed in (0, 1):
+            arrays = self.parameters(self.make(seed))
+            try:
+                with on_cpu():
+                    fast = _named(compiled(seed))
+            except Exception:  # tracing may raise any exception
+                return None
+            if fast.keys() != arrays.keys() or not all(_close(fast[name], arrays[name]) for name in arrays):
+                return None
+        return compiled
 
     def _initial(self, seed: Any) -> Any:
         return self._split(self.make(seed))[1]
