@@ -256,7 +256,7 @@ def recognised(
         with generator_kept():
             example = in_words(field, make, *arguments)
         framework = framework_of(example)
-    return adapter_class(framework, field, example, remedy, known), example
+    return adapter_class(framework, field, framework if example is None else example, remedy, known), example
 
 
 def adapter_class(

@@ -131,10 +131,7 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_kept():
-        factory, model = first_model(make, inputs, call, seed)
-        models = _models(factory, model, draws, seed)
-        del model
-        found = _of_model(factory, models, draws)
+        found = _of_model(_drawn(make, inputs, call, draws, seed), draws)
         notes = notes_of_sizes(make, inputs, call, seed, found.parameters)
         return dataclasses.replace(found, notes=(*found.notes, *notes))
 
@@ -147,6 +144,7 @@ class _ModelDraws:
     are those of the first draw. `long` is 0, or the largest number of positions in modules too large to inspect.
     """
 
+    factory: ModelFactory
     kind: str
     numbers: Mapping[str, float]
     steady: bool
@@ -156,21 +154,12 @@ class _ModelDraws:
     long: int
 
 
-def _models(factory: ModelFactory, model: Any, draws: int, seed: int) -> Iterator[Any]:
-    """Yield the first model and those of later draws, keeping none of them in memory."""
-    yield model
-    del model
-    for i in range(1, draws):
-        yield factory.fresh(seed + i)
-
-
-def _of_model(factory: ModelFactory, models: Iterator[Any], draws: int) -> ModelInspection:
+def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
     """Return the inspection of a model."""
-    kept = _drawn(factory, models, -(-_ENTRIES // draws))
     inspections: dict[str, Inspection] = {}
     refused: dict[tuple[str, str], list[str]] = {}
     for call in kept.calls:
-        made = _inspected(factory.replayed(call, kept.modules[call.name]), call, len(kept.modules[call.name]))
+        made = _inspected(kept.factory.replayed(call, kept.modules[call.name]), call, len(kept.modules[call.name]))
         if isinstance(made, Inspection):
             inspections[call.name] = made
         else:
@@ -191,40 +180,30 @@ def _of_model(factory: ModelFactory, models: Iterator[Any], draws: int) -> Model
     return ModelInspection(kept.kind, draws, groups, inspections, table, tuple(notes), reasons, kept.numbers)
 
 
-def _drawn(factory: ModelFactory, models: Iterator[Any], most: int) -> _ModelDraws:
-    """Keep the attention modules of each draw of a model, and at most `most` entries of each parameter.
+def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:
+    """Keep the attention modules of each draw of a model, and some entries of each parameter, but no whole model.
 
     Among modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of
     the others.
     """
-    model = next(models)
+    factory, model = first_model(make, inputs, call, seed)
     kind, numbers, steady = type(model).__name__, numbers_of_configuration(model), factory.steady(model)
-    samples = [factory.parameters(model, most)]
-    calls, long = _attention(factory, model)
-    unused = factory.unused(model)
+    most = -(-_ENTRIES // draws)
+    samples, calls = [factory.parameters(model, most)], factory.calls(model)
+    long = max((each.given.lengths[0] for each in calls if each.given is not None and each.given.long), default=0)
     parts = factory.adapter.modules(model)
-    modules = {call.name: [parts[call.name]] for call in calls}
-    first = {(pattern_of(call.name), call.kind, call.source): call.name for call in reversed(calls)}
-    del model, parts
-    for model in models:
+    calls = attention_calls(calls, lambda each: factory.replayed(each, [parts[each.name]]))
+    unused = factory.unused(model)
+    modules = {each.name: [parts[each.name]] for each in calls}
+    first = {(pattern_of(each.name), each.kind, each.source): each.name for each in reversed(calls)}
+    for i in range(1, draws):
+        del model, parts  # before the next one is made
+        model = factory.fresh(seed + i)
         samples.append(factory.parameters(model, most))
         parts = factory.adapter.modules(model)
         for name in first.values():
             modules[name].append(parts[name])
-        del model, parts  # before the next one is made
-    return _ModelDraws(kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long)
-
-
-def _attention(factory: ModelFactory, model: Any) -> tuple[list[ModuleCall], int]:
-    """Return the calls of a model's attention modules, and the largest length in modules too large to inspect, or 0."""
-    modules = factory.adapter.modules(model)
-
-    def replayed(call: ModuleCall) -> Adapter:
-        return factory.replayed(call, [modules[call.name]])
-
-    calls = factory.calls(model)
-    long = (call.given.lengths[0] for call in calls if call.given is not None and call.given.long)
-    return attention_calls(calls, replayed), max(long, default=0)
+    return _ModelDraws(factory, kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long)
 
 
 def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck import inspect
+from attncheck import InputError, inspect
 from attncheck.frameworks.framework import adapter_of
 
 from . import reading
@@ -70,3 +70,10 @@ def test_inspection() -> None:
     found = inspect(lambda key: eqx.nn.MultiheadAttention(3, WIDTH, key=key), WIDTH, draws=16)
     stds = dict.fromkeys(("query_std", "key_std", "value_std", "output_std"), 3**-0.5)
     found.require(query_law="uniform", num_heads=3, mask="none", bias=False, blamed=False, **stds)
+
+
+def test_models_are_refused() -> None:
+    with pytest.raises(
+        InputError, match="make='equinox': is not a module of torch, flax, keras; return one, or pass w"
+    ):
+        inspect(layer, inputs=(np.ones((1, 2, WIDTH)),))
