@@ -21,7 +21,7 @@ class Equinox(JaxAdapter):
     def make(self, seed: int) -> Any:
         """Return a new module."""
         with on_cpu():
-            return self.built(**({"key": jax.random.PRNGKey(seed)} if "key" in parameters_of(self.build) else {}))
+            return self.new_module(**({"key": jax.random.PRNGKey(seed)} if "key" in parameters_of(self.build) else {}))
 
     def plain(self, module: Any, x: Any) -> Any:
         """Call a module on each sequence; attention of equinox gets it as queries, keys and values."""

@@ -76,7 +76,7 @@ class Linen(Flax):
     @functools.cached_property
     def _module(self) -> Any:
         """The module without its variables."""
-        return self.built().clone(parent=None)
+        return self.new_module().clone(parent=None)
 
     def make(self, seed: int) -> Any:
         """Return the module with freshly initialised variables."""
@@ -95,9 +95,9 @@ class Linen(Flax):
             name = ".".join(context.module.path)
             self._modules.setdefault(name, context.module.clone(parent=None))
             trace.begins(name, context.module, args, kwargs)
-            made = method(*args, **kwargs)
-            trace.ends(context.module, args, made)
-            return made
+            outputs = method(*args, **kwargs)
+            trace.ends(context.module, args, outputs)
+            return outputs
 
         with softmax_traced(trace, nn, nnx), nn.intercept_methods(intercept):
             yield
@@ -137,7 +137,7 @@ class NNX(Flax):
         """Return a freshly initialised module."""
         with on_cpu():
             wanted = "rngs" in parameters_of(self.build)
-            return self.built(**({"rngs": nnx.Rngs(jax.random.key(seed))} if wanted else {}))
+            return self.new_module(**({"rngs": nnx.Rngs(jax.random.key(seed))} if wanted else {}))
 
     def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a module on whole sequences, without step-by-step decoding."""

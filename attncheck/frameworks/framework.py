@@ -117,7 +117,7 @@ class FrameworkAdapter(Adapter):
     ) -> None:
         self.build, self.call, self.inputs, self.fields = build, call, inputs, fields
 
-    def built(self, **options: Any) -> Any:
+    def new_module(self, **options: Any) -> Any:
         """Return a module of the user's function."""
         return in_words(self.fields[0], self.build, **options)
 

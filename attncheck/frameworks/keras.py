@@ -48,7 +48,7 @@ class Keras(FrameworkAdapter):
         with generators_kept():
             keras.utils.set_random_seed(seed)
             global_state.set_global_attribute(_NUMBERS, None)
-            layer = self.built()
+            layer = self.new_module()
             self.called(layer, self.inputs(layer))
         self.precision = max(SINGLE, *(roundoff(each.compute_dtype) for each in layer._flatten_layers()))
         return layer

@@ -58,7 +58,7 @@ class Torch(FrameworkAdapter):
         """Return a freshly initialised module; the global generator is restored."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            module = self.built()
+            module = self.new_module()
             module = getattr(module, "_orig_mod", module)  # undoes torch.compile
             if not isinstance(module, torch.nn.Module):
                 return module
@@ -221,13 +221,13 @@ class Torch(FrameworkAdapter):
     def _output(self, module: Any, x: FloatArray, path: str, trace: Trace | None = None) -> Any:
         tensor = self.tensor(module, x)
         with _on_path(module, path), traced(trace or Trace(), module, tensor, self._given):
-            made = self._first_output(module, tensor, path)
-        return array_of(made) if isinstance(made, torch.Tensor) else made
+            outputs = self._first_output(module, tensor, path)
+        return array_of(outputs) if isinstance(outputs, torch.Tensor) else outputs
 
     def _first_output(self, module: Any, x: Any, path: str) -> Any:
         """Return the first array of real numbers among the outputs, if there is one."""
-        made = self.apply(module, x, **({_WEIGHTS: True} if _WEIGHTS in path else {}))
-        return made if self.call is not None else first_array(made, made)
+        outputs = self.apply(module, x, **({_WEIGHTS: True} if _WEIGHTS in path else {}))
+        return outputs if self.call is not None else first_array(outputs, outputs)
 
 
 class _CallableModule(torch.nn.Module):
@@ -264,10 +264,10 @@ def _without_gradient(module: Any, call: Callable[[], Any]) -> tuple[str, ...] |
     """Return the names of parameters on which no output of a call depends, or None if there is no backward pass."""
     wanted = {name: each for name, each in module.named_parameters() if each.requires_grad}
     with torch.enable_grad(), torch.random.fork_rng():
-        made = [y for y in tree_leaves(call()) if isinstance(y, torch.Tensor) and y.requires_grad]
-        if not made:
+        outputs = [y for y in tree_leaves(call()) if isinstance(y, torch.Tensor) and y.requires_grad]
+        if not outputs:
             return None
-        total = sum(y.float().sum() for y in made)
+        total = sum(y.float().sum() for y in outputs)
         try:
             gradients = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
         except Exception:  # a custom backward pass may fail in any way
