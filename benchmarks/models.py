@@ -105,7 +105,7 @@ def inspected(name: str) -> ZooRow:
         forwards = ((group.title, str(group.inspection.forward)) for group in found.attention)
         row.groups = tuple(f"{title}: {forward.partition('; equal')[0]}" for title, forward in forwards)
         row.wrong = tuple(found.blamed)
-        row.refused = sum("not inspected: " in str(note) for note in found.all_notes if not note.blames)
+        row.refused = sum("not inspected: " in str(note) for note in found.all_notes if note.level != "wrong")
     finally:
         signal.alarm(0)
     row.seconds = time.perf_counter() - begin

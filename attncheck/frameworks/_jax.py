@@ -1,4 +1,4 @@
-"""Base of the JAX bindings: attention cores watched in compiled forward passes."""
+"""Base of the adapters to JAX: attention cores watched in compiled forward passes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import jax
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.frameworks.binding import SINGLE, Binding
+from attncheck.frameworks.adapter import SINGLE, roundoff
+from attncheck.frameworks.framework import FrameworkAdapter
 from attncheck.frameworks.jax_trace import watching
-from attncheck.frameworks.trace import AttentionCore, Trace
+from attncheck.frameworks.trace import AttentionCore, Trace, first_array
 
 # Relative tolerance for differences between compiled and uncompiled results.
 _SAME = 1e-5
@@ -27,67 +28,65 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
-class JaxBinding(Binding):
-    """Base of bindings to JAX modules."""
+class JaxAdapter(FrameworkAdapter):
+    """Base of adapters to JAX modules.
 
-    fills = True
+    Layers run compiled, and models eagerly.
+    """
 
-    def __init__(self, make: Callable[..., Any], width: int, call: Callable[[Any, Any], Any] | None = None) -> None:
-        self._make, self._width, self._call = make, width, call or self._called
+    def __init__(self, *options: Any, **others: Any) -> None:
+        super().__init__(*options, **others)
         self._watch = Watch()
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
-        self._compiled_init: Callable[[int], Any] | None = jax.jit(self._initial)
         self._compiled_many = jax.jit(self._many, static_argnums=0)
-        self._tried = False
 
-    def run(self, state: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
+    def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
         """Return the outputs for x, and report attention cores to a trace."""
         with on_cpu(), self._watch.reporting(trace):
-            y = np.asarray(self._compiled(trace.uses("core"), *self._split(state), jax.numpy.asarray(x)))
+            y = np.asarray(self._compiled(trace.uses("core"), *self._split(module), jax.numpy.asarray(x)))
         self.precision = max(self.precision, self._watch.precision)
         return y
 
-    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
+    def parameters(self, module: Any) -> Mapping[str, FloatArray]:
         """Return the module's arrays by name."""
-        return _named(self._split(state)[1])
+        return _named(self._split(module)[1])
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
         """Return a fresh module's arrays, by a compiled initialiser if that draws the same ones as the uncompiled."""
-        if not self._tried:
-            self._tried = True
-            self._compiled_init = self._compiled_init if not self.draws and self._draws_alike(seed) else None
-        if self._compiled_init is None:
+        if self.draws or self._compiled_make is None:
             return super().initialised(seed)
         with on_cpu():
-            return _named(self._compiled_init(seed))
+            return _named(self._compiled_make(seed))
 
-    def _draws_alike(self, seed: int) -> bool:
-        """Return whether the compiled initialiser draws the same arrays."""
-        assert self._compiled_init is not None
-        own = self.parameters(self.init(seed))
-        try:
-            with on_cpu():
-                fast = [_named(self._compiled_init(each)) for each in (seed, seed + 1)]
-        except Exception:  # tracing may raise any exception
-            return False
-        same = fast[0].keys() == own.keys() and all(_close(fast[0][name], own[name]) for name in own)
-        other = self.parameters(self.init(seed + 1))
-        return same and all(_close(fast[1][name], other[name]) for name in other)
+    @functools.cached_property
+    def _compiled_make(self) -> Callable[[int], Any] | None:
+        """Compiled initialiser, or None if it draws other arrays than the uncompiled one."""
+        compiled: Callable[[int], Any] = jax.jit(self._initial)
+        for seed in (0, 1):
+            arrays = self.parameters(self.make(seed))
+            try:
+                with on_cpu():
+                    fast = _named(compiled(seed))
+            except Exception:  # tracing may raise any exception
+                return None
+            if fast.keys() != arrays.keys() or not all(_close(fast[name], arrays[name]) for name in arrays):
+                return None
+        return compiled
 
     def _initial(self, seed: Any) -> Any:
-        return self._split(self.init(seed))[1]
+        return self._split(self.make(seed))[1]
 
-    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+    def fill(self, module: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a copy of the module with the given arrays."""
-        structure, held = self._split(state)
+        structure, held = self._split(module)
         with on_cpu():
             return self._joined(structure, _filled(held, arrays))
 
-    def unused(self, state: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
+    def unused(self, module: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
         """Return the names of arrays that the outputs do not depend on."""
-        structure, held = self._split(state)
+        structure, held = self._split(module)
         leaves = jax.tree_util.tree_leaves_with_path(held)
         with on_cpu(), jax.disable_jit():
             function = functools.partial(self._outputs, structure)
@@ -102,12 +101,26 @@ class JaxBinding(Binding):
         )
 
     def attended(
-        self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray, path: str = ""
+        self, module: Any, arrays: Mapping[str, FloatArray], x: FloatArray, path: str = ""
     ) -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of N modules; see `Binding.attended`."""
+        """Return outputs, queries, keys and values of N modules; see `Adapter.attended`."""
         with on_cpu():
-            found = self._compiled_many(*self._split(state), dict(arrays), x)
-        return tuple(np.asarray(each, float) for each in found)
+            results = self._compiled_many(*self._split(module), dict(arrays), x)
+        return tuple(np.asarray(each, float) for each in results)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run eagerly on the CPU."""
+        with on_cpu(), jax.disable_jit():
+            yield
+
+    def tensor(self, module: Any, value: Any) -> Any:
+        """Return a NumPy array as an array of JAX, and other values unchanged."""
+        return jax.numpy.asarray(value) if isinstance(value, np.ndarray) else value
+
+    def first(self, outputs: Any) -> Any:
+        """Return the first array of real numbers in the outputs, or None."""
+        return first_array(jax.tree_util.tree_leaves(outputs))
 
     def _many(self, structure: Any, held: Any, arrays: Mapping[str, Any], x: Any) -> tuple[Any, ...]:
         def outputs(own: Mapping[str, Any], given: Any) -> Any:
@@ -116,20 +129,12 @@ class JaxBinding(Binding):
         return recorded(outputs)(arrays, jax.numpy.asarray(x))
 
     @abc.abstractmethod
-    def _split(self, state: Any) -> tuple[Any, Any]:
+    def _split(self, module: Any) -> tuple[Any, Any]:
         """Return the module's structure and its arrays."""
 
     @abc.abstractmethod
     def _joined(self, structure: Any, arrays: Any) -> Any:
         """Return the module with this structure and these arrays."""
-
-    def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the outputs."""
-        return self._call(self._joined(structure, arrays), x)
-
-    def _called(self, module: Any, x: Any) -> Any:
-        """Return the outputs of a module, by default; used in place of a missing `call`."""
-        return module(x)
 
     def _traced(self, watched: bool, structure: Any, arrays: Any, x: Any) -> Any:
         forward = functools.partial(self._outputs, structure)
@@ -137,7 +142,7 @@ class JaxBinding(Binding):
 
     def _outputs(self, structure: Any, arrays: Any, x: Any) -> Any:
         """Return the outputs; the first element if the module returns a tuple."""
-        y = self._forward(structure, arrays, x)
+        y = self.apply(self._joined(structure, arrays), x)
         return y[0] if isinstance(y, tuple) else y
 
 
@@ -183,8 +188,7 @@ class Watch:
     def _answer(self, index: int, *given: Any) -> Any:
         """Report a core; return the trace's result, shaped and typed like the core's `own`, or `own` if it is None."""
         q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
-        roundoffs = (float(jax.numpy.finfo(each.dtype).eps) / 2 for each in (q, k, v))
-        self.precision = max(self.precision, *roundoffs)
+        self.precision = max(self.precision, *(roundoff(each.dtype) for each in (q, k, v)))
         wide = [each.astype(np.float64).reshape(-1, *each.shape[-2:]) for each in (q, k, v, weights)]
         try:
             found = self._trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
@@ -238,5 +242,4 @@ def _close(one: FloatArray, other: FloatArray) -> bool:
 
 
 def _is_real(leaf: Any) -> bool:
-
     return hasattr(leaf, "dtype") and bool(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.laws import Z
+from attncheck.frameworks.notes import WRONG
 from attncheck.frameworks.result import Inspection
 
 # Compared attributes, with their names in messages.
@@ -50,8 +51,8 @@ class InspectionComparison:
 
 
 def compare(
-    one: Callable[..., Any] | Binding,
-    other: Callable[..., Any] | Binding,
+    one: Callable[..., Any] | Adapter,
+    other: Callable[..., Any] | Adapter,
     width: int,
     call: Callable[..., Any] | None = None,
     *,
@@ -62,7 +63,7 @@ def compare(
 
     Parameters
     ----------
-    one, other : callable or attncheck.frameworks.binding.Binding
+    one, other : callable or attncheck.frameworks.adapter.Adapter
     width : int
     call : callable, optional
     draws, seed : int
@@ -90,7 +91,9 @@ def _differences(one: Inspection, other: Inspection) -> Iterator[str]:
         yield from _unequal(words, getattr(one.forward, name), getattr(other.forward, name))
     for mine, theirs, words in ((one, other, "first"), (other, one, "second")):
         told = {note.text for note in theirs.notes}
-        yield from (f"only in the {words}: {note}" for note in mine.notes if note.blames and note.text not in told)
+        yield from (
+            f"only in the {words}: {note}" for note in mine.notes if note.level == WRONG and note.text not in told
+        )
 
 
 def _of_matrices(one: Inspection, other: Inspection, role: str, symbol: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
-from attncheck.frameworks.binding import SINGLE, Binding, NoAttentionCall
+from attncheck.frameworks.adapter import SINGLE, Adapter, NoAttentionCall
 from attncheck.frameworks.layout import CoreLayout, layout_of
 from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace, zeros
 
@@ -149,8 +149,8 @@ class ModuleReader:
     Raises `NoAttentionCall` without attention, and `InputError` for an unknown layout.
     """
 
-    def __init__(self, binding: Binding, state: Any, width: int, path: str) -> None:
-        self.binding, self.width, self.path = binding, width, path
+    def __init__(self, adapter: Adapter, state: Any, width: int, path: str) -> None:
+        self.adapter, self.width, self.path = adapter, width, path
         #: Shortest accepted sequence length, and whether the module accepts every length.
         self.length, self.any_length = self._lengths(state)
         self.layout = self._layout(state)
@@ -209,7 +209,7 @@ class ModuleReader:
         The returned weights are zeros.
         """
         alone = 2 if self.layout.first_axis else 1
-        y, *got = self.binding.attended(state, arrays, np.expand_dims(x, alone), self.path)
+        y, *got = self.adapter.attended(state, arrays, np.expand_dims(x, alone), self.path)
         nothing = np.zeros((*got[0].shape[1:-1], got[1].shape[-2]))
         cores = (AttentionCore(q, k, v, nothing) for q, k, v in zip(*got, strict=True))
         found = [self.layout.standard([each], 1, x.shape[1]) for each in cores]
@@ -220,7 +220,7 @@ class ModuleReader:
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
         """Return the output, (batch, positions, m), on a code path; attention runs over the axis called positions."""
         swapped = self.layout.first_axis
-        y = self.binding.outputs(state, x.swapaxes(0, 1) if swapped else x, trace, path)
+        y = self.adapter.outputs(state, x.swapaxes(0, 1) if swapped else x, trace, path)
         return y.swapaxes(0, 1) if swapped else y
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
@@ -249,7 +249,7 @@ class ModuleReader:
         output = self._change(after["output"], none.y[0, 0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
-                finite = all(np.isfinite(each).all() for each in self.binding.parameters(state).values())
+                finite = all(np.isfinite(each).all() for each in self.adapter.parameters(state).values())
                 what = "is an entry of this matrix, which must be finite"
                 remedy = "mend the forward pass: all parameters are finite" if finite else "mend the initialiser"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, remedy)
@@ -313,7 +313,7 @@ class ModuleReader:
         heads = np.zeros((length, number, length, none.value.shape[-1]))
         heads[at, number - 1, at] = np.round(rng.standard_normal(heads.shape[-1]) * 8) + 0.5
         moved = np.abs(self.see(state, x, heads).y - none.y).max(axis=-1)  # (changed position, output position)
-        bound = rounding(self.binding.precision, max(self.width, number * heads.shape[-1]))
+        bound = rounding(self.adapter.precision, max(self.width, number * heads.shape[-1]))
         reached = moved > 4 * bound * max(float(np.abs(none.y).max()), float(moved.max()))
         for way, positions in ((PROPERLY, at), (WITHOUT_TRANSPOSE, ((number - 1) * length + at) // number)):
             expected = np.zeros_like(reached)
@@ -326,14 +326,14 @@ class ModuleReader:
         """Return the change of a result due to unit vectors, or 0 if it is only rounding."""
         change = made - before
         size = float(np.abs(before).max(initial=0.0))
-        rounded = np.all(np.abs(change) <= _ROUNDED * self.binding.precision * size)
+        rounded = np.all(np.abs(change) <= _ROUNDED * self.adapter.precision * size)
         return np.zeros_like(change) if rounded else change
 
     # The layout -----------------------------------------------------------------------------------
 
     def _lengths(self, state: Any) -> tuple[int, bool]:
         """Return the shortest accepted sequence length, and whether all lengths are accepted."""
-        first, *others = self.binding.lengths
+        first, *others = self.adapter.lengths
         failure = self._failure(state, first)
         if failure is None:
             return first, bool(others) and self._failure(state, _POSITIONS) is None
@@ -345,7 +345,7 @@ class ModuleReader:
     def _failure(self, state: Any, length: int) -> InputError | None:
         """Return the error of a call on sequences of this length, or None."""
         try:
-            self.binding.outputs(state, np.zeros((2, length, self.width)), Trace(), self.path)
+            self.adapter.outputs(state, np.zeros((2, length, self.width)), Trace(), self.path)
         except InputError as error:
             return error
         return None
@@ -355,7 +355,7 @@ class ModuleReader:
 
         def cores(x: FloatArray, silenced: int) -> list[AttentionCore]:
             trace = CoreTrace(lambda each: zeros(each) if each.index < silenced else None)
-            self.binding.outputs(state, x, trace, self.path)
+            self.adapter.outputs(state, x, trace, self.path)
             return sorted(trace.cores, key=lambda each: each.index)
 
         found = layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)

@@ -1,69 +1,219 @@
-"""Binding to flax (linen and nnx)."""
+"""Adapters to flax: linen and nnx."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 from flax import nnx
 
-from attncheck.frameworks._jax import JaxBinding, on_cpu
-from attncheck.frameworks.binding import parameters_of
-
-Call = Callable[[Any, Any], Any]
-
-
-def bind(make: Callable[..., Any], width: int, call: Call | None = None) -> Linen | NNX:
-    """Return the binding to linen or nnx modules."""
-    linen = "rngs" not in parameters_of(make) and isinstance(make(), nn.Module)
-    return (Linen if linen else NNX)(make, width, call)
+from attncheck.frameworks._jax import JaxAdapter, on_cpu
+from attncheck.frameworks.adapter import in_words
+from attncheck.frameworks.framework import Parameter, parameters_of
+from attncheck.frameworks.jax_softmax import softmax_traced
+from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
 
-class Linen(JaxBinding):
-    """Binding to a flax.linen layer that ``make()`` returns."""
+class Flax(JaxAdapter):
+    """Base of the adapters to flax; optimisers are those of optax."""
 
-    def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
-        super().__init__(make, width, call)
-        self._module = make()
+    _compiled_step: Callable[..., Any] | None = None
 
-    def init(self, seed: int) -> Any:
-        """Return freshly initialised variables."""
+    @abc.abstractmethod
+    def _trainable(self, module: Any) -> tuple[Any, Any, Any]:
+        """Return the module's structure, parameters and other variables."""
+
+    @abc.abstractmethod
+    def _trained(self, structure: Any, parameters: Any, others: Any) -> Any:
+        """Return the module with these variables."""
+
+    def trainer(
+        self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
+    ) -> Callable[[], Any]:
+        """Return a function that takes a step of an optimiser of optax, compiled once, and returns the module."""
+        structure, parameters, others = self._trainable(module)
+        transformation = in_words("optimizer", optimizer, parameters)
+        state = parameters, transformation.init(parameters)
+        compiled = self._compiled_step or jax.jit(functools.partial(self._stepped, transformation, loss, structure))
+        self._compiled_step = compiled
+
+        def step() -> Any:
+            nonlocal state
+            with jax.disable_jit(False):
+                state = in_words("loss", compiled, *state, others, *data)
+            return self._trained(structure, state[0], others)
+
+        return step
+
+    def _stepped(
+        self, transformation: Any, loss: Any, structure: Any, parameters: Any, state: Any, others: Any, *data: Any
+    ) -> tuple[Any, Any]:
+        """Return the parameters and the optimiser's state after one step.
+
+        Everything that differs between models of one width is an argument, so that they can share one compiled step.
+        """
+        import optax
+
+        gradient = jax.grad(lambda values: loss(self._trained(structure, values, others), *data))(parameters)
+        changes, state = transformation.update(gradient, state, parameters)
+        return optax.apply_updates(parameters, changes), state
+
+
+class Linen(Flax):
+    """Adapter to flax.linen modules that ``make()`` returns, bound to their variables."""
+
+    def __init__(self, *options: Any, **others: Any) -> None:
+        super().__init__(*options, **others)
+        self._modules: dict[str, Any] = {}
+
+    @functools.cached_property
+    def _module(self) -> Any:
+        """The module without its variables."""
+        return self.new_module().clone(parent=None)
+
+    def make(self, seed: int) -> Any:
+        """Return the module with freshly initialised variables."""
+        args, kwargs = self.inputs(self._module)
         with on_cpu():
-            return nn.init(self._call, self._module)(jax.random.PRNGKey(seed), jax.numpy.zeros((1, 2, self._width)))
+            init = nn.init(self.apply, self._module)
+            return self._module.bind(in_words(self.fields[1], init, jax.random.PRNGKey(seed), *args, **kwargs))
 
-    def _split(self, state: Any) -> tuple[Any, Any]:
-        return None, state
+    @contextlib.contextmanager
+    def traced(self, trace: Trace, model: Any) -> Iterator[None]:
+        """Report the calls of all modules, and softmaxes."""
+
+        def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            if context.method_name != "__call__":
+                return method(*args, **kwargs)
+            name = ".".join(context.module.path)
+            self._modules.setdefault(name, context.module.clone(parent=None))
+            trace.begins(name, context.module, args, kwargs)
+            outputs = method(*args, **kwargs)
+            trace.ends(context.module, args, outputs)
+            return outputs
+
+        with softmax_traced(trace, nn, nnx), nn.intercept_methods(intercept):
+            yield
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        """Return the modules that ran, by name."""
+        if not self._modules:
+            with self.running(), self.traced(Trace(), model):
+                self.called(model, self.inputs(model))
+        return {name: module.bind(_variables_at(model, name)) for name, module in self._modules.items()}
+
+    def stored(self, model: Any) -> Iterator[Parameter]:
+        """Yield the parameters of a model."""
+        modules = self.modules(model)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(model.variables["params"]):
+            keys = [str(each.key) for each in path]
+            yield _stored(modules.get(".".join(keys[:-1])), ".".join(keys), leaf)
+
+    def _split(self, module: Any) -> tuple[Any, Any]:
+        return None, module.variables
 
     def _joined(self, structure: Any, arrays: Any) -> Any:
-        return arrays
+        return self._module.bind(arrays)
 
-    def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
-        return nn.apply(self._call, self._module)(arrays, x)
+    def _trainable(self, module: Any) -> tuple[Any, Any, Any]:
+        variables = dict(module.variables)
+        return None, variables.pop("params"), variables
+
+    def _trained(self, structure: Any, parameters: Any, others: Any) -> Any:
+        return self._module.bind({"params": parameters, **others})
 
 
-class NNX(JaxBinding):
-    """Binding to a flax.nnx layer that ``make(rngs)`` returns."""
+class NNX(Flax):
+    """Adapter to flax.nnx modules that ``make(rngs)`` or ``make()`` returns."""
 
-    def init(self, seed: int) -> Any:
+    def make(self, seed: int) -> Any:
         """Return a freshly initialised module."""
         with on_cpu():
-            rngs = {"rngs": nnx.Rngs(jax.random.key(seed))} if "rngs" in parameters_of(self._make) else {}
-            return self._make(**rngs)
+            wanted = "rngs" in parameters_of(self.build)
+            return self.new_module(**({"rngs": nnx.Rngs(jax.random.key(seed))} if wanted else {}))
 
-    def _split(self, state: Any) -> tuple[Any, Any]:
-        structure, arrays = nnx.split(state)
+    def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a module on whole sequences, without step-by-step decoding."""
+        if isinstance(module, nnx.MultiHeadAttention) and module.decode is None:
+            kwargs.setdefault("decode", False)
+        return module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def traced(self, trace: Trace, model: Any) -> Iterator[None]:
+        """Report the calls of a model and of all modules in it, and softmaxes."""
+        modules = self.modules(model)
+        names = {id(module): name for name, module in modules.items()}
+        with softmax_traced(trace, nn, nnx), contextlib.ExitStack() as stack:
+            for kind in {type(module) for module in modules.values()}:
+                if "__call__" in dir(kind):
+                    stack.enter_context(replaced(kind, "__call__", traced_calls(kind.__call__, names, trace)))
+            yield
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        """Return a model's modules by name."""
+        nodes = ((_dotted(path), node) for path, node in nnx.iter_graph(model))
+        return {name: node for name, node in nodes if isinstance(node, nnx.Module)}
+
+    def stored(self, model: Any) -> Iterator[Parameter]:
+        """Yield the parameters of a model."""
+        modules = self.modules(model)
+        for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+            yield _stored(modules.get(_dotted(path[:-1])), _dotted(path), leaf.get_value())
+
+    def evaluated(self, module: Any, single: bool = False) -> Any:
+        """Return a module in evaluation mode."""
+        module.eval()
+        return module
+
+    def _split(self, module: Any) -> tuple[Any, Any]:
+        structure, arrays = nnx.split(module)
         return structure, nnx.to_pure_dict(arrays)
 
     def _joined(self, structure: Any, arrays: Any) -> Any:
         return nnx.merge(structure, arrays)
 
-    def _called(self, module: Any, x: Any) -> Any:
-        return whole(module, x)
+    def _trainable(self, module: Any) -> tuple[Any, Any, Any]:
+        structure, parameters, others = nnx.split(module, nnx.Param, ...)
+        return structure, parameters, others
+
+    def _trained(self, structure: Any, parameters: Any, others: Any) -> Any:
+        return nnx.merge(structure, parameters, others)
 
 
-def whole(module: Any, *given: Any) -> Any:
-    """Call an nnx module on whole sequences, without step-by-step decoding."""
-    undecided = isinstance(module, nnx.MultiHeadAttention) and module.decode is None
-    return module(*given, decode=False) if undecided else module(*given)
+def _dotted(path: Sequence[Any]) -> str:
+    return ".".join(map(str, path))
+
+
+def _variables_at(model: Any, name: str) -> dict[str, Any]:
+    """Return the variables of the module of that name in a linen model."""
+    variables = {}
+    for collection, held in model.variables.items():
+        for key in name.split(".") if name else ():
+            held = held.get(key, {})
+        variables[collection] = held
+    return variables
+
+
+def _stored(owner: Any, name: str, value: Any) -> Parameter:
+    """Describe a parameter of a module."""
+    fans = _fans(owner, name.rpartition(".")[2], value.shape)
+    default = ("truncated normal", fans[0] ** -0.5) if fans else None
+    kind = type(owner).__name__ if owner is not None else "Module"
+    return Parameter(name, tuple(value.shape), kind, fans, (np.asarray(value),), default=default)
+
+
+def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the fans of the kernel of a dense layer, None for other parameters."""
+    dense = (nn.Dense, nn.DenseGeneral, nnx.Linear, nnx.LinearGeneral)
+    if name != "kernel" or not isinstance(owner, dense):
+        return None
+    axis = getattr(owner, "axis", -1)
+    inputs = len(axis) if isinstance(axis, tuple | list) else 1
+    return math.prod(shape[:inputs]), math.prod(shape[inputs:])

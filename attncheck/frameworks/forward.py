@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, wrong
 from attncheck.layers.parts import PARTS
 
 #: Axis of the weights, (batch, heads, queries, keys), that each map normalises.
@@ -298,5 +298,5 @@ def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
         numbers = ("0 and 1" if less > 0 else "1 and 0") if one else "a number"
         change = f"{'lower' if less > 0 else 'higher'} by {abs(less):.3g}"
         text = f"the {mask} mask is added as {numbers}: positions that it should hide get a score {change}"
-        return Note(text, blames=True)
+        return wrong(text)
     return None

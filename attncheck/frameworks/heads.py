@@ -13,7 +13,7 @@ from attncheck._lib.text import listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.effective import Effective, alike, groups_of
 from attncheck.frameworks.initialiser import SYMBOLS
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, wrong
 
 
 def about_heads(
@@ -52,7 +52,7 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
     yield from _copies(SYMBOLS[role], blocks[0], heads, precision)
     if kept and len(kept) < len(heads):
         which = _numbered([heads[h] for h in kept])
-        yield Note(f"{SYMBOLS[role]} is the same in every draw in {which}: this initialiser does not draw it", True)
+        yield wrong(f"{SYMBOLS[role]} is the same in every draw in {which}: this initialiser does not draw it")
     if not kept:
         yield from _uneven(SYMBOLS[role], blocks, heads)
 
@@ -82,7 +82,7 @@ def _of_lines(
                 )
                 continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
-            yield Note(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}", blames=True)
+            yield wrong(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}")
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
@@ -122,9 +122,7 @@ def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: fl
     groups = groups_of(blocks, precision)
     same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1 and np.ptp(blocks[group[0]])]
     if same:
-        yield Note(
-            f"{symbol} is the same in {'every head' if len(groups) == 1 else ', and in '.join(same)}", blames=True
-        )
+        yield wrong(f"{symbol} is the same in {'every head' if len(groups) == 1 else ', and in '.join(same)}")
 
 
 def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
@@ -142,7 +140,7 @@ def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> 
     drawn = {each[:, :rows].tobytes(): each for each in blocks[::-1]}.values()
     if (odd := _odd(list(drawn), (1, 2))) is not None:
         text = f"{symbol} of head {heads[odd[0]]} has {odd[1]:.3g} times the standard deviation of the other heads"
-        yield Note(text, blames=True)
+        yield wrong(text)
 
 
 def _odd(drawn: Sequence[FloatArray], axis: int | tuple[int, int]) -> tuple[int, float, FloatArray] | None:

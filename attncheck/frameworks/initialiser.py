@@ -12,11 +12,11 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.binding import SINGLE
+from attncheck.frameworks.adapter import SINGLE
 from attncheck.frameworks.effective import ROLES, Effective, alike, groups_of
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import ScaleEstimate
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import ASKS, WRONG, Note, wrong
 from attncheck.frameworks.weights_notes import tiled_heads
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
@@ -129,19 +129,19 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
                 continue
             if alike(flat[one], matrix, precision):
                 if turned or other == "output":
-                    notes.append(Note(f"{SYMBOLS[one]} is {SYMBOLS[other]}{turned}", blames=True))
+                    notes.append(wrong(f"{SYMBOLS[one]} is {SYMBOLS[other]}{turned}"))
                 break
             if r := laws.correlated(flat[one].ravel()[:_MOST], matrix.ravel()[:_MOST]):
                 text = f"entries of {SYMBOLS[one]} and {SYMBOLS[other]}{turned} have correlation {r:.2f}"
-                notes.append(Note(text, blames=True))
+                notes.append(wrong(text))
         else:
             if _reordered(flat[one], flat[other], precision):
-                notes.append(Note(f"{SYMBOLS[one]} has the entries of {SYMBOLS[other]} in another order", blames=True))
+                notes.append(wrong(f"{SYMBOLS[one]} has the entries of {SYMBOLS[other]} in another order"))
     inner = [role for role in shown if role != "output"]
     for group in groups_of((flat[role] for role in inner), precision):
         if len(group) > 1:
             same = listed(SYMBOLS[inner[i]] for i in group)
-            notes.append(Note(f"{same} are the same matrix", blames=True))
+            notes.append(wrong(f"{same} are the same matrix"))
     for role in shown:
         rank, full = _rank(flat[role], precision)
         if rank < _FULL * full:
@@ -149,7 +149,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         scale = laws.scale_of(first[role])
         if laws.off_centre(first[role], scale):
             mean = f"mean {first[role].mean():.2g}, at a standard deviation of {scale.std:.2g}"
-            notes.append(Note(f"entries of {SYMBOLS[role]} have {mean}", blames=True))
+            notes.append(wrong(f"entries of {SYMBOLS[role]} have {mean}"))
     of = len(set(labels))
     size = len(labels) // of
     if 1 < of < len(labels) and len(labels) == of * size:
@@ -157,7 +157,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         if tuple(labels) == tuple(h % of for h in range(len(labels))):
             notes.append(tiled_heads(of, len(labels)))
         elif tuple(labels) != expected:
-            notes.append(Note(f"heads share keys and values as {', '.join(map(str, labels))}", blames=True))
+            notes.append(wrong(f"heads share keys and values as {', '.join(map(str, labels))}"))
     return notes
 
 
@@ -174,7 +174,7 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
             what = f"no weight matrix is, but the forward pass multiplies {PLURALS[role]} by {by}"
         # Zeros may be intended, so that they are no error but a convention.
         text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {what}", (f"{role}_std", f"{role}_law")
-        yield Note(text, blames=not zero, convention=zero, expectations=declared)
+        yield Note(text, ASKS if zero else WRONG, declared)
 
 
 def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
@@ -204,13 +204,13 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
     for i, draw in enumerate(others):
         same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]
         if i == 0 and len(same) == len(roles) > 1:
-            return [Note("all weights are the same in every draw: make returns the same module", True)]
+            return [wrong("all weights are the same in every draw: make returns the same module")]
         if i == 0 and same:
             text = "is the same in every draw: this initialiser does not draw it"
-            return [Note(f"{SYMBOLS[r]} {text}", True) for r in same]
+            return [wrong(f"{SYMBOLS[r]} {text}") for r in same]
         if same:
             which = ", ".join(SYMBOLS[r] for r in same)
-            return [Note(f"draw {i + 1} repeats the {which} of draw 0: draws are not independent", True)]
+            return [wrong(f"draw {i + 1} repeats the {which} of draw 0: draws are not independent")]
     return []
 
 
@@ -241,7 +241,7 @@ def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
             if array.shape[axis] % 3 == 0:
                 parts |= {f"third {i + 1} of {name}": part for i, part in enumerate(np.split(array, 3, axis))}
     return [
-        Note(f"{one} and {other} are the same matrix", blames=True)
+        wrong(f"{one} and {other} are the same matrix")
         for one, other in itertools.combinations(parts, 2)
         if np.array_equal(parts[one], parts[other])
     ]
@@ -251,9 +251,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 def same_layers(
-    parameters: Mapping[str, FloatArray], what: str = "have the same weights", blames: bool = True
+    parameters: Mapping[str, FloatArray], what: str = "have the same weights", level: str = WRONG
 ) -> list[Note]:
-    """Report equal parameters whose names differ in one number, as an error or as a convention.
+    """Report equal parameters whose names differ in one number.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def same_layers(
     notes = []
     for which, places in layers.items():
         more = "" if len(places) == 1 else f" and {len(places) - 1} more"
-        notes.append(Note(f"layers {listed(which)} {what}: {places[0]}{more}", blames, convention=not blames))
+        notes.append(Note(f"layers {listed(which)} {what}: {places[0]}{more}", level))
     return notes
 
 

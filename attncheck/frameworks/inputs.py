@@ -10,7 +10,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks.effective import NONE, ROLES, WITHOUT_TRANSPOSE
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, wrong
 from attncheck.frameworks.probe import Probe
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
@@ -30,7 +30,7 @@ _UNKNOWN = "not x W + b"
 #: Note on attention over the batch axis, as if sequences were positions.
 FIRST_AXIS = "attends over the first axis of its inputs: batch_first"
 _WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
-_WRONG = (_RANDOM, _CHANGED, _SPLIT)
+_LEVELS = {_RANDOM: WRONG, _CHANGED: WRONG, _SPLIT: WRONG, TWISTED: ASKS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def about_inputs(probe: Probe) -> InputFindings:
     """Return the findings on queries, keys and values."""
     notes, layout = [], probe.reader.layout
     if layout.first_axis:
-        notes.append(Note(FIRST_AXIS, blames=True))
+        notes.append(wrong(FIRST_AXIS))
     if layout.extra:
         keys = "a key" if layout.extra == 1 else f"{layout.extra} keys"
         notes.append(Note(f"attention sees {keys} beyond the positions: bias_k and bias_v, or add_zero_attn"))
@@ -80,7 +80,7 @@ def about_inputs(probe: Probe) -> InputFindings:
         which = listed([PLURALS[role] for role in roles])
         claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what in _WITHOUT_MATRIX else ""
         text = f"{which} are {what}{claims}"
-        notes.append(Note(text, blames=what in _WRONG, convention=what == TWISTED, expectations=("positions",)))
+        notes.append(Note(text, _LEVELS.get(what, NOTE), ("positions",)))
     unclaimed = {role for what, roles in roles_by_kind.items() if what in _WITHOUT_MATRIX for role in roles}
     normalised = {role for role, each in found.items() if NORMALISED in each and {*each} <= {NORMALISED, ROTATED}}
     return InputFindings(tuple(notes), found, frozenset(unclaimed | fixed), frozenset(normalised - fixed))
@@ -95,7 +95,7 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
         return ()
     reader, state = probe.reader, probe.state
     if np.abs(reader.see(state, probe.x)[role][:, :, :length] - seen).max() > small:
-        return (_CHANGED if reader.binding.random(state, probe.x, reader.path) is False else _RANDOM,)
+        return (_CHANGED if reader.adapter.random(state, probe.x, reader.path) is False else _RANDOM,)
     if np.abs(lin.swapaxes(1, 2).reshape(lin.shape) - seen).max() <= small:
         return (_SPLIT,)
     lengths = np.linalg.norm(seen, axis=-1)
@@ -148,9 +148,9 @@ def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
     """Return notes on how outputs depend on attention, and whether W_O is known."""
     notes, merged = list[Note](), probe.reader.merged
     if merged == WITHOUT_TRANSPOSE:
-        notes.append(Note("heads are merged without a transpose, so that outputs mix positions", blames=True))
+        notes.append(wrong("heads are merged without a transpose, so that outputs mix positions"))
     elif not probe.apart:
-        notes.append(Note(MIXED_BATCH, blames=True))
+        notes.append(wrong(MIXED_BATCH))
     if not probe.linear:
         return [*notes, Note(_after(probe))], False
     past, output = probe.matrices.past, probe.matrices.output

@@ -11,10 +11,11 @@ import numpy as np
 
 from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.text import listed
-from attncheck.frameworks.binding import Arrays, Binding, NoAttentionCall, bind, generator_kept, parameters_of
+from attncheck.frameworks.adapter import Adapter, Arrays, NoAttentionCall
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
+from attncheck.frameworks.framework import adapter_of, generator_kept, parameters_of
 from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import (
     SYMBOLS,
@@ -29,7 +30,7 @@ from attncheck.frameworks.initialiser import (
 from attncheck.frameworks.inputs import PLACED, PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_fields
 from attncheck.frameworks.lengths import beyond, leaks
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, wrong
 from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
@@ -53,7 +54,7 @@ _LISTED = 3
 
 @generator_kept()
 def inspect(
-    make: Callable[..., Any] | Binding,
+    make: Callable[..., Any] | Adapter,
     width: int,
     call: Callable[..., Any] | None = None,
     *,
@@ -64,38 +65,38 @@ def inspect(
     width = check_whole("width", width, 1, "pass the number of input neurons, e.g. width=64", _MOST_NEURONS)
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
-    binding = bind(make, width, call)
-    found = inspected(binding, width, draws, seed, whole=call is None)
+    adapter = adapter_of(make, width, call)
+    found = inspected(adapter, width, draws, seed, whole=call is None)
     if found is None:
         what = "its forward pass has no attention that is recognised: no product of weights and values"
         refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
-    if not isinstance(make, Binding) and "width" in parameters_of(make):
+    if not isinstance(make, Adapter) and "width" in parameters_of(make):
         other = _other_width(make, 2 * width, call, seed)
         found = dataclasses.replace(found, notes=(*found.notes, *_over_widths(found, other)))
     return found
 
 
-def _reader(binding: Binding, state: Any, width: int) -> ModuleReader | None:
+def _reader(adapter: Adapter, state: Any, width: int) -> ModuleReader | None:
     """Return a reader of the first code path that calls attention, or None."""
-    for path in binding.paths:
+    for path in adapter.paths:
         try:
-            return ModuleReader(binding, state, width, path)
+            return ModuleReader(adapter, state, width, path)
         except NoAttentionCall:
             continue
         except InputError:
             # A path of another configuration may fail.
-            if path not in binding.spare:
+            if path not in adapter.spare:
                 raise
     return None
 
 
-def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
+def inspected(adapter: Adapter, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
     """Return the inspection; None if there is no attention, or if the outputs do not depend on attention.
 
     `whole` tells whether the module itself is called, rather than a user's function that may use only a part of it.
     """
-    state = binding.fresh(seed)
-    reader = _reader(binding, state, width)
+    state = adapter.fresh(seed)
+    reader = _reader(adapter, state, width)
     if reader is None:
         return None
     first = reader.read(state)
@@ -104,7 +105,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
         return None
     inputs = about_inputs(probe)
     unclaimed = inputs.unclaimed
-    parameters = binding.parameters(state)
+    parameters = adapter.parameters(state)
     # Queries, keys and values that are not x W + b have no matrix and no factor.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, first)
     by_head = _rotated_by_head(_blocks(reader, state), {role: first[role] / gain for role, gain in gains.items()})
@@ -121,10 +122,10 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     forward, paths, longer = beyond(probe, forward, formula, paths)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
-    precision = binding.precision
+    precision = adapter.precision
     labels = kv_labels(first, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
-    unused = _unused(binding.unused(state, probe.x, reader.path) if whole else ())
+    unused = _unused(adapter.unused(state, probe.x, reader.path) if whole else ())
     # If `make` returns the same module every time, later draws modify it, so it is probed first.
     leaking = list(leaks(probe, forward, formula))
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
@@ -170,14 +171,14 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     if not steady:
         return probe.unknown(), Formula(), []
     if not np.isfinite(probe.seen.weights).any():
-        return probe.unknown(), Formula(), [Note("all attention weights are NaN or infinite", blames=True)]
+        return probe.unknown(), Formula(), [wrong("all attention weights are NaN or infinite")]
     made, formula = probe.forward(probe.seen)
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
     made = dataclasses.replace(made, positions=positions.name, rotary_base=base)
     missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
     notes = about_weights(made, formula, probe.seen, None if made.known else probe.partial(probe.seen))
     if len(missing):
-        notes.append(Note(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}", blames=True))
+        notes.append(wrong(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}"))
     return made, formula, notes
 
 
@@ -185,11 +186,11 @@ def _over_paths(
     probe: Probe, positions: Positions, forward: Forward, gains: Mapping[str, float]
 ) -> tuple[dict[str, Forward], list[Note]]:
     """Return the formulas of all code paths, and notes on their differences."""
-    binding, state = probe.reader.binding, probe.state
+    adapter, state = probe.reader.adapter, probe.state
 
     def look(path: str) -> tuple[Forward, list[Note]]:
         try:
-            reader = ModuleReader(binding, state, probe.reader.width, path)
+            reader = ModuleReader(adapter, state, probe.reader.width, path)
         except NoAttentionCall:
             return probe.unknown(), []
         there = probe.on(reader)
@@ -207,7 +208,7 @@ def _unused(names: Sequence[str]) -> list[Note]:
         return []
     hidden = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED else []
     shown, them = listed([*names[:_LISTED], *hidden]), "it" if len(names) == 1 else "them"
-    return [Note(f"{shown}: never used, the outputs do not depend on {them}", blames=True)]
+    return [wrong(f"{shown}: never used, the outputs do not depend on {them}")]
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
@@ -216,12 +217,12 @@ def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> It
     rows = slice(0, -(-_ENTRIES // columns))
     output_rows = slice(0, -(-_ENTRIES // first.output.shape[1]))
     for i in range(1, draws):
-        yield reader.read(reader.binding.fresh(seed + i), rows, output_rows)
+        yield reader.read(reader.adapter.fresh(seed + i), rows, output_rows)
 
 
 def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
     """Return the blocks of a module's parameters."""
-    return ParameterBlocks(reader.binding.parameters(state), reader.binding.precision, reader.norm == LAYER)
+    return ParameterBlocks(reader.adapter.parameters(state), reader.adapter.precision, reader.norm == LAYER)
 
 
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
@@ -240,7 +241,7 @@ def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
     found = [PLURALS[role] for role, each in second.items() if blocks.gain(each) is None and blocks.rotates(each)]
     text = "are rotated in the same way at every position, by angles that depend on the head"
-    return [Note(f"{listed(found)} {text}", blames=True)] if found else []
+    return [wrong(f"{listed(found)} {text}")] if found else []
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
@@ -255,9 +256,9 @@ def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, fl
     if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
         return gains
     reader, kept = probe.reader, gains
-    constant = max(_CONSTANT, _ROUNDED * reader.binding.precision)
+    constant = max(_CONSTANT, _ROUNDED * reader.adapter.precision)
     # Factors that vary agree by chance in one draw in some thousand, so two more draws are compared.
-    for state in (reader.binding.fresh(seed + i) for i in (1, 2)):
+    for state in (reader.adapter.fresh(seed + i) for i in (1, 2)):
         other = _gains(reader, state, reader.read(state))
         kept = {role: gain for role, gain in kept.items() if abs(other.get(role, math.inf) / gain - 1) <= constant}
     probe.gain = math.prod(kept.values())
@@ -274,7 +275,7 @@ def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
 def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int) -> Inspection | None:
     """Return the inspection of a module of another width, or None."""
     try:
-        return inspected(bind(make, width, call), width, 2, seed, whole=False)
+        return inspected(adapter_of(make, width, call), width, 2, seed, whole=False)
     except InputError:
         return None
 
@@ -301,4 +302,4 @@ def _scale_over_widths(found: Inspection, other: Inspection) -> list[Note]:
         return []
     common = sorted(mine & theirs)
     scale = common[0] if common else other.forward.scale
-    return [Note(f"scores times {scale}, not {RIGHT}: width {other.width} tells them apart", blames=True)]
+    return [wrong(f"scores times {scale}, not {RIGHT}: width {other.width} tells them apart")]

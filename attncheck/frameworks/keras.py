@@ -1,4 +1,4 @@
-"""Binding to keras, on the backends JAX and torch."""
+"""Adapter to keras, on the backends JAX and torch."""
 
 from __future__ import annotations
 
@@ -14,91 +14,142 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.frameworks.binding import SINGLE, Arrays, Binding
-from attncheck.frameworks.keras_layers import traced
-from attncheck.frameworks.trace import Trace
+from attncheck._lib.errors import refuse
+from attncheck.frameworks.adapter import SINGLE, Arrays, roundoff
+from attncheck.frameworks.framework import FrameworkAdapter, Parameter
+from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
-Call = Callable[..., Any]
 # Options of a call, by code path.
 _OPTIONS = {"train": "training", "scores": "return_attention_scores"}
 # Attribute in which keras counts the layers it has named, by kind.
 _NUMBERS = "object_name_uids"
-_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+# Attributes that list sublayers known under other names.
+_LISTS = ("_layers", "_functional", "_modules")
 
 
-class Keras(Binding):
-    """Binding to a keras layer or model that ``make()`` returns, on the backends JAX and torch.
+class Keras(FrameworkAdapter):
+    """Adapter to keras layers and models that ``make()`` returns, on the backends JAX and torch.
 
     By default, attention layers of keras are called as ``layer(x, x)``, and others as ``layer(x)``. Two further code
     paths pass ``training=True`` or ``return_attention_scores=True``, if the layer takes that argument.
     """
 
-    fills = True
+    method = "call"
 
-    def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
-        self._make = make
-        self._width = width
-        self._call = call or self_attention
+    def __init__(self, *options: Any, example: Any = None, **others: Any) -> None:
+        super().__init__(*options, **others)
         self._runs = 0
-        if call is None:
-            with generators_kept():
-                taken = inspect.signature(make().call).parameters
-            self.paths = ("", *(path for path, option in _OPTIONS.items() if option in taken))
+        if self.call is None and example is not None:
+            arguments = inspect.signature(example.call).parameters
+            self.paths = ("", *(path for path, option in _OPTIONS.items() if option in arguments))
 
-    def init(self, seed: int) -> Any:
-        """Return a freshly built layer."""
-        with seeded(seed):
-            layer = self._make()
-            self._call(layer, keras.ops.zeros((1, 2, self._width)))
-        dtypes = {each.compute_dtype for each in layer._flatten_layers()}
-        self.precision = max(SINGLE, *(_ROUNDOFF.get(dtype, 0.0) for dtype in dtypes))
+    def make(self, seed: int) -> Any:
+        """Return a freshly built layer; restart the numbering of unnamed layers."""
+        with generators_kept():
+            keras.utils.set_random_seed(seed)
+            global_state.set_global_attribute(_NUMBERS, None)
+            layer = self.new_module()
+            self.called(layer, self.inputs(layer))
+        self.precision = max(SINGLE, *(roundoff(each.compute_dtype) for each in layer._flatten_layers()))
         return layer
 
-    def run(self, state: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
+    def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
         """Return the outputs for x, and report the forward pass to a trace."""
         with generators_kept():
             # All generators are restored after a call, but random numbers must differ between calls.
             self._runs += 1
             keras.utils.set_random_seed(self._runs)
-            given = tensor_of(x)
+            tensor = self.tensor(module, x)
             if trace.uses("core") and keras.backend.backend() == "jax":
-                return numbers_of(self._traced_by_jax(state, given, trace, path))
-            with traced(trace, state, given):
-                return numbers_of(self._outputs(state, given, path))
+                return numbers_of(self._traced_by_jax(module, tensor, trace, path))
+            with _backend_traced(trace, tensor):
+                return numbers_of(self._outputs(module, tensor, path))
 
-    def random(self, state: Any, x: FloatArray, path: str = "") -> bool:
+    def random(self, module: Any, x: FloatArray, path: str = "") -> bool:
         """Return whether a call draws from the layer's generators or from global ones."""
         with generators_kept():
-            before = _generator_states(state)
-            self._outputs(state, tensor_of(x), path)
-            return not all(map(np.array_equal, before, _generator_states(state)))
+            before = _generator_states(module)
+            self._outputs(module, self.tensor(module, x), path)
+            return not all(map(np.array_equal, before, _generator_states(module)))
 
-    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
+    def parameters(self, module: Any) -> Mapping[str, FloatArray]:
         """Return the layer's arrays by name."""
-        return {each.path: numbers_of(each) for each in state.trainable_weights}
+        return {each.path: numbers_of(each) for each in module.trainable_weights}
 
-    def fill(self, state: Any, arrays: Arrays) -> Any:
+    def fill(self, module: Any, arrays: Arrays) -> Any:
         """Return the layer itself, with the given arrays assigned."""
-        for each in state.trainable_weights:
+        for each in module.trainable_weights:
             each.assign(arrays[each.path])
-        return state
+        return module
 
-    def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "") -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of N layers; see `Binding.attended`."""
+    def attended(self, module: Any, arrays: Arrays, x: FloatArray, path: str = "") -> tuple[FloatArray, ...]:
+        """Return outputs, queries, keys and values of N layers; see `Adapter.attended`."""
         if keras.backend.backend() == "jax":
             from attncheck.frameworks._jax import recorded
         else:
             from attncheck.frameworks.torch_trace import recorded
-        weights = state.trainable_weights
-        many = recorded(self._of_values(state, weights, path))
+        weights = module.trainable_weights
+        many = recorded(self._of_values(module, weights, path))
         with generators_kept():
-            own = [keras.ops.convert_to_tensor(arrays[each.path], each.dtype) for each in weights]
-            given = tensor_of(x)
-            return tuple(map(numbers_of, many(own, given)))
+            values = [keras.ops.convert_to_tensor(arrays[each.path], each.dtype) for each in weights]
+            return tuple(map(numbers_of, many(values, self.tensor(module, x))))
+
+    def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a layer; attention layers of keras get a single input as both queries and values."""
+        attention = isinstance(module, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention)
+        two = attention and len(args) == 1 and "value" not in kwargs
+        return module(*args * (1 + two), **kwargs)
+
+    def tensor(self, module: Any, value: Any) -> Any:
+        """Convert an array to a tensor of the backend, with real numbers in the default precision of keras."""
+        real = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+        return keras.ops.convert_to_tensor(value, keras.config.floatx() if real else None)
+
+    def numbers(self, tensor: Any) -> FloatArray:
+        """Return a tensor as a NumPy array."""
+        return numbers_of(tensor)
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """Restore all random generators on exit."""
+        return generators_kept()
+
+    @contextlib.contextmanager
+    def traced(self, trace: Trace, model: Any) -> Iterator[None]:
+        """Report calls of layers and softmaxes to a trace."""
+        names, kind = {id(layer): name for name, layer in self.modules(model).items()}, keras.layers.Layer
+        with replaced(kind, "__call__", traced_calls(kind.__call__, names, trace)), _backend_traced(trace):
+            yield
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        """Return a layer and its sublayers by name."""
+        return named_layers(model)
+
+    def stored(self, model: Any) -> Iterator[Parameter]:
+        """Yield the parameters of a model."""
+        known = set[int]()
+        for name, layer in named_layers(model).items():
+            for variable in layer._trainable_variables:
+                if id(variable) not in known:
+                    known.add(id(variable))
+                    yield _stored(layer, f"{name}.{variable.name}".lstrip("."), variable)
+
+    def tokens(self, module: Any) -> int | None:
+        """Return the number of tokens of the first embedding, or None without one."""
+        layers = named_layers(module).values()
+        return next((layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)), None)
+
+    def trainer(
+        self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
+    ) -> Callable[[], Any]:
+        """Return a function that takes a step of a PyTorch optimiser, and returns the module."""
+        if keras.backend.backend() != "torch":
+            problem = f"takes steps only on torch, but keras runs on {keras.backend.backend()}"
+            refuse("optimizer", optimizer, problem, "set KERAS_BACKEND=torch")
+        return super().trainer(module, optimizer, loss, data)
 
     def _outputs(self, layer: Any, x: Any, path: str) -> Any:
         """Return the outputs on a code path; the first element if the layer returns several."""
-        y = self._call(layer, x, **({_OPTIONS[path]: True} if path else {}))
+        y = self.apply(layer, x, **({_OPTIONS[path]: True} if path else {}))
         return y[0] if isinstance(y, tuple | list) else y
 
     def _of_values(self, layer: Any, variables: Sequence[Any], path: str) -> Callable[[Any, Any], Any]:
@@ -136,26 +187,6 @@ def _generator_states(layer: Any) -> list[FloatArray]:
     return states
 
 
-def self_attention(layer: Any, *given: Any, **options: Any) -> Any:
-    """Call a layer; attention layers of keras get a single input as both queries and values."""
-    two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention) and len(given) == 1
-    return layer(*given, *given, **options) if two else layer(*given, **options)
-
-
-def tensor_of(array: np.ndarray[Any, Any]) -> Any:
-    """Convert an array to a tensor of the backend, with real numbers in the default precision of keras."""
-    return keras.ops.convert_to_tensor(array, keras.config.floatx() if array.dtype.kind == "f" else None)
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed all generators and restart the numbering of unnamed layers; restore both on exit."""
-    with generators_kept():
-        keras.utils.set_random_seed(seed)
-        global_state.set_global_attribute(_NUMBERS, None)
-        yield
-
-
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
     """On exit, restore name counters and all generators that keras seeds."""
@@ -174,3 +205,63 @@ def generators_kept() -> Iterator[None]:
             np.random.set_state(numpy)  # noqa: NPY002 - keras seeds it
             for name, value in zip(names, own, strict=True):
                 global_state.set_global_attribute(name, value)
+
+
+def named_layers(layer: Any) -> dict[str, Any]:
+    """Return a layer and its sublayers by attribute path; layers of a functional model appear under their own names."""
+    found: dict[int, tuple[str, Any]] = {}
+
+    def visit(name: str, each: Any) -> None:
+        if isinstance(each, keras.layers.Layer):
+            if id(each) not in found:
+                found[id(each)] = (name, each)
+                # On torch, attributes that are layers are stored as submodules.
+                own = {**vars(each), **vars(each).get("_modules", {})}
+                for key, held in ((key, held) for key, held in own.items() if key not in _LISTS):
+                    if key == "_operations":
+                        visit(name, _by_name(held))
+                    else:
+                        visit(f"{name}.{key.lstrip('_')}".lstrip("."), held)
+                for place, held in enumerate(each._layers):
+                    visit(f"{name}.{place}".lstrip("."), held)
+        elif isinstance(each, list | tuple):
+            for place, held in enumerate(each):
+                visit(f"{name}.{place}", held)
+        elif isinstance(each, dict):
+            for key, held in each.items():
+                visit(f"{name}.{key}".lstrip("."), held)
+
+    visit("", layer)
+    return dict(found.values())
+
+
+def _by_name(layers: Sequence[Any]) -> dict[str, Any]:
+    """Return the layers of a functional model by name, with number 0 for the first of a kind: "dense_0", "dense_1"."""
+    names = {each.name for each in layers}
+    numbered = {name.rpartition("_")[0] for name in names if name.rpartition("_")[2].isdigit()}
+    first = {name for name in names & numbered if f"{name}_0" not in names}
+    return {f"{each.name}_0" if each.name in first else each.name: each for each in layers}
+
+
+@contextlib.contextmanager
+def _backend_traced(trace: Trace, inputs: Any = None) -> Iterator[None]:
+    """Report softmaxes to a trace and, on torch, attention cores of a call on `inputs`."""
+    if keras.backend.backend() == "jax":
+        from attncheck.frameworks.jax_softmax import softmax_traced
+
+        with softmax_traced(trace):
+            yield
+    else:
+        from attncheck.frameworks import torch_trace
+
+        with torch_trace.traced(trace, inputs=inputs):
+            yield
+
+
+def _stored(layer: Any, name: str, variable: Any) -> Parameter:
+    """Describe a parameter of a layer."""
+    shape = tuple(variable.shape)
+    fans = (shape[0], shape[1]) if isinstance(layer, keras.layers.Dense) and len(shape) == 2 else None
+    default = ("uniform", (2 / sum(fans)) ** 0.5) if fans else None
+    entries = keras.ops.convert_to_numpy(variable)
+    return Parameter(name, shape, type(layer).__name__, fans, (entries,), default=default)

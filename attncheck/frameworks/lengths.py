@@ -12,7 +12,7 @@ from attncheck._lib.text import listed
 from attncheck.frameworks.effective import ROLES, WITHOUT_TRANSPOSE
 from attncheck.frameworks.forward import AXES, NAMED, OTHER, Formula, Forward, visible
 from attncheck.frameworks.inputs import PLURALS
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import ASKS, NOTE, Note, wrong
 from attncheck.frameworks.probe import Probe
 
 # Lengths to try in turn, and the maximum of positions² × width.
@@ -47,7 +47,7 @@ def beyond(
         text = f"the scale of scores depends on the length: {found.scale} at {probe.length} positions"
         unnamed = found.scale[:1].isdigit() and found.scale not in NAMED
         named = dataclasses.replace(found, scale=OTHER) if unnamed else found
-        return named, dict(paths), [Note(f"{text}, {longer.scale} at {x.shape[1]}", convention=unnamed)]
+        return named, dict(paths), [Note(f"{text}, {longer.scale} at {x.shape[1]}", ASKS if unnamed else NOTE)]
     changed = {p: dataclasses.replace(f, mask=longer.mask) for p, f in paths.items() if f.mask == found.mask}
     y = probe.output(probe.reader.path, x)
     apart = [path for path in changed if path != probe.reader.path and probe.differs(y, probe.output(path, x))]
@@ -65,7 +65,7 @@ def _missing(probe: Probe, x: FloatArray) -> list[Note]:
     seen = probe.reader.see(probe.state, x)
     what = [PLURALS[role] for role in ROLES if not np.isfinite(seen[role]).all()]
     text = f"{listed([*what, PLURALS['output']])} are NaN or infinite at length {x.shape[1]}"
-    return [Note(f"{text}, although they are finite at length {probe.length}", blames=True)]
+    return [wrong(f"{text}, although they are finite at length {probe.length}")]
 
 
 def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
@@ -90,7 +90,7 @@ def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
         if len(later):
             at, output = (int(i) for i in later[np.lexsort((-later[:, 0], later[:, 1]))[0]])
             text = f"outputs at position {output} change with inputs at position {at}, despite the {found.mask} mask"
-            yield Note(text, blames=True)
+            yield wrong(text)
             return
 
 

@@ -1,37 +1,62 @@
-"""Base classes for the modules of a framework at several widths, with their inputs and optimisers."""
+"""Models of any framework at several widths, with their inputs and optimisers."""
 
 from __future__ import annotations
 
-import abc
-import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.binding import in_words
-from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
-from attncheck.scaling.taps import Tap
+from attncheck._lib.streams import stream
+from attncheck.frameworks.adapter import in_words, roundoff
+from attncheck.frameworks.framework import FrameworkAdapter
+from attncheck.frameworks.trace import Trace
+from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Model, Tap, root_mean_square
 
 Array = np.ndarray[Any, Any]
+_EMBEDDINGS = ("Embedding", "Embed")
+# Scores up to this value count as masked.
+_HIDDEN = -1e29
 # Default batch size and number of positions.
 _SHAPE = (4, 16)
 
 
-@dataclasses.dataclass(frozen=True)
-class FrameworkModels:
-    """Models from ``build(width)``, with the user's inputs, call, optimiser and loss, if given."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelsAtWidths:
+    """Models from ``build(width)``, with the user's inputs, call, optimiser and loss, if given.
 
+    Default inputs are token ids for a model with an embedding, else standard normal vectors.
+    """
+
+    kind: type[FrameworkAdapter]
     build: Callable[..., Any]
     inputs: Callable[..., Any] | None = None
     call: Callable[..., Any] | None = None
     optimizer: Callable[..., Any] | None = None
     loss: Callable[..., Any] | None = None
+    _adapters: dict[int, FrameworkAdapter] = dataclasses.field(default_factory=dict, repr=False)
 
-    def given(self, width: int, rng: np.random.Generator, tokens: int | None = None) -> tuple[Array, ...]:
+    def make(self, width: int, seed: int) -> ModelAtWidth:
+        """Return a model of this width with inputs."""
+        new = self.kind(functools.partial(self.build, width), self.call, fields=("build", "call"))
+        adapter = self._adapters.setdefault(width, new)  # models of one width share what is compiled
+
+        def inputs(module: Any) -> tuple[tuple[Array, ...], Mapping[str, Any]]:
+            return self.drawn(width, stream(seed, "inputs", width), adapter.tokens(module)), {}
+
+        adapter.inputs = inputs
+        module = adapter.evaluated(adapter.make(seed), single=True)  # half precision would hide small changes
+        rng = stream(seed, "inputs", width)
+        arrays = self.drawn(width, rng, adapter.tokens(module))
+        tensors = tuple(adapter.tensor(module, array) for array in arrays)
+        return ModelAtWidth(adapter, module, tensors, self.optimizer, self.loss, rng)
+
+    def drawn(self, width: int, rng: np.random.Generator, tokens: int | None) -> tuple[Array, ...]:
         """Return a model's inputs: the user's, else token ids below `tokens`, else standard normal vectors."""
         if self.inputs is not None:
             drawn = in_words("inputs", self.inputs, width, rng)
@@ -45,65 +70,121 @@ class FrameworkModels:
                 refuse("inputs", array.dtype.name, "must hold numbers", "return arrays of numbers")
         return arrays
 
-    def optimizer_of(self, model: Any) -> Any:
-        """Return the optimiser of a model, or None."""
-        return None if self.optimizer is None else in_words("optimizer", self.optimizer, model)
-
 
 @dataclasses.dataclass(eq=False)
-class FrameworkModel(abc.ABC):
-    """A module with its inputs, and a PyTorch optimiser if it takes steps."""
+class ModelAtWidth(Model):
+    """A module with its inputs, and an optimiser if it takes steps."""
 
+    adapter: FrameworkAdapter
     module: Any
-    given: tuple[Any, ...]
-    call: Callable[..., Any]
-    optimizer: Any
-    loss: Callable[..., Any]
-    reader: ArrayReader
-    precision: float
-
-    @abc.abstractmethod
-    def running(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which the module is called."""
-
-    @abc.abstractmethod
-    def watched(self, seen: TapCollector) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which all modules and softmaxes notify a collector."""
-
-    @abc.abstractmethod
-    def weights(self) -> Mapping[str, FloatArray]:
-        """Return the module's parameters by name."""
+    tensors: tuple[Any, ...]
+    optimizer: Callable[..., Any] | None
+    loss: Callable[..., Any] | None
+    rng: np.random.Generator
+    _step: Callable[[], Any] | None = None
 
     def taps(self) -> Mapping[str, Tap]:
         """Run the module; return the taps by module name."""
-        seen = TapCollector(self.reader, self.precision, tuple(self.given[0].shape)[:2][-1])
-        with self.running(), self.watched(seen):
-            seen.ends_with(self.outputs())
-        return seen.taps
+        dtypes = (parameter.entries[0].dtype for parameter in self.adapter.stored(self.module))
+        precision = 2 * roundoff(next(dtypes, "float32"))
+        collector = TapCollector(self.adapter, precision, tuple(self.tensors[0].shape)[:2][-1])
+        with self.adapter.running(), self.adapter.traced(collector, self.module):
+            collector.ends_with(self._outputs(self.module, *self.tensors))
+        return collector.taps
+
+    def weights(self) -> Mapping[str, FloatArray]:
+        """Return the module's parameters by name."""
+        return {each.name: self.adapter.numbers(each.entries[0]) for each in self.adapter.stored(self.module)}
 
     def step(self) -> None:
-        """Take a step of the optimiser."""
-        with self.running():
-            self.optimizer.zero_grad()
-            in_words("loss", lambda *given: self.loss(*given).backward(), self.outputs(), *self.given)
-            in_words("optimizer", self.optimizer.step)
+        """Take a step of the optimiser; the default loss is the mean square distance from random numbers."""
+        with self.adapter.running():
+            if self._step is None:
+                assert self.optimizer is not None
+                targets = self.rng.standard_normal(tuple(self._outputs(self.module, *self.tensors).shape))
+                data = self.adapter.tensor(self.module, targets), *self.tensors
+                self._step = self.adapter.trainer(self.module, self.optimizer, self._loss, data)
+            self.module = self._step()
 
-    def outputs(self) -> Any:
+    def _outputs(self, module: Any, *tensors: Any) -> Any:
         """Return the first array of real numbers in the outputs."""
-        made = in_words("call", self.call, self.module, *self.given)
-        array = self.reader.first(made)
+        outputs = self.adapter.called(module, (tensors, {}))
+        array = self.adapter.first(outputs)
         if array is None:
-            refuse("call", made, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
+            refuse("call", outputs, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
         return array
 
+    def _loss(self, module: Any, targets: Any, *tensors: Any) -> Any:
+        outputs = self._outputs(module, *tensors)
+        return ((outputs - targets) ** 2).mean() if self.loss is None else self.loss(outputs, *tensors)
 
-def distance(rng: np.random.Generator, tensor: Callable[[Array], Any]) -> Callable[..., Any]:
-    """Return a loss, the mean square distance from random numbers; `tensor` converts arrays."""
-    held: list[Any] = []
 
-    def loss(outputs: Any, *_: Any) -> Any:
-        if not held:
-            held.append(tensor(rng.standard_normal(tuple(outputs.shape))))
-        return ((outputs - held[0]) ** 2).mean()
+class TapCollector(Trace):
+    """Collector of taps while modules run; `precision` is the unit in the last place of 1.0.
 
-    return loss
+    A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
+    """
+
+    def __init__(self, adapter: FrameworkAdapter, precision: float, positions: int) -> None:
+        self._adapter = adapter
+        self.taps: dict[str, Tap] = {}
+        self._precision, self._positions = precision, positions
+        self._running: list[str] = []
+        self._calls: Counter[str] = Counter()
+        # Indexed by memory address, so that each output is tapped once; keeping outputs prevents reuse of addresses.
+        self._kept: dict[Hashable, tuple[str, Any]] = {}
+
+    def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Record the start of a module."""
+        self._running.append(name)
+
+    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+        """Record the output of the module that started last."""
+        name = self._running.pop()
+        array, entered = self._adapter.first(made), self._adapter.first(args)
+        if array is None:
+            return
+        values, where = self._adapter.numbers(array), self._adapter.address(array)
+        if np.isnan(values).any():
+            refuse("call", name or "the model", "returns NaN", "mend the model")
+        known, _ = self._kept.get(where, ("", None))
+        if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
+            return
+        what = type(module).__name__
+        summed = 0.0 if entered is None else root_mean_square(self._adapter.numbers(entered))
+        told = self._add(name or "output", values, _kind(what), what, summed)
+        self._kept[where] = told, array
+
+    def softmax(self, scores: FloatArray, axis: int) -> None:
+        """Tap the unmasked scores and weights of a softmax."""
+        scores = np.moveaxis(np.where(scores <= _HIDDEN, -np.inf, scores), axis, -1)
+        with np.errstate(invalid="ignore"):  # fully masked rows
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True)
+        # A model may also apply a softmax to its logits, (batch, positions, classes).
+        attends = scores.ndim > 3 or (scores.ndim == 3 and scores.shape[-1] in (self._positions, scores.shape[-2]))
+        where = self._running[-1] if self._running else ""
+        for kind, values in ((SCORES, scores), (WEIGHTS, weights)):
+            shown = np.where(weights > 0.0, values, np.nan)
+            told = kind if attends else f"softmax {kind}"
+            self._add(f"{where}.{told}".lstrip("."), shown, kind if attends else MODULE, "softmax")
+
+    def ends_with(self, array: Any) -> None:
+        """Mark the tap of this array as the model's output."""
+        name, _ = self._kept.get(self._adapter.address(array), ("", None))
+        if name:
+            self.taps[name] = dataclasses.replace(self.taps[name], kind=OUTPUT)
+
+    def _add(self, name: str, values: FloatArray, kind: str, what: str, summed: float = 0.0) -> str:
+        self._calls[name] += 1
+        again = self._calls[name] > 1
+        told = f"{name} ({self._calls[name]})" if again else name
+        self.taps[told] = Tap(values, kind, what, summed, self._precision, again)
+        return told
+
+
+def _kind(what: str) -> str:
+    """Return the kind of tap for a module class."""
+    if what in _EMBEDDINGS:
+        return EMBEDDING
+    return NORM if "norm" in what.lower() else MODULE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.binding import bind
+from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.subject import ModuleSubject
 
@@ -21,7 +21,7 @@ def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
     width = None if written is None else written.default
     if not isinstance(width, int):
         refuse("subject", getattr(make, "__name__", make), "has no default width", "write def build(width=64): ...")
-    home = type(bind(make, width)).__module__.rpartition(".")[2]
+    home = type(adapter_of(make, width)).__module__.rpartition(".")[2]
     if home != framework:
         refuse("subject", framework, f"is not the module's framework, which is {home}", f"write {home}:module:callable")
     return inspect(make, width).subject()

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+
+#: Levels of notes: an error, a choice that is an error unless it is intended, and any other finding.
+WRONG, ASKS, NOTE = "wrong", "asks", "note"
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """One finding as a sentence.
+    """One finding as a sentence, with its level.
 
-    `blames` marks an error, and `convention` a choice that is right if it is intended, and an error otherwise. A user
-    declares the intention by one of the `expectations`, such as "scale" or the name of a parameter.
+    A user declares the intention behind a choice by one of the `expectations`, such as "scale" or the name of a
+    parameter.
     """
 
     text: str
-    blames: bool = False
-    convention: bool = False
+    level: str = NOTE
     expectations: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text
 
     def confirmed(self, names: set[str]) -> Note:
-        """Return the note, no longer marked as a convention if `names` contains one of its expectations.
+        """Return the note, which no longer asks if `names` contains one of its expectations.
 
         Examples
         --------
-        >>> note = Note("scores times 1", convention=True, expectations=("scale",))
-        >>> note.confirmed({"scale"}).convention, note.confirmed({"mask"}).convention
-        (False, True)
+        >>> note = asks("scores times 1", "scale")
+        >>> note.confirmed({"scale"}).level, note.confirmed({"mask"}).level
+        ('note', 'asks')
         """
-        return dataclasses.replace(self, convention=self.convention and not names & {*self.expectations})
+        return dataclasses.replace(self, level=NOTE) if self.level == ASKS and names & {*self.expectations} else self
+
+
+def wrong(text: str) -> Note:
+    """Return a note on an error."""
+    return Note(text, WRONG)
+
+
+def asks(text: str, *expectations: str) -> Note:
+    """Return a note on a choice, which one of the expectations declares."""
+    return Note(text, ASKS, expectations)
+
+
+def wrong_first(notes: Iterable[Note]) -> list[Note]:
+    """Return errors first, and otherwise the order of the notes."""
+    return sorted(notes, key=lambda note: note.level != WRONG)

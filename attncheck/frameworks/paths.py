@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 
 from attncheck._lib.errors import InputError
 from attncheck.frameworks.forward import Forward
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, wrong
 from attncheck.frameworks.probe import Probe
 
 # Code paths whose names start with this may be random.
@@ -34,10 +34,10 @@ def over_paths(
     `forward` is the formula of the probe's own path. `look` inspects a path whose outputs differ from those of that
     path, and returns its formula and notes.
     """
-    binding, own, output = probe.reader.binding, probe.reader.path, probe.output
+    adapter, own, output = probe.reader.adapter, probe.reader.path, probe.output
     found, notes, usual = {own: forward}, list[Note](), output(own)
     failed: dict[str, list[str]] = {}
-    for path in binding.paths:
+    for path in adapter.paths:
         try:
             y, again = output(path), output(path)
         except InputError as error:
@@ -45,7 +45,7 @@ def over_paths(
             continue
         if probe.differs(y, again):
             where = f"{path}: " if path else ""
-            text = f"{where}two calls on one input differ: {_CAUSES[binding.random(probe.state, probe.x, path)]}"
+            text = f"{where}two calls on one input differ: {_CAUSES[adapter.random(probe.state, probe.x, path)]}"
             trained = path.startswith(_TRAINING)
             # A random training path may have a known formula, since attention is inspected without dropout.
             seen = trained and forward.error != math.inf
@@ -54,20 +54,20 @@ def over_paths(
                 found[path] = made if _differences(forward, made) else forward
                 notes += [Note(text), *(dataclasses.replace(note, text=f"{path or _PLAIN}: {note}") for note in more)]
             else:
-                notes.append(Note(text + (": this path is not examined" if trained else ""), not trained))
+                notes.append(Note(f"{text}: this path is not examined") if trained else wrong(text))
         elif not probe.differs(y, usual):
             found[path] = forward
         else:
             found[path], more = look(path)
             notes += [dataclasses.replace(note, text=f"{path or _PLAIN}: {note}") for note in more]
     unseen = [
-        Note(f"{' and '.join(which)}: {error.partition('; ')[0]}", convention=not set(which) <= set(binding.spare))
+        Note(f"{' and '.join(which)}: {error.partition('; ')[0]}", NOTE if adapter.spare.issuperset(which) else ASKS)
         for error, which in failed.items()
     ]
-    return found, [*unseen, *notes, *_differing(found, binding.spare, own)]
+    return found, [*unseen, *notes, *_differing(found, adapter.spare, own)]
 
 
-def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> Iterator[Note]:
+def _differing(found: dict[str, Forward], spare: frozenset[str], own: str) -> Iterator[Note]:
     """Yield one note per difference between paths."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for path, made in found.items():
@@ -78,13 +78,13 @@ def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> I
         if not differences:
             usual = f"those of {own or _PLAIN}, with the same formula of attention"
             text = f"outputs differ from {usual}: a batch norm, or the like"
-            yield Note(f"{path or _PLAIN}: {text}", not path.startswith(_TRAINING) and path not in spare)
+            yield Note(f"{path or _PLAIN}: {text}", NOTE if path.startswith(_TRAINING) or path in spare else WRONG)
         for difference in differences:
             alike.setdefault(difference, []).append(path)
     for (what, one, other), paths in alike.items():
         where = " and ".join(path or _PLAIN for path in paths)
         text = f"two paths of this module differ in {what}: {own or _PLAIN}: {one}; {where}: {other}"
-        yield Note(text, not set(paths) <= set(spare))
+        yield Note(text, NOTE if spare.issuperset(paths) else WRONG)
 
 
 def _differences(one: Forward, other: Forward) -> list[tuple[str, str, str]]:

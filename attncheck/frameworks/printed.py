@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from attncheck._lib.text import aligned, counted
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import ASKS, WRONG, Note
 
 
 class PrintedInspection(abc.ABC):
@@ -52,7 +52,7 @@ class PrintedInspection(abc.ABC):
     @property
     def blamed(self) -> tuple[str, ...]:
         """Texts of the notes that report an error."""
-        return tuple(str(note) for note in self.all_notes if note.blames)
+        return tuple(str(note) for note in self.all_notes if note.level == WRONG)
 
     @property
     def verdict(self) -> str:
@@ -65,12 +65,12 @@ class PrintedInspection(abc.ABC):
     @property
     def _question(self) -> str:
         """The first note on a choice that may be intended."""
-        return next((f", if this is meant: {note}" for note in self.all_notes if note.convention), "")
+        return next((f", if this is meant: {note}" for note in self.all_notes if note.level == ASKS), "")
 
     @property
     def told(self) -> list[tuple[str, str]]:
         """Lines below the tables, as pairs of a label ("wrong" or "note") and a text."""
-        return [("wrong" if note.blames else "note", str(note)) for note in self.all_notes]
+        return [("wrong" if note.level == WRONG else "note", str(note)) for note in self.all_notes]
 
     def __str__(self) -> str:
         return self.text()

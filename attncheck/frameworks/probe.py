@@ -11,7 +11,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
-from attncheck.frameworks.binding import SINGLE
+from attncheck.frameworks.adapter import SINGLE
 from attncheck.frameworks.effective import (
     NONE,
     WITHOUT_TRANSPOSE,
@@ -50,7 +50,7 @@ class Probe:
         self.gain = 1.0
         self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
         self.num_heads = matrices.query.shape[1]
-        self.bound = rounding(reader.binding.precision, max(reader.width, self.num_heads * self.value_dim))
+        self.bound = rounding(reader.adapter.precision, max(reader.width, self.num_heads * self.value_dim))
         #: Factor of the inputs that keeps weights from underflowing.
         self.size = 1.0
         self.length = _POSITIONS if reader.any_length else reader.length
@@ -116,7 +116,7 @@ class Probe:
         if query.any() and key.any():  # if all scores are 0, the weights of every row are equal
             weights = _without_idle(weights)
         number, kv = query.shape[1], key.shape[1]
-        error = rounding(self.reader.binding.precision, self.head_dim) / 2
+        error = rounding(self.reader.adapter.precision, self.head_dim) / 2
         found = []
         for groups in (REPEATED, TILED) if 1 < kv < number else (REPEATED,):
             products = query @ spread(key, number, groups).swapaxes(-1, -2)
@@ -173,7 +173,7 @@ class Probe:
         rng = np.random.default_rng(seed)
         x = np.clip(np.round(rng.standard_normal((batch, length, self.reader.width)) * 8), -31, 31) / 8
         if self.reader.norm != NONE:
-            return np.asarray(x * (_BEYOND if self.reader.binding.precision <= SINGLE else 1.0))
+            return np.asarray(x * (_BEYOND if self.reader.adapter.precision <= SINGLE else 1.0))
         q, k = self.lin("query", x), self.lin("key", x)
         size = math.sqrt(float(np.mean(q**2) * np.mean(k**2)))
         return np.asarray(self.size * x * 2.0 ** round(math.log2(_SPREAD / size) / 2) if size > 0 else x)

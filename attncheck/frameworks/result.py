@@ -110,7 +110,7 @@ class Inspection(PrintedInspection):
         view = self._seen
         length = view.lengths(most)[0]
         x = np.random.default_rng(0).standard_normal((_SEQUENCES, length, self.width))
-        weights = view.reader.see(view.binding.fresh(0), x).weights
+        weights = view.reader.see(view.adapter.fresh(0), x).weights
         return np.asarray(weights.mean(axis=(0, 1))[:most, :most])
 
     def entries(self) -> dict[str, FloatArray]:
@@ -122,7 +122,7 @@ class Inspection(PrintedInspection):
             If the module fails, or the inspection has no `view`.
         """
         view = self._seen
-        matrices = view.matrices(view.binding.fresh(0))
+        matrices = view.matrices(view.adapter.fresh(0))
         return {each.name: matrices[role].ravel() * each.fan_in**0.5 for role, each in self.weights.items()}
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.forward import OTHER
 from attncheck.frameworks.inputs import DEPENDENT, PLACED, ROTATED, TWISTED
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, wrong
 from attncheck.frameworks.probe import Probe
 
 NONE, ROTARY = "none", "rotary"
@@ -79,8 +79,8 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if not turned:
         return Positions(NONE)
     if not {"query", "key"} <= turned:
-        wrong = [Note("only one of queries and keys is rotated", blames=True)] * (turned != {"value"})
-        return Positions(OTHER, notes=tuple(wrong))
+        alone = wrong("only one of queries and keys is rotated")
+        return Positions(OTHER, notes=() if turned == {"value"} else (alone,))
     # With the same vector at all positions, only the rotation differs between them.
     seen = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
     query, key = (_rotation(seen[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
@@ -89,7 +89,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if query != key:
         opposite = dataclasses.replace(query, sign=-query.sign) == key
         text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
-        return Positions(OTHER, notes=(Note(f"queries and keys are rotated {text}", blames=True),))
+        return Positions(OTHER, notes=(wrong(f"queries and keys are rotated {text}"),))
     if query.base is None:
         return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
     if query.neurons < probe.head_dim:

@@ -9,7 +9,7 @@ from attncheck.frameworks.forward import AXES, OTHER, RIGHT, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import Z
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import ASKS, NOTE, Note, asks, wrong
 
 # A factor this close to 1 counts as 1.
 _GAIN = 1e-2
@@ -18,7 +18,7 @@ _LARGE = 8.0
 # Largest relative error at which ratios of standard deviations are used.
 _SURE = 0.1
 # Expectation that declares a scale.
-_DECLARED = ("scale",)
+_DECLARED = "scale"
 # Answers of `_folded`, as text.
 _YES, _MAYBE = "is", "may be"
 
@@ -40,7 +40,7 @@ def about_scale(
     if not known or forward.scale in (RIGHT, OTHER) or math.isnan(forward.factor):
         if forward.scale == RIGHT and _folded(weights, head_dim) == _YES:
             text = "W_Q has W_K's scale times 1/sqrt(head_dim): queries seem to be scaled beforehand, 1/head_dim in all"
-            yield Note(text, blames=True)
+            yield wrong(text)
         return
     names = {forward.scale, *forward.ties}
     factors = {round(gain, 2) for gain in gains.values()}
@@ -50,16 +50,16 @@ def about_scale(
             yield Note(f"{what}: scores times {forward.scales} in all")
     if "1" in names and (folded := _folded(weights, head_dim)):
         text = f"scores times 1: 1/sqrt(head_dim) {folded} in W_Q's initialisation"
-        yield Note(text, convention=folded != _YES, expectations=_DECLARED)
+        yield Note(text, NOTE if folded == _YES else ASKS, (_DECLARED,))
     elif "1/head_dim" in names:
         text = "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
-        yield Note(text, convention=True, expectations=_DECLARED)
+        yield asks(text, _DECLARED)
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
-        yield Note(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", False, True, _DECLARED)
+        yield asks(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", _DECLARED)
     elif not attributed:
         yield Note(f"scores times {forward.scales}, in addition to any factor in queries and keys")
     else:
-        yield Note(f"scores times {forward.scales}, not {RIGHT}", blames=True)
+        yield wrong(f"scores times {forward.scales}, not {RIGHT}")
 
 
 def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_dim: int) -> Iterator[Note]:

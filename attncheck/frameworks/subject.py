@@ -13,7 +13,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, refuse
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws as entry_laws
-from attncheck.frameworks.binding import Arrays, Binding
+from attncheck.frameworks.adapter import Adapter, Arrays
 from attncheck.frameworks.effective import ROLES, alike
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.views import AttentionView
@@ -84,7 +84,7 @@ class ModuleSubject:
 
     def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw one module per sequence of inputs, (N, positions, width); return results on these sequences by name."""
-        step = max(1, _STORED // _entries(self.view.binding.parameters(self.state)))
+        step = max(1, _STORED // _entries(self.view.adapter.parameters(self.state)))
         parts = []
         for start in range(0, len(inputs), step):
             some = inputs[start : start + step]
@@ -108,24 +108,24 @@ def subject_of(
     `InputError` if arrays cannot be replaced, or outputs contain more than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
-    binding = view.binding
-    if not binding.fills:
-        refuse("weights", weights, "needs a binding that can replace arrays", "give it methods parameters and fill")
-    state = binding.fresh(0)
+    adapter = view.adapter
+    if not adapter.fills:
+        refuse("weights", weights, "needs an adapter that can replace arrays", "give it methods parameters and fill")
+    state = adapter.fresh(0)
     view = dataclasses.replace(view, unread={k: std for part in PARTS for k, std in part.unread(layer).items()})
     if weights == OWN and view.unread:
         refuse("weights", weights, "needs the laws of all matrices, some of which are not read", "pass 'gaussian'")
-    if weights == OWN and binding.draws:
-        problem = f"needs a new module in every draw, but only {len(binding.draws)} models were initialised"
+    if weights == OWN and adapter.draws:
+        problem = f"needs a new module in every draw, but only {len(adapter.draws)} models were initialised"
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
     if weights == OWN:
         # A score scale that `AttentionLayer` does not support is attributed to queries and their bias.
         declared: dict[str, Any] = {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
         declared |= _biases(view, layer, {"query": layer.query_std / stds["query"]})
-        return _checked(ModuleSubject(view, state, layer, declared, functools.partial(_initialised, binding)))
+        return _checked(ModuleSubject(view, state, layer, declared, functools.partial(_initialised, adapter)))
     fans = _fans(layer)
     own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
-    arrays = functools.partial(_gaussian, _copied(binding, state), _by_array(view, state, own))
+    arrays = functools.partial(_gaussian, _copied(adapter, state), _by_array(view, state, own))
     return _checked(ModuleSubject(view, state, layer, GAUSSIAN, arrays))
 
 
@@ -144,7 +144,7 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
     """
     drawn: dict[str, list[FloatArray]] = {}
     for seed in range(_MODULES):
-        for role, bias in view.biases(view.binding.fresh(seed)).items():
+        for role, bias in view.biases(view.adapter.fresh(seed)).items():
             drawn.setdefault(role, []).append(_different(bias))
         if all(np.abs(rows[0]).max() <= _SMALL or sum(map(np.size, rows)) >= _ENTRIES for rows in drawn.values()):
             break
@@ -153,7 +153,7 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
         entries = np.concatenate(rows, axis=None)
         if np.abs(entries).max() > _SMALL:
             scale = entry_laws.scale_of(entries)
-            law = _law(f"bias of {SYMBOLS[role]}", entry_laws.laws_of(entries, scale, view.binding.precision))
+            law = _law(f"bias of {SYMBOLS[role]}", entry_laws.laws_of(entries, scale, view.adapter.precision))
             found[f"{role}_bias"] = (law, scale.std * factors.get(role, 1.0) * fans[role] ** 0.5)
     return found
 
@@ -168,16 +168,16 @@ def _fans(layer: AttentionLayer) -> dict[str, int]:
     return dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
 
 
-def _initialised(binding: Binding, rng: np.random.Generator) -> Arrays:
-    return binding.initialised(int(rng.integers(_SEEDS)))
+def _initialised(adapter: Adapter, rng: np.random.Generator) -> Arrays:
+    return adapter.initialised(int(rng.integers(_SEEDS)))
 
 
 def _gaussian(kept: Arrays, stds: Mapping[str, float], rng: np.random.Generator) -> Arrays:
     return {**kept, **{name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}}
 
 
-def _copied(binding: Binding, state: Any) -> Arrays:
-    return {name: array.copy() for name, array in binding.parameters(state).items()}
+def _copied(adapter: Adapter, state: Any) -> Arrays:
+    return {name: array.copy() for name, array in adapter.parameters(state).items()}
 
 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
@@ -186,15 +186,15 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
     Biases get 0, and arrays without an entry keep their values. Each array is doubled in turn; the matrices and biases
     that change show its roles.
     """
-    binding = view.binding
-    kept = _copied(binding, state)
+    adapter = view.adapter
+    kept = _copied(adapter, state)
     matrices, biases = view.matrices(state), view.biases(state)
     found: dict[str, float] = {}
     for name, array in kept.items():
         if not array.any():
             continue
-        doubled = binding.filled(state, {**kept, name: 2.0 * array})
-        changed = _changed(matrices, view.matrices(doubled), binding.precision)
+        doubled = adapter.filled(state, {**kept, name: 2.0 * array})
+        changed = _changed(matrices, view.matrices(doubled), adapter.precision)
         roles = [role for role in stds if role in changed and array.ndim > 1]
         told = {stds[role] for role in roles}
         if len(told) > 1:
@@ -203,9 +203,9 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
         if told:
             _refuse_gains(name, array, {role: matrices[role] for role in roles})
             found[name] = told.pop()
-        elif _changed(biases, view.biases(doubled), binding.precision):
+        elif _changed(biases, view.biases(doubled), adapter.precision):
             found[name] = 0.0
-    binding.filled(state, kept)
+    adapter.filled(state, kept)
     return found | (_of_parts(view, state, kept, found) if view.unread else {})
 
 
@@ -215,7 +215,7 @@ def _of_parts(view: AttentionView, state: Any, kept: Arrays, known: Mapping[str,
     Each array is reversed in turn; the inputs or weights of attention that change show its roles. Standard deviations
     in `known` take precedence.
     """
-    see, binding = view.reader.see, view.binding
+    see, adapter = view.reader.see, view.adapter
     # The second sequence is zero, so its attention weights show only what is added to scores.
     x = np.zeros((2, view.lengths(4)[0], view.width))
     x[0] = np.random.default_rng(0).standard_normal(x.shape[1:])
@@ -224,13 +224,13 @@ def _of_parts(view: AttentionView, state: Any, kept: Arrays, known: Mapping[str,
     for name, array in kept.items():
         if array.ndim < 2:
             continue
-        after = see(binding.filled(state, {**kept, name: array[::-1].copy()}), x)
+        after = see(adapter.filled(state, {**kept, name: array[::-1].copy()}), x)
         for role, std in view.unread.items():
             only = slice(1, None) if role == "weights" else slice(None)
-            if not alike(before[role][only], after[role][only], binding.precision):
+            if not alike(before[role][only], after[role][only], adapter.precision):
                 missing.pop(role, None)
                 found[name] = known.get(name, std)
-    binding.filled(state, kept)
+    adapter.filled(state, kept)
     if missing:
         what = listed(SYMBOLS.get(role, "the biases of the scores") for role in missing)
         problem = f"needs {what}, which no matrix or table of this module determines"
@@ -259,7 +259,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
 def _checked(subject: ModuleSubject) -> ModuleSubject:
     """Return a subject, with batched runs if possible; refuse a module whose outputs contain more than attention."""
     view, rng = subject.view, np.random.default_rng(0)
-    state = view.binding.filled(subject.state, subject.arrays(rng))
+    state = view.adapter.filled(subject.state, subject.arrays(rng))
     if subject.weights == GAUSSIAN:
         for role, bias in view.biases(state).items():
             if np.abs(bias).max() > _SMALL:

@@ -1,11 +1,12 @@
-"""Binding to PyTorch."""
+"""Adapter to PyTorch."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,156 +15,243 @@ from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.binding import Arrays, Binding
+from attncheck.frameworks.adapter import Arrays, roundoff
+from attncheck.frameworks.framework import FrameworkAdapter, Parameter
 from attncheck.frameworks.torch_trace import array_of, recorded, traced
-from attncheck.frameworks.trace import Trace
+from attncheck.frameworks.trace import Trace, first_array
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
 # Attention implementations of transformers to select.
 _IMPLEMENTATIONS = ("sdpa", "eager")
 _WEIGHTS = "need_weights"
+_HALF = (torch.float16, torch.bfloat16)
+# Layers whose weights are (outputs, inputs), and whose default initialiser is uniform of variance 1/(3 fan_in).
+_PROJECTIONS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
-class Torch(Binding):
-    """Binding to PyTorch modules, including those of transformers.
+class Torch(FrameworkAdapter):
+    """Adapter to PyTorch modules, including those of transformers.
 
     The code paths are "eval" and "train". `MultiheadAttention` adds "eval" with weights returned; modules of
     transformers have both paths for each attention implementation. `make` draws from the global generator.
     """
 
-    def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any] | None = None) -> None:
-        self.make, self.call = make, call
-        module = self.init(0)
-        if not isinstance(module, torch.nn.Module):
-            refuse("make", module, "is not a torch.nn.Module", "return one")
-        refuse_without_numbers(module)
-        self._dtype, self._device = place_of(module)
-        self.precision = float(torch.finfo(self._dtype).eps) / 2
-        self.fills = True
-        self.paths = ("eval", "train")
-        if isinstance(module, torch.nn.MultiheadAttention) and call is None:
+    method = "forward"
+    paths: tuple[str, ...] = ("eval", "train")
+
+    def __init__(self, *options: Any, example: Any = None, **others: Any) -> None:
+        super().__init__(*options, **others)
+        if example is None:
+            return
+        if not isinstance(example, torch.nn.Module):
+            refuse("make", example, "is not a torch.nn.Module", "return one")
+        self.precision = roundoff(_place_of(example)[0])
+        if isinstance(example, torch.nn.MultiheadAttention) and self.call is None:
             self.paths += (f"eval, {_WEIGHTS}",)
-        configurations = _configurations(module)
-        self._implemented = bool(configurations)
-        if self._implemented:
-            own = configurations[0]._attn_implementation
-            names = sorted(_IMPLEMENTATIONS, key=lambda name: name != own)
+        if configurations := _configurations(example):
+            default = configurations[0]._attn_implementation
+            names = sorted(_IMPLEMENTATIONS, key=lambda name: name != default)
             self.paths = tuple(f"{mode}, {name}" for name in names for mode in ("eval", "train"))
             self.spare = frozenset(path for path in self.paths if not path.endswith(names[0]))
 
-    def init(self, seed: int) -> Any:
+    def make(self, seed: int) -> Any:
         """Return a freshly initialised module; the global generator is restored."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            module = self.make()
-        return getattr(module, "_orig_mod", module)  # undoes torch.compile
+            module = self.new_module()
+            module = getattr(module, "_orig_mod", module)  # undoes torch.compile
+            if not isinstance(module, torch.nn.Module):
+                return module
+            self._refuse_without_numbers(module)
+            if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in module.parameters()):
+                with torch.no_grad():
+                    self.called(module, self.inputs(module))  # determines the shapes of lazy parameters
+        return module
 
-    def run(self, state: Any, x: FloatArray, trace: Trace, path: str = "eval") -> FloatArray:
+    def _refuse_without_numbers(self, module: Any) -> None:
+        """Refuse compiled modules, and modules on the meta device, whose parameters hold no numbers."""
+        field = self.fields[0]
+        if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+            refuse(field, type(module).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
+        if any(each.is_meta for each in module.parameters()):
+            refuse(field, "meta", "is a device that holds no numbers", "make the module on the CPU")
+
+    def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "eval") -> Any:
         """Return the output, and report the forward pass to a trace."""
         try:
-            return self._output(state, x, path, trace)
+            return self._output(module, x, path, trace)
         except NotImplementedError as error:  # PyTorch cannot trace some operators
-            if (found := _UNWATCHED.search(str(error))) is None:
+            if (operator := _UNWATCHED.search(str(error))) is None:
                 raise
             remedy = "call scaled_dot_product_attention, or test it by sampling: pass a simulator to attncheck.check"
-            refuse("call", found[1], "is a single PyTorch operation, which cannot be inspected", remedy)
+            refuse("call", operator[1], "is a single PyTorch operation, which cannot be inspected", remedy)
 
-    def random(self, state: Any, x: FloatArray, path: str = "eval") -> bool:
+    def random(self, module: Any, x: FloatArray, path: str = "eval") -> bool:
         """Return whether a call draws from PyTorch's generators."""
-        cuda = self._device.type == "cuda"
-        states = (torch.get_rng_state, *((lambda: torch.cuda.get_rng_state(self._device),) if cuda else ()))
         with torch.random.fork_rng():
-            before = [each() for each in states]
-            self._output(state, x, path)
-            return not all(torch.equal(old, each()) for old, each in zip(before, states, strict=True))
+            before = _generator_states(module)
+            self._output(module, x, path)
+            return not all(map(torch.equal, before, _generator_states(module)))
 
-    def _given(self, *tensors: Any) -> None:
-        """Record the unit roundoff of attention's inputs, which autocast may make coarser."""
-        coarse = (float(torch.finfo(each.dtype).eps) / 2 for each in tensors if each.is_floating_point())
-        self.precision = max((self.precision, *coarse))
-
-    def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of N modules; see `Binding.attended`."""
-        whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
+    def attended(self, module: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
+        """Return outputs, queries, keys and values of N modules; see `Adapter.attended`."""
+        whole = _CallableModule(module, functools.partial(self._first_output, path=path))
         values = {
-            id(own): torch.as_tensor(arrays[name], dtype=own.dtype, device=own.device)
-            for name, own in state.named_parameters()
+            id(parameter): torch.as_tensor(arrays[name], dtype=parameter.dtype, device=parameter.device)
+            for name, parameter in module.named_parameters()
         }
         # One name per module: under several names, PyTorch would set its parameters twice, and restore the wrong ones.
         held = {
             ".".join(filter(None, ("held", at, name))): values[id(parameter)]
-            for at, module in state.named_modules()
-            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+            for at, part in module.named_modules()
+            for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False)
         }
         many = recorded(functools.partial(torch.func.functional_call, whole, tie_weights=False))
-        with self._ready(state, path):
-            return tuple(map(array_of, many(held, self._tensor(x))))
+        with _on_path(module, path):
+            return tuple(map(array_of, many(held, self.tensor(module, x))))
 
-    def unused(self, state: Any, x: FloatArray, path: str = "eval") -> tuple[str, ...]:
+    def unused(self, module: Any, x: FloatArray, path: str = "eval") -> tuple[str, ...]:
         """Return the names of parameters without a gradient."""
-        state.train(path.startswith("train"))
-        return without_gradient(state, lambda: self._called(state, self._tensor(x), _WEIGHTS in path)) or ()
+        module.train(path.startswith("train"))
+        return _without_gradient(module, lambda: self._first_output(module, self.tensor(module, x), path)) or ()
 
-    def parameters(self, state: Any) -> Mapping[str, FloatArray]:
+    def parameters(self, module: Any) -> Mapping[str, FloatArray]:
         """Return the parameters by name, shared ones under each of their names."""
-        return {name: array_of(p) for name, p in state.named_parameters(remove_duplicate=False)}
+        return {name: array_of(p) for name, p in module.named_parameters(remove_duplicate=False)}
 
-    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+    def fill(self, module: Any, arrays: Arrays) -> Any:
         """Return the module itself, with the given parameters assigned."""
         with torch.no_grad():
-            for name, parameter in state.named_parameters():
+            for name, parameter in module.named_parameters():
                 parameter.copy_(torch.as_tensor(arrays[name]))
-        return state
+        return module
 
-    def _output(self, module: Any, x: FloatArray, path: str, trace: Trace | None = None) -> FloatArray:
-        given = self._tensor(x)
-        with self._ready(module, path), traced(trace or Trace(), module, given, self._given):
-            made = self._called(module, given, _WEIGHTS in path)
-        return array_of(made) if isinstance(made, torch.Tensor) else made
+    def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a module; attention of PyTorch gets a single input as queries, keys and values."""
+        if isinstance(module, torch.nn.MultiheadAttention) and len(args) == 1:
+            return module(*args * 3, **{"need_weights": False, **kwargs})
+        return module(*args, **kwargs)
 
-    def _tensor(self, x: FloatArray) -> Any:
-        return torch.as_tensor(x, dtype=self._dtype, device=self._device)
+    def tensor(self, module: Any, value: Any) -> Any:
+        """Move an array or tensor to the module's device, and real numbers to its precision; keep other values."""
+        value = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        dtype, device = _place_of(module)
+        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+    def numbers(self, tensor: Any) -> FloatArray:
+        """Return a tensor as a NumPy array."""
+        return array_of(tensor)
 
     @contextlib.contextmanager
-    def _ready(self, module: Any, path: str) -> Iterator[None]:
-        """Set the mode of a code path and disable gradients in this context."""
-        module.train(path.startswith("train"))
-        with torch.no_grad(), _implementation(module, path) if self._implemented else contextlib.nullcontext():
-            yield
+    def running(self) -> Iterator[None]:
+        """Disable gradients, and use one thread, which is faster for small matrices on busy cores."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            torch.set_num_threads(before)
 
-    def _called(self, module: Any, x: Any, weights: bool) -> Any:
-        if self.call is not None:
-            return self.call(module, x)
-        if isinstance(module, torch.nn.MultiheadAttention):
-            return module(x, x, x, need_weights=weights)[0]
-        made = module(x)
-        made = getattr(made, "last_hidden_state", made)
-        return made[0] if isinstance(made, tuple) else made
+    def traced(self, trace: Trace, model: Any) -> contextlib.AbstractContextManager[None]:
+        """Report calls of modules and softmaxes to a trace."""
+        return traced(trace, model)
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        """Return a model's modules by name."""
+        return dict(model.named_modules())
+
+    def stored(self, model: Any) -> Iterator[Parameter]:
+        """Yield the parameters of a model, and write zeros to uninitialised memory."""
+        names: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+        owners = {f"{at}.{name}".lstrip("."): part for at, part in model.named_modules() for name in part._parameters}
+        for name, parameter in model.named_parameters():
+            if parameter.is_floating_point():
+                yield _stored(owners[name], name, parameter.detach(), tuple(names[id(parameter)][1:]))
+                parameter.detach().nan_to_num_(0.0)
+
+    def evaluated(self, module: Any, single: bool = False) -> Any:
+        """Return a module in evaluation mode; with `single`, in single precision if it would be half."""
+        if not isinstance(module, torch.nn.Module):  # of another framework
+            return module
+        module = module.float() if single and _place_of(module)[0] in _HALF else module
+        return module.eval()
+
+    @contextlib.contextmanager
+    def marking(self) -> Iterator[None]:
+        """Fill new memory with NaN."""
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        fills = torch.utils.deterministic.fill_uninitialized_memory
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.utils.deterministic.fill_uninitialized_memory = fills
+
+    def independent(self, model: Any, outputs: Callable[[], Any]) -> frozenset[str] | None:
+        """Return the names of parameters without a gradient, or None if there is no backward pass."""
+        names = _without_gradient(model, outputs)
+        return None if names is None else frozenset(names)
+
+    def tokens(self, module: Any) -> int | None:
+        """Return the number of tokens of the first embedding, or None without one."""
+        return next((each.num_embeddings for each in module.modules() if isinstance(each, torch.nn.Embedding)), None)
+
+    def address(self, tensor: Any) -> Hashable:
+        """Return a tensor's memory address, shape and strides."""
+        return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+    def trainer(
+        self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
+    ) -> Callable[[], Any]:
+        """Return a function that takes a step of a PyTorch optimiser, and returns the module."""
+        step: Callable[[], Any] = torch.enable_grad()(super().trainer(module, optimizer, loss, data))
+        return step
+
+    def _given(self, *tensors: Any) -> None:
+        """Record the unit roundoff of attention's inputs, which autocast may make coarser."""
+        self.precision = max(self.precision, *(roundoff(each.dtype) for each in tensors if each.is_floating_point()))
+
+    def _output(self, module: Any, x: FloatArray, path: str, trace: Trace | None = None) -> Any:
+        tensor = self.tensor(module, x)
+        with _on_path(module, path), traced(trace or Trace(), module, tensor, self._given):
+            outputs = self._first_output(module, tensor, path)
+        return array_of(outputs) if isinstance(outputs, torch.Tensor) else outputs
+
+    def _first_output(self, module: Any, x: Any, path: str) -> Any:
+        """Return the first array of real numbers among the outputs, if there is one."""
+        outputs = self.apply(module, x, **({_WEIGHTS: True} if _WEIGHTS in path else {}))
+        return outputs if self.call is not None else first_array(outputs, outputs)
 
 
 class _CallableModule(torch.nn.Module):
     """Module whose forward method calls a function of another module, so that parameters can be replaced."""
 
-    def __init__(self, held: torch.nn.Module, called: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, held: torch.nn.Module, function: Callable[[Any, Any], Any]) -> None:
         super().__init__()
-        self.held, self.called = held, called
+        self.held, self.function = held, function
 
     def forward(self, x: Any) -> Any:
-        return self.called(self.held, x)
+        return self.function(self.held, x)
 
 
 @contextlib.contextmanager
-def _implementation(module: Any, path: str) -> Iterator[None]:
-    """Select the attention implementation of transformers that a code path names, within this context."""
-    found = _configurations(module)
-    before = [each._attn_implementation for each in found]
-    for each in found:
-        each._attn_implementation = path.rpartition(", ")[2]
-    try:
+def _on_path(module: Any, path: str) -> Iterator[None]:
+    """Set the mode and attention implementation that a code path names, and disable gradients in this context."""
+    module.train(path.startswith("train"))
+    name = path.rpartition(", ")[2]
+    configurations = _configurations(module) if name in _IMPLEMENTATIONS else []
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        for configuration in configurations:
+            stack.callback(setattr, configuration, "_attn_implementation", configuration._attn_implementation)
+            configuration._attn_implementation = name
         yield
-    finally:
-        for each, name in zip(found, before, strict=True):
-            each._attn_implementation = name
 
 
 def _configurations(module: Any) -> list[Any]:
@@ -172,30 +260,22 @@ def _configurations(module: Any) -> list[Any]:
     return list({id(c): c for c in held if hasattr(c, "_attn_implementation")}.values())
 
 
-def refuse_without_numbers(module: Any) -> None:
-    """Refuse compiled modules, and modules on the meta device, whose parameters hold no numbers."""
-    if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
-        refuse("make", type(module).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
-    if any(each.is_meta for each in module.parameters()):
-        refuse("make", "meta", "is a device that holds no numbers", "make the module on the CPU")
-
-
-def without_gradient(module: Any, call: Callable[[], Any]) -> tuple[str, ...] | None:
+def _without_gradient(module: Any, call: Callable[[], Any]) -> tuple[str, ...] | None:
     """Return the names of parameters on which no output of a call depends, or None if there is no backward pass."""
     wanted = {name: each for name, each in module.named_parameters() if each.requires_grad}
     with torch.enable_grad(), torch.random.fork_rng():
-        made = [y for y in tree_leaves(call()) if isinstance(y, torch.Tensor) and y.requires_grad]
-        if not made:
+        outputs = [y for y in tree_leaves(call()) if isinstance(y, torch.Tensor) and y.requires_grad]
+        if not outputs:
             return None
-        total = sum(y.float().sum() for y in made)
+        total = sum(y.float().sum() for y in outputs)
         try:
             gradients = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
         except Exception:  # a custom backward pass may fail in any way
             return None
-    return tuple(name for name, found in zip(wanted, gradients, strict=True) if found is None)
+    return tuple(name for name, gradient in zip(wanted, gradients, strict=True) if gradient is None)
 
 
-def place_of(module: Any) -> tuple[Any, Any]:
+def _place_of(module: Any) -> tuple[Any, Any]:
     """Return the dtype and device of the weights."""
     for each in module.parameters():
         if each.is_floating_point():
@@ -203,10 +283,50 @@ def place_of(module: Any) -> tuple[Any, Any]:
     return torch.get_default_dtype(), torch.device("cpu")
 
 
-def tensor_of(module: Any, value: Any) -> Any:
-    """Move an array or tensor to a module's device, and real numbers to its precision; keep other values unchanged."""
-    value = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
-    if not isinstance(value, torch.Tensor):
-        return value
-    dtype, device = place_of(module)
-    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+def _generator_states(module: Any) -> list[Any]:
+    """Return the states of PyTorch's generators on the CPU and on the module's device."""
+    device = _place_of(module)[1]
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> Parameter:
+    """Describe a parameter of a module; `tied` are its other names."""
+    shape, attribute = tuple(value.shape), name.rpartition(".")[2]
+    fans = _fans(owner, attribute, shape)
+    padding = getattr(owner, "padding_idx", None)
+    if padding is not None and padding < len(value) and not value[padding].any():
+        value = torch.cat([value[:padding], value[padding + 1 :]])
+    return Parameter(name, shape, _kind(owner), fans, (value,), tied, default=_default(owner, attribute, fans))
+
+
+def _kind(module: Any) -> str:
+    """Return the name of the class that PyTorch documents, or of the module's own."""
+    documented = (each.__name__ for each in type(module).__mro__ if getattr(torch.nn, each.__name__, None) is each)
+    found = next(documented, "Module")
+    return type(module).__name__ if found == "Module" else found
+
+
+def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the fans of a weight, if the class of its module says which axis is which."""
+    if len(shape) < 2:
+        return None
+    if isinstance(owner, _PROJECTIONS) and name == "weight":
+        size = math.prod(shape[2:])
+        return shape[1] * size, shape[0] * size
+    if isinstance(owner, torch.nn.MultiheadAttention) and name.endswith("proj_weight"):
+        return shape[1], shape[0]
+    if type(owner).__name__ == "Conv1D" and name == "weight":  # of transformers: (inputs, outputs)
+        return shape[0], shape[1]
+    return None
+
+
+def _default(owner: Any, name: str, fans: tuple[int, int] | None) -> tuple[str, float] | None:
+    """Return the law and standard deviation of PyTorch's own initialiser, for layers with a random one."""
+    if isinstance(owner, _PROJECTIONS):
+        fan_in = (fans or _fans(owner, "weight", tuple(owner.weight.shape)) or (1, 1))[0]
+        return "uniform", (3 * fan_in) ** -0.5
+    if isinstance(owner, torch.nn.Embedding):
+        return "normal", 1.0
+    if isinstance(owner, torch.nn.MultiheadAttention) and name == "in_proj_weight" and fans is not None:
+        return "uniform", math.sqrt(2 / sum(fans))
+    return None

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import refuse
 from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace, replaced
 
 #: PyTorch's own attention, kept while it is replaced.
@@ -248,11 +247,6 @@ def traced(
     given : callable, optional
         Called with the queries, keys and values of every core, as tensors.
 
-    Raises
-    ------
-    InputError
-        If a part of the model is compiled.
-
     Examples
     --------
     >>> from attncheck.frameworks.trace import CoreTrace
@@ -305,9 +299,6 @@ def _calls_traced(trace: Trace, model: Any) -> Iterator[None]:
     """Report the calls of a model and of all modules in it."""
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                what = "is compiled, which hides its activations"
-                refuse("model", name or type(module).__name__, what, "pass it uncompiled")
             begins = functools.partial(trace.begins, name)
             stack.callback(module.register_forward_pre_hook(begins, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(trace.ends).remove)

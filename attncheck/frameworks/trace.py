@@ -55,8 +55,8 @@ class AttentionCore:
 class Trace:
     """Receiver of the events of one forward pass, in order: calls of modules, softmaxes and attention cores.
 
-    A framework's binding calls one of these methods at each event. Subclasses override the methods for the events that
-    they use; the binding need not watch for other events.
+    A framework's adapter calls one of these methods at each event. Subclasses override the methods for the events that
+    they use; the adapter need not watch for other events.
 
     Examples
     --------
@@ -143,6 +143,20 @@ def leaves_of(value: Any) -> Iterator[Any]:
             yield from leaves_of(each)
     else:
         yield value
+
+
+def first_array(value: Any, default: Any = None) -> Any:
+    """Return the first array of real numbers in nested containers, of NumPy or any framework.
+
+    Examples
+    --------
+    >>> first_array((3, {"ids": np.arange(2), "states": np.ones(2)}))
+    array([1., 1.])
+    """
+    arrays = (
+        leaf for leaf in leaves_of(value) if hasattr(leaf, "shape") and "float" in str(getattr(leaf, "dtype", ""))
+    )
+    return next(arrays, default)
 
 
 def zeros(core: AttentionCore) -> FloatArray:

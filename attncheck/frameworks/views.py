@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.frameworks.binding import Arrays, Binding
+from attncheck.frameworks.adapter import Adapter, Arrays
 from attncheck.frameworks.effective import ROLES, AttentionCall, ModuleReader
 from attncheck.frameworks.rotary import Rotation
 from attncheck.layers.attention import AttentionLayer
@@ -49,9 +49,9 @@ class AttentionView:
     unread: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
-    def binding(self) -> Binding:
-        """The binding."""
-        return self.reader.binding
+    def adapter(self) -> Adapter:
+        """The adapter."""
+        return self.reader.adapter
 
     @property
     def width(self) -> int:
@@ -66,7 +66,7 @@ class AttentionView:
         if self.at_once:
             stacked = {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}
             return self._exposed(self.reader.see_each(state, stacked, x))
-        filled = self.binding.filled
+        filled = self.adapter.filled
         seen = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
         parts = [self._exposed(each) for each in seen]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -23,7 +23,7 @@ from attncheck.frameworks.forward import (
     centred,
     visible,
 )
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, asks, wrong
 from attncheck.layers.parts.position_bias import alibi_slopes
 
 _Fit = TypeVar("_Fit")
@@ -46,17 +46,17 @@ def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial:
     length = seen.query.shape[2]
     hidden = _idle(_visible(made, formula, length)) if made.known else []
     infinite = [i for i in np.flatnonzero(~np.isfinite(seen.weights).all(axis=(0, 1, 3))) if i not in hidden]
-    notes = [Note(f"attention weights are NaN or infinite at positions {listed(infinite)}", True)] if infinite else []
+    notes = [wrong(f"attention weights are NaN or infinite at positions {listed(infinite)}")] if infinite else []
     if not made.known and any(np.abs(seen.weights.sum(axes) - 1).max() < _NO_BIAS for axes in (0, (0, 1))):
-        return [Note("softmax over an axis that is neither keys, queries nor heads, such as the batch", blames=True)]
+        return [wrong("softmax over an axis that is neither keys, queries nor heads, such as the batch")]
     if not made.known and partial is not None and partial.known:
         sums = seen.weights.sum(-1)
         text = f"rows of the attention weights sum to {sums.min():.2g} to {sums.max():.2g}, and not to 1"
-        return notes or [Note(f"{text}; divided by these, they are {partial}", blames=True)]
+        return notes or [wrong(f"{text}; divided by these, they are {partial}")]
     if not made.known:
         # The rows of a softmax with sinks sum to less than 1.
         meant = bool(np.all(seen.weights >= 0) and seen.weights.sum(-1).max() < 1 + _NO_BIAS)
-        return notes or [Note(f"the attention weights are {made}", blames=not meant, convention=meant)]
+        return notes or [Note(f"the attention weights are {made}", ASKS if meant else WRONG)]
     notes += [*_about_map(made), *_about_mask(made, formula, length), *_about_scores(made, formula)]
     if formula.groups == TILED:
         kv, number = seen.key.shape[1], seen.query.shape[1]
@@ -67,7 +67,7 @@ def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial:
 def tiled_heads(kv: int, number: int) -> Note:
     """Report that `number` query heads use `kv` key and value heads in turn (tiled), not in blocks (repeated)."""
     of, right = ([h % kv for h in range(number)], [h // (number // kv) for h in range(number)])
-    return Note(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(right)})", convention=True)
+    return asks(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(right)})")
 
 
 def _numbers(numbers: list[int]) -> str:
@@ -77,9 +77,9 @@ def _numbers(numbers: list[int]) -> str:
 def _about_map(made: Forward) -> Iterator[Note]:
     if made.map == AMONG_HEADS:
         shape = "(batch, positions, heads, head_dim)"
-        yield Note(f"attends over the heads of one position, not over positions: queries are {shape}", True)
+        yield wrong(f"attends over the heads of one position, not over positions: queries are {shape}")
     elif made.map != "softmax":
-        yield Note(made.map if made.map in AXES else f"the attention map is {made.map}, not softmax", True)
+        yield wrong(made.map if made.map in AXES else f"the attention map is {made.map}, not softmax")
 
 
 def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
@@ -87,18 +87,18 @@ def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
     yield from _unseen(shown)
     differ = formula.shown is not None and formula.shown.ndim == 3
     if differ:
-        yield Note("heads have different masks", blames=True)
+        yield wrong("heads have different masks")
     if made.mask == OFF_BY_ONE or _sees_next(shown, made.mask):
-        yield Note("position i sees i + 1: the causal mask is off by one", blames=True)
+        yield wrong("position i sees i + 1: the causal mask is off by one")
     elif differ:
         return
     elif later := _past_a_gap(shown):
         pairs = listed([f"position {i} sees {j}" for i, j in later[:_PAIRS]])
         more = f" and {len(later) - _PAIRS} more" if len(later) > _PAIRS else ""
-        yield Note(f"the mask is causal, except that {pairs}{more}", blames=True)
+        yield wrong(f"the mask is causal, except that {pairs}{more}")
     elif made.mask in BACKWARD:
         text = f"the mask is {made.mask}, so that positions see later ones and no earlier ones: is it transposed?"
-        yield Note(text, convention=True, expectations=("mask",))
+        yield asks(text, "mask")
     elif made.mask not in ("none", "causal"):
         yield Note(f"the mask is neither none nor causal: {made.mask}")
 
@@ -140,7 +140,7 @@ def _unseen(shown: BoolArray) -> Iterator[Note]:
     if idle:
         one = len(idle) == 1
         which = f"{'position' if one else 'positions'} {listed(idle)} {'attends' if one else 'attend'}"
-        yield Note(f"{which} to nothing{of}", blames=True)
+        yield wrong(f"{which} to nothing{of}")
     if len(unseen):
         yield Note(f"nothing attends to {'position' if len(unseen) == 1 else 'positions'} {listed(unseen)}{of}")
 
@@ -153,7 +153,7 @@ def _about_scores(made: Forward, formula: Formula) -> Iterator[Note]:
         yield Note(f"scores s are capped softly: {formula.cap:.3g}·tanh(s/{formula.cap:.3g})")
     if formula.fill is not None:
         text = f"scores hidden by the {made.mask} mask are {round(formula.fill, 3) or 0.0:g}, not -inf"
-        yield Note(text, blames=formula.fill > _FAINT)
+        yield Note(text, WRONG if formula.fill > _FAINT else NOTE)
     if formula.factors:
         yield Note(f"heads have their own scales of scores: {', '.join(f'{f:.3g}' for f in formula.factors)}")
     if formula.bias is not None:
@@ -175,7 +175,7 @@ def about_bias(bias: FloatArray) -> Note:
         told = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes))
         if max(slopes) > 0:
             text = f"scores grow with distance, slopes {told}: the sign of ALiBi is wrong"
-            return Note(text, blames=True)
+            return wrong(text)
         usual = alibi_slopes(len(slopes))
         text = f"scores have a bias by distance, {'slopes' if ',' in told else 'slope'} {told}"
         alibi = np.allclose([-slope for slope in slopes], usual, rtol=_FITTED)

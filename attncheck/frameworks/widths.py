@@ -9,20 +9,15 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import check_wholes, refuse
-from attncheck._lib.imports import find
 from attncheck._lib.streams import stream
-from attncheck.frameworks.binding import generator_kept, home_of, in_words, parameters_of
+from attncheck.frameworks.adapter import in_words
+from attncheck.frameworks.framework import MODELS, parameters_of, recognised
+from attncheck.frameworks.models import ModelsAtWidths
 from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
 from attncheck.scaling.predictions import expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import Make, Model, Tap, as_tap
 
-#: Model factories by framework.
-_MODELS = {
-    "torch": "attncheck.frameworks.torch_taps:TorchModels",
-    "flax": "attncheck.frameworks.flax_taps:FlaxModels",
-    "keras": "attncheck.frameworks.keras_taps:KerasModels",
-}
 _STEPS = 2
 
 
@@ -147,15 +142,9 @@ def _make(build: Callable[..., Any], narrowest: Sequence[int], functions: Mappin
         refuse("build", build, "is not a function", "pass a function of the width that returns a new model")
     if "rng" in parameters_of(build):
         return lambda width, seed: _PlainModel(in_words("build", build, width, stream(seed, "widths")))
-    framework = "flax"
-    if "rngs" not in parameters_of(build):
-        with generator_kept():
-            made = in_words("build", build, narrowest[0])
-        framework = home_of(made)
-    if framework not in _MODELS:
-        remedy = "return one, or take (width, rng) and return an object with a method taps()"
-        refuse("build", made, f"is not a module of {', '.join(_MODELS)}", remedy)
-    make: Make = find(_MODELS[framework])(build, **functions).make
+    remedy = "return one, or take (width, rng) and return an object with a method taps()"
+    kind, _ = recognised(build, "build", remedy, MODELS, narrowest[0])
+    make: Make = ModelsAtWidths(kind, build, **functions).make
     one, other = (make(narrowest[0], seed).weights().values() for seed in (0, 1))
     drawn = [np.ptp(each) > 0 for each in one if each.size]
     if any(drawn) and all(map(np.array_equal, one, other)):

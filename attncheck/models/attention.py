@@ -12,9 +12,9 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.groups import grouped
 from attncheck._lib.text import listed
-from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.forward import BACKWARD
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace
 from attncheck.models.calls import ModuleCall
@@ -55,17 +55,17 @@ class AttentionModules:
         return names_of(self.names)
 
 
-def attention_calls(calls: Sequence[ModuleCall], bound: Callable[[ModuleCall], Binding]) -> list[ModuleCall]:
+def attention_calls(calls: Sequence[ModuleCall], replayed: Callable[[ModuleCall], Adapter]) -> list[ModuleCall]:
     """Return one call of each innermost module in which attention runs.
 
-    `bound` returns the binding to a called module.
+    `replayed` returns the adapter that repeats a call.
     """
     outer: set[int] = set()
     found: dict[str, ModuleCall] = {}
     for i in reversed(range(len(calls))):  # calls within a module come after its own
         call: ModuleCall | None = calls[i]
         if i not in outer and calls[i].name not in found:
-            call = _attending(calls[i], bound)
+            call = _attending(calls[i], replayed)
             if call is None:
                 continue
             found[call.name] = call
@@ -76,33 +76,33 @@ def attention_calls(calls: Sequence[ModuleCall], bound: Callable[[ModuleCall], B
     return list(reversed(found.values()))
 
 
-def _attending(call: ModuleCall, bound: Callable[[ModuleCall], Binding]) -> ModuleCall | None:
+def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> ModuleCall | None:
     """Return the call if attention runs in it, else None.
 
     In cross-attention, the returned call replaces the source of keys and values together with the hidden states.
     """
     if call.given is None or call.given.long:
         return None
-    keys, crossed = _keys(bound(call), call.given), call.given.crossed
+    keys, crossed = _keys(replayed(call), call.given), call.given.crossed
     if crossed is not None and not crossed.long and (keys is None or np.array_equal(*keys)):
         other = dataclasses.replace(call, given=crossed)
         # In JAX, attention is traced only if the numbers inside the module depend on the inputs.
-        return None if _keys(bound(other), crossed) is None else other
+        return None if _keys(replayed(other), crossed) is None else other
     return None if keys is None else call
 
 
-def _keys(binding: Binding, given: HiddenStates) -> tuple[FloatArray, FloatArray] | None:
+def _keys(adapter: Adapter, given: HiddenStates) -> tuple[FloatArray, FloatArray] | None:
     """Return the keys for two random inputs, or None if the module has no projections or no attention."""
-    if not any(each.ndim > 1 for each in binding.initialised(0).values()):
+    if not any(each.ndim > 1 for each in adapter.initialised(0).values()):
         return None
-    state, rng, found = binding.fresh(0), np.random.default_rng(0), list[FloatArray]()
+    state, rng, found = adapter.fresh(0), np.random.default_rng(0), list[FloatArray]()
     length = min(given.lengths[-1], _ENOUGH) if len(given.lengths) > 1 else given.lengths[0]
     for _ in range(2):
         # Multiples of 1/64 are exact in every precision.
         x = np.round(rng.standard_normal((2, length, given.width)) * 64) / 64
         trace = CoreTrace()
         try:
-            binding.outputs(state, x, trace, binding.paths[0])
+            adapter.outputs(state, x, trace, adapter.paths[0])
         except InputError:
             return None
         if not trace.cores or _given(trace.cores[0].query, x):
@@ -157,8 +157,8 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
         for group in members:
             one, other = group.inspection.forward, usual.inspection.forward
             apart = [what for what in _COMPARED if getattr(one, what) != getattr(other, what)]
-            wrong = group.inspection.blamed and usual.inspection.blamed  # formulas of wrong weights mean nothing
-            if apart and not wrong:
+            unclear = group.inspection.blamed and usual.inspection.blamed  # formulas of wrong weights mean nothing
+            if apart and not unclear:
                 here, there = (
                     listed(f"{what.replace('_', ' ')} {getattr(each, what)}" for what in apart) for each in (one, other)
                 )
@@ -166,4 +166,4 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
                 # If one layer sees later positions, so do the outputs of the model.
                 masks = {one.mask, other.mask}
                 leaks = "causal" in masks and not masks.isdisjoint(("none", *BACKWARD))
-                yield Note(text, blames=leaks, convention=not leaks)
+                yield wrong(text) if leaks else asks(text)

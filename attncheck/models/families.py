@@ -91,7 +91,8 @@ def families(table: Sequence[ParameterStatistics]) -> list[Family]:
     Examples
     --------
     >>> import numpy as np
-    >>> from attncheck.models.parameters import Parameter, statistics_of
+    >>> from attncheck.frameworks.framework import Parameter
+    >>> from attncheck.models.parameters import statistics_of
     >>> rng = np.random.default_rng(0)
     >>> names = [f"h.{i}.fc.weight" for i in range(12)]
     >>> table = [Parameter(name, (64, 64), "Linear", (64, 64), (rng.normal(0, 0.02, 4096),)) for name in names]

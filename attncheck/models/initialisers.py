@@ -58,7 +58,8 @@ def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[st
     Examples
     --------
     >>> import numpy as np
-    >>> from attncheck.models.parameters import Parameter, statistics_of
+    >>> from attncheck.frameworks.framework import Parameter
+    >>> from attncheck.models.parameters import statistics_of
     >>> bias = Parameter("fc.bias", (4,), "Linear", None, (np.zeros(4), np.zeros(4)))
     >>> unmet({"*.bias": "constant(eps)"}, statistics_of([bias]), {"eps": 0.1})
     ['fc.bias: zeros, not constant 0.1']

@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck.frameworks.binding import Binding, NoAttentionCall, generator_kept
+from attncheck.frameworks.adapter import Adapter, NoAttentionCall
+from attncheck.frameworks.framework import Parameter, generator_kept
 from attncheck.frameworks.inputs import FIRST_AXIS
 from attncheck.frameworks.inspection import DRAWS, MOST_DRAWS, inspected
 from attncheck.frameworks.inspection import inspect as inspect_layer
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import alike, attention_calls, differences
-from attncheck.models.binding import Inputs, ModelBinding, bound_model
 from attncheck.models.calls import ModuleCall
+from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of_configuration
 from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
-from attncheck.models.parameters import Parameter, statistics_of
+from attncheck.models.parameters import statistics_of
 from attncheck.models.result import UNRECOGNISED, ModelInspection
 from attncheck.models.sizes import notes_of_sizes
 from attncheck.models.table import ParameterTable
@@ -33,7 +34,7 @@ _LONG = "modules called with masks or similar arrays of {} positions are not ins
 
 @overload
 def inspect(
-    make: Callable[..., Any] | Binding,
+    make: Callable[..., Any] | Adapter,
     width: int,
     call: Callable[..., Any] | None = None,
     *,
@@ -52,7 +53,7 @@ def inspect(
     seed: int = 0,
 ) -> ModelInspection: ...
 def inspect(
-    make: Callable[..., Any] | Binding,
+    make: Callable[..., Any] | Adapter,
     width: int | None = None,
     call: Callable[..., Any] | None = None,
     *,
@@ -72,7 +73,7 @@ def inspect(
 
     Parameters
     ----------
-    make : callable or attncheck.frameworks.binding.Binding
+    make : callable or attncheck.frameworks.adapter.Adapter
         Returns a newly initialised module of torch, flax, keras or equinox. If a layer's function has an argument
         `width`, a second width is inspected too. If a model's has arguments `width` or `depth` with defaults, a model
         of twice the default size is compared. flax.nnx receives generators as `rngs`, equinox a key as `key`.
@@ -104,8 +105,8 @@ def inspect(
     >>> import numpy as np
     >>> from attncheck.frameworks.trace import AttentionCore
     >>> from scipy.special import softmax
-    >>> class Plain(Binding):
-    ...     def init(self, seed):
+    >>> class Plain(Adapter):
+    ...     def make(self, seed):
     ...         return np.random.default_rng(seed).standard_normal((4, 64, 64)) / 8
     ...
     ...     def run(self, state, x, trace, path):
@@ -130,10 +131,7 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_kept():
-        binding, model = bound_model(make, inputs, call, seed)
-        models = _models(binding, model, draws, seed)
-        del model
-        found = _of_model(binding, models, draws)
+        found = _of_model(_drawn(make, inputs, call, draws, seed), draws)
         notes = notes_of_sizes(make, inputs, call, seed, found.parameters)
         return dataclasses.replace(found, notes=(*found.notes, *notes))
 
@@ -142,35 +140,26 @@ def inspect(
 class _ModelDraws:
     """Attention modules, their calls, and parameters, kept from all draws of a model.
 
-    `modules` maps the name of a module to its draws. `kind`, `numbers` and `steady` are those of the first draw, as a
-    `ModelBinding` returns them. `long` is 0, or the largest number of positions in modules that are too large to
-    inspect.
+    `modules` maps the name of a module to its draws. `kind` (the class), `numbers` (of the configuration) and `steady`
+    are those of the first draw. `long` is 0, or the largest number of positions in modules too large to inspect.
     """
 
+    factory: ModelFactory
     kind: str
     numbers: Mapping[str, float]
-    steady: bool | None
+    steady: bool
     calls: Sequence[ModuleCall]
     modules: Mapping[str, Sequence[Any]]
     parameters: Sequence[Parameter]
     long: int
 
 
-def _models(binding: ModelBinding, model: Any, draws: int, seed: int) -> Iterator[Any]:
-    """Yield the first model and those of later draws, keeping none of them in memory."""
-    yield model
-    del model
-    for i in range(1, draws):
-        yield binding.fresh(seed + i)
-
-
-def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> ModelInspection:
+def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
     """Return the inspection of a model."""
-    kept = _drawn(binding, models, -(-_ENTRIES // draws))
     inspections: dict[str, Inspection] = {}
     refused: dict[tuple[str, str], list[str]] = {}
     for call in kept.calls:
-        made = _inspected(binding.replayed(call, kept.modules[call.name]), call, len(kept.modules[call.name]))
+        made = _inspected(kept.factory.replayed(call, kept.modules[call.name]), call, len(kept.modules[call.name]))
         if isinstance(made, Inspection):
             inspections[call.name] = made
         else:
@@ -183,52 +172,45 @@ def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> Model
         *copied(kept.parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
-        *([] if kept.steady is not False else [Note(_RANDOM, convention=True)]),
-        *([Note(_LONG.format(kept.long), convention=True)] if kept.long else []),
+        *([] if kept.steady else [asks(_RANDOM)]),
+        *([asks(_LONG.format(kept.long))] if kept.long else []),
         *([] if kept.calls else [Note(UNRECOGNISED)]),
     ]
     reasons = {name: why for (_, why), names in refused.items() for name in names}
     return ModelInspection(kept.kind, draws, groups, inspections, table, tuple(notes), reasons, kept.numbers)
 
 
-def _drawn(binding: ModelBinding, models: Iterator[Any], most: int) -> _ModelDraws:
-    """Keep the attention modules of each draw of a model, and at most `most` entries of each parameter.
+def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:
+    """Keep the attention modules of each draw of a model, and some entries of each parameter, but no whole model.
 
     Among modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of
     the others.
     """
-    model = next(models)
-    kind, numbers, steady = binding.kind(model), binding.numbers(model), binding.steady(model)
-    samples = [binding.parameters(model, most)]
-    calls, long = _attention(binding, model)
-    unused = binding.unused(model)
-    modules = {call.name: [binding.module(model, call.name)] for call in calls}
-    first = {(pattern_of(call.name), call.kind, call.source): call.name for call in reversed(calls)}
-    del model
-    for model in models:
-        samples.append(binding.parameters(model, most))
+    factory, model = first_model(make, inputs, call, seed)
+    kind, numbers, steady = type(model).__name__, numbers_of_configuration(model), factory.steady(model)
+    most = -(-_ENTRIES // draws)
+    samples, calls = [factory.parameters(model, most)], factory.calls(model)
+    long = max((each.given.lengths[0] for each in calls if each.given is not None and each.given.long), default=0)
+    parts = factory.adapter.modules(model)
+    calls = attention_calls(calls, lambda each: factory.replayed(each, [parts[each.name]]))
+    unused = factory.unused(model)
+    modules = {each.name: [parts[each.name]] for each in calls}
+    first = {(pattern_of(each.name), each.kind, each.source): each.name for each in reversed(calls)}
+    for i in range(1, draws):
+        del model, parts  # before the next one is made
+        model = factory.fresh(seed + i)
+        samples.append(factory.parameters(model, most))
+        parts = factory.adapter.modules(model)
         for name in first.values():
-            modules[name].append(binding.module(model, name))
-        del model  # before the next one is made
-    return _ModelDraws(kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long)
+            modules[name].append(parts[name])
+    return _ModelDraws(factory, kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long)
 
 
-def _attention(binding: ModelBinding, model: Any) -> tuple[list[ModuleCall], int]:
-    """Return the calls of a model's attention modules, and the largest length in modules too large to inspect, or 0."""
-
-    def bound(call: ModuleCall) -> Binding:
-        return binding.replayed(call, [binding.module(model, call.name)])
-
-    calls = binding.calls(model)
-    long = (call.given.lengths[0] for call in calls if call.given is not None and call.given.long)
-    return attention_calls(calls, bound), max(long, default=0)
-
-
-def _inspected(binding: Binding, call: ModuleCall, draws: int) -> Inspection | str:
+def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | str:
     """Return the inspection of a module, or the reason for not inspecting it."""
     assert call.given is not None
     try:
-        made = inspected(binding, call.given.width, draws, 0, whole=False)
+        made = inspected(adapter, call.given.width, draws, 0, whole=False)
     except (InputError, NoAttentionCall) as error:
         return str(error).partition("; ")[0]
     return made or "its output does not depend on attention"
@@ -253,7 +235,7 @@ def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection
     """Mark attention over the first axis as a convention instead of an error if all modules have it."""
     if not all(FIRST_AXIS in map(str, found.notes) for found in inspections.values()):
         return inspections
-    meant = Note(FIRST_AXIS, convention=True)
+    meant = asks(FIRST_AXIS)
     return {
         name: dataclasses.replace(found, notes=tuple(meant if str(n) == FIRST_AXIS else n for n in found.notes))
         for name, found in inspections.items()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from attncheck._lib.groups import grouped
 from attncheck._lib.text import counted, listed
+from attncheck.frameworks.framework import Parameter
 from attncheck.frameworks.initialiser import same_layers
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, asks, wrong, wrong_first
 from attncheck.models.families import STATES, Family, families, kinds, parts_of, state_of
 from attncheck.models.names import indices, part_of, pattern_of
 from attncheck.models.parameters import (
@@ -17,7 +20,6 @@ from attncheck.models.parameters import (
     NOT_FINITE,
     NOT_INITIALISED,
     NOT_USED,
-    Parameter,
     ParameterStatistics,
     depth_scales,
 )
@@ -41,19 +43,27 @@ _BIAS_NAMES = {"bias", "beta", "b"}
 _INWARD = {"q", "k", "v", "query", "key", "value", "wq", "wk", "wv"}
 
 
+@dataclasses.dataclass(frozen=True)
+class _Parameters:
+    """Parameters of a model, and whether all attention is causal."""
+
+    table: Sequence[ParameterStatistics]
+    causal: bool
+
+    @functools.cached_property
+    def families(self) -> list[Family]:
+        """Families of parameters, in order of appearance."""
+        return families(self.table)
+
+
 def notes_of(table: Sequence[ParameterStatistics], causal: bool = False) -> list[Note]:
     """Return notes on the parameters of a model, worst first.
 
     With `causal` attention, a lack of depth scaling is noted too. The probability that chance alone causes any note
     that reports an error is at most 1e-6 for the whole table.
     """
-    every = families(table)
-    notes = [*_notes_of_states(every, table), *_notes_within(table), *_constant_projections(table)]
-    notes += [*_notes_among_projections(table, causal), *_notes_of_biases(every), *_notes_of_norms(every)]
-    if unused := [row.name for row in table if NOT_USED in row.notes]:
-        text = f"the outputs do not depend on {_outermost(unused, [row.name for row in table])}"
-        notes.append(Note(text, convention=True))
-    return sorted(notes, key=lambda note: not note.blames)
+    parameters = _Parameters(table, causal)
+    return wrong_first(note for rule in _RULES for note in rule(parameters))
 
 
 def copied(parameters: Sequence[Parameter]) -> list[Note]:
@@ -73,8 +83,8 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
         {p.name: p.entries[0][None] for p in drawn if (len(p.shape) > 1) == many} for many in (True, False)
     )
     shared = {name: p.entries[0][None] for p in drawn if p.tied for name in (p.name, *p.tied)}
-    found = same_layers(weights) or same_layers(biases, "have the same biases", blames=False)
-    return found + same_layers(shared, "share their weights", blames=False)
+    found = same_layers(weights) or same_layers(biases, "have the same biases", ASKS)
+    return found + same_layers(shared, "share their weights", ASKS)
 
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
@@ -103,9 +113,11 @@ def _outermost(names: Sequence[str], every: Sequence[str]) -> str:
     return _listed(found, [*below, *every])
 
 
-def _notes_of_states(every: Sequence[Family], table: Sequence[ParameterStatistics]) -> list[Note]:
+def _states(parameters: _Parameters) -> Iterator[Note]:
     """Report parameters that are not initialised, not finite or never drawn."""
-    rows = {state: [m for f in every if state_of(f.first) == state for m in f.members] for state in (*STATES, "")}
+    rows: dict[str, list[ParameterStatistics]] = {state: [] for state in (*STATES, "")}
+    for family in parameters.families:
+        rows[state_of(family.first)] += family.members
     texts = {
         NOT_INITIALISED: "{} not initialised: nothing, or NaN, was written to this memory",
         NOT_FINITE: "{}: NaN or infinite entries",
@@ -113,25 +125,25 @@ def _notes_of_states(every: Sequence[Family], table: Sequence[ParameterStatistic
     }
     if rows[NEVER_DRAWN] and all(row.constant for row in rows[""]):
         texts[NEVER_DRAWN] = "all parameters are the same in every draw: make returns the same weights"
-    return [Note(text.format(_names(rows[state], table)), blames=True) for state, text in texts.items() if rows[state]]
+    for state, text in texts.items():
+        if rows[state]:
+            yield wrong(text.format(_names(rows[state], parameters.table)))
 
 
-def _notes_within(table: Sequence[ParameterStatistics]) -> list[Note]:
+def _within_families(parameters: _Parameters) -> Iterator[Note]:
     """Report families whose members differ."""
-    notes = []
-    for parts in parts_of(table):
+    for parts in parts_of(parameters.table):
         main, others = parts[0], parts[1:]
         if not others or state_of(main.first):
             continue
         members = [member for part in parts for member in part.members]
         name = _names(members, members)
         if dependence := _dependence(members):
-            notes.append(Note(f"{name}: std in proportion to {dependence}"))
+            yield Note(f"{name}: std in proportion to {dependence}")
         elif _dominates(parts) and not _may_be_trend(members, parts):
-            notes += [_different(part, main, members) for part in others]
+            yield from (_different(part, main, members) for part in others)
         else:
-            notes.append(Note(f"{name} differ: {'; '.join(f'{part}: {part.text}' for part in parts[:_LISTED])}"))
-    return notes
+            yield Note(f"{name} differ: {'; '.join(f'{part}: {part.text}' for part in parts[:_LISTED])}")
 
 
 def _dominates(parts: Sequence[Family]) -> bool:
@@ -145,7 +157,7 @@ def _different(part: Family, main: Family, members: Sequence[ParameterStatistics
     last = max(members, key=lambda member: indices(member.name))
     zero = part.members == (last,) and last.law == "zeros"
     text = f"{part}: {part.text_with_default}; {main.name} elsewhere: {main.text_with_default}"
-    return Note(text, blames=not zero, convention=zero, expectations=(last.name,))
+    return asks(text, last.name) if zero else wrong(text)
 
 
 def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family]) -> bool:
@@ -184,14 +196,12 @@ def _dependence(members: Sequence[ParameterStatistics]) -> str:
     return ""
 
 
-def _constant_projections(table: Sequence[ParameterStatistics]) -> list[Note]:
+def _constant_projections(parameters: _Parameters) -> Iterator[Note]:
     """Report projections whose entries are all the same, unless most of their family is random."""
-    constant = [parts[0] for parts in parts_of(table) if parts[0].first.constant and parts[0].first.fans is not None]
-    text = "{}: {}: this initialiser does not draw the projection"
-    return [
-        Note(text.format(f, f.first.law), f.first.mean != 0, f.first.mean == 0, expectations=(f.first.name,))
-        for f in constant
-    ]
+    for main, *_ in parts_of(parameters.table):
+        if main.first.constant and main.first.fans is not None:
+            text = f"{main}: {main.first.law}: this initialiser does not draw the projection"
+            yield Note(text, WRONG if main.first.mean else ASKS, (main.first.name,))
 
 
 def _divisors(family: Family) -> tuple[tuple[str, float], ...]:
@@ -229,26 +239,26 @@ def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
     return [*(parts[0] for parts in every), *others]
 
 
-def _notes_among_projections(table: Sequence[ParameterStatistics], causal: bool) -> list[Note]:
+def _among_projections(parameters: _Parameters) -> Iterator[Note]:
     """Report projections that differ from most others, unless one known initialiser fits both."""
-    projections = [family for family in _representatives(table) if family.first.fans is not None and family.drawn]
+    projections = [
+        family for family in _representatives(parameters.table) if family.first.fans is not None and family.drawn
+    ]
     common = _common_initialiser(projections)
     direct = [family for family in projections if common.get(family.first.name) == ""]
     if not direct:
-        return []
+        return
     main = Family("projections", tuple(member for family in direct for member in family.members))
     which = "all other" if len(direct) == len(projections) - 1 else "most"
     others = [f for f in projections if common.get(f.first.name) != "" and not f.matches & main.matches]
     scaled = [family for family in others if family.first.name in common]
     apart = [family for family in others if family not in scaled]
-    notes = [_depth_scaled(f, f"{main.std:.2g}/{common[f.first.name]}", direct) for f in scaled]
-    if causal and not scaled and _unscaled([family for family in projections if family.depth > 1], main, common):
-        notes.append(Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks"))
-    return (
-        notes
-        + _notes_apart(apart, projections, f"{which} projections: {main.text}")
-        + _notes_of_embeddings(table, main)
-    )
+    yield from (_depth_scaled(f, f"{main.std:.2g}/{common[f.first.name]}", direct) for f in scaled)
+    blocks = [family for family in projections if family.depth > 1]
+    if parameters.causal and not scaled and _unscaled(blocks, main, common):
+        yield Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks")
+    yield from _notes_apart(apart, projections, f"{which} projections: {main.text}")
+    yield from _notes_of_embeddings(parameters.families, main)
 
 
 def _depth_scaled(scaled: Family, std: str, others: Sequence[Family]) -> Note:
@@ -259,7 +269,7 @@ def _depth_scaled(scaled: Family, std: str, others: Sequence[Family]) -> Note:
     same = [each for each in others if each.depth > 1 and _outputs(each) == _outputs(scaled)]
     unscaled = [each.name for each in same if _INWARD.isdisjoint(re.split(r"[./_]", each.first.name.lower()))]
     text = f"depth scaling: {std} in {scaled.name}{f', not in {listed(unscaled)}' if unscaled else ''}"
-    return Note(text, convention=bool(unscaled))
+    return asks(text) if unscaled else Note(text)
 
 
 def _outputs(family: Family) -> int:
@@ -273,15 +283,14 @@ def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str])
     return exact and len({each[0] for each in fans if each}) > 1 and any("normal" in law for law in main.laws)
 
 
-def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: str) -> list[Note]:
+def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: str) -> Iterator[Note]:
     """Report projections with a different initialiser from most projections of the model."""
     chosen = {family.first.owner for family in projections if not family.keeps_default}
-    notes = []
     unit = [family.name for family in apart if _is_unit(family)]
     if unit:
         more = f" and {counted(len(unit) - 1, 'other')}" if len(unit) > 1 else ""
         text = f"{unit[0]}{more}: normal, std 1 for any fan-in, as by normal_ without a number"
-        notes.append(Note(f"{text}; {usual}", blames=True))
+        yield wrong(f"{text}; {usual}")
     classes: dict[str, list[str]] = {}
     for family in (family for family in apart if not _is_unit(family)):
         owner = family.first.owner
@@ -289,17 +298,16 @@ def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: 
             classes.setdefault(owner, []).append(family.name)
             continue
         kept = f" keeps the default of {owner}" if family.keeps_default else ""
-        notes.append(Note(f"{family.name}{kept}: {family.text}; {usual}", blames=family.keeps_default))
+        yield Note(f"{family.name}{kept}: {family.text}; {usual}", WRONG if kept else NOTE)
     for owner, names in classes.items():
-        notes.append(Note(f"every {owner} keeps its default: {listed(names)}; {usual}", convention=True))
-    return notes
+        yield asks(f"every {owner} keeps its default: {listed(names)}; {usual}")
 
 
-def _notes_of_embeddings(table: Sequence[ParameterStatistics], projections: Family) -> list[Note]:
+def _notes_of_embeddings(every: Sequence[Family], projections: Family) -> Iterator[Note]:
     """Report embeddings that keep their default and share no known initialiser with the projections."""
-    kept = (family for family in families(table) if family.first.owner == "Embedding" and family.keeps_default)
-    text = "{} keeps the default of Embedding: {}; projections: {}"
-    return [Note(text.format(f, f.text, projections.text)) for f in kept if not f.matches & projections.matches]
+    for family in every:
+        if family.first.owner == "Embedding" and family.keeps_default and not family.matches & projections.matches:
+            yield Note(f"{family} keeps the default of Embedding: {family.text}; projections: {projections.text}")
 
 
 def _is_unit(family: Family) -> bool:
@@ -317,31 +325,45 @@ def _last_word(row: ParameterStatistics) -> str:
     return re.split(r"[./_]", row.name)[-1]
 
 
-def _notes_of_biases(every: Sequence[Family]) -> list[Note]:
+def _biases(parameters: _Parameters) -> Iterator[Note]:
     """Report random biases if other biases are zero."""
-    biases = [f for f in every if _last_word(f.first) in _BIAS_NAMES and not _is_norm(f.first)]
+    biases = [f for f in parameters.families if _last_word(f.first) in _BIAS_NAMES and not _is_norm(f.first)]
     drawn = [family for family in biases if family.drawn]
-    if not drawn or all(family.first.law != "zeros" for family in biases):
-        return []
-    texts = "; ".join(f"{family}: {family.text_with_default}" for family in drawn)
-    return [Note(f"random biases, while others are zeros: {texts}")]
+    if drawn and any(family.first.law == "zeros" for family in biases):
+        texts = "; ".join(f"{family}: {family.text_with_default}" for family in drawn)
+        yield Note(f"random biases, while others are zeros: {texts}")
 
 
-def _notes_of_norms(every: Sequence[Family]) -> list[Note]:
+def _norms(parameters: _Parameters) -> Iterator[Note]:
     """Report norms whose scale is not one or whose bias is not zero."""
-    notes = []
-    centred: dict[str, list[str]] = {}
-    for family in every:
+    around_zero: dict[str, list[str]] = {}
+    for family in parameters.families:
         first = family.first
         law = "zeros" if _last_word(first) in _BIAS_NAMES else "ones"
         if not _is_norm(first) or state_of(first) or first.law == law:
             continue
         if law == "ones" and family.drawn and first.mean_bounds[0] <= 0 <= first.mean_bounds[1]:
-            centred.setdefault(first.owner, []).extend(member.name for member in family.members)
+            around_zero.setdefault(first.owner, []).extend(member.name for member in family.members)
         else:
-            notes.append(Note(f"{family} of {first.owner}: {family.text}, not {law}"))
-    for owner, names in centred.items():
+            yield Note(f"{family} of {first.owner}: {family.text}, not {law}")
+    for owner, names in around_zero.items():
         more = f" and {counted(len(names) - 1, 'other')}" if len(names) > 1 else ""
-        text = f"scales of {owner} are drawn around 0, where ones are usual: {names[0]}{more}"
-        notes.append(Note(text, blames=True))
-    return notes
+        yield wrong(f"scales of {owner} are drawn around 0, where ones are usual: {names[0]}{more}")
+
+
+def _unused(parameters: _Parameters) -> Iterator[Note]:
+    """Report parameters that do not affect the outputs."""
+    if unused := [row.name for row in parameters.table if NOT_USED in row.notes]:
+        yield asks(f"the outputs do not depend on {_outermost(unused, [row.name for row in parameters.table])}")
+
+
+# Rules on the parameters of a model; of their notes, errors come first.
+_RULES: tuple[Callable[[_Parameters], Iterator[Note]], ...] = (
+    _states,
+    _within_families,
+    _constant_projections,
+    _among_projections,
+    _biases,
+    _norms,
+    _unused,
+)

@@ -12,6 +12,7 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks import laws
+from attncheck.frameworks.framework import Parameter
 from attncheck.frameworks.laws import CONSTANT, FALSE_ALARM, ORTHOGONAL, UNKNOWN, ScaleEstimate
 
 # Statistics per parameter that share the budget: standard deviation, mean, law and orthogonality.
@@ -25,50 +26,6 @@ _FEWEST, _DISTINCT, _UNLIKELY = 32, 0.9, 0.01
 _ENOUGH = 2**14
 # Common standard deviations of an entry that do not depend on the width.
 _CHOSEN = (0.01, 0.02, 1.0)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Parameter:
-    """A parameter of a model in K draws.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-    owner : str
-        Class of the module that holds it, e.g. "Linear".
-    fans : tuple of int or None
-        (fan_in, fan_out) of a projection or convolution, None for all others.
-    entries : tuple of ndarray
-        Flat sample of the entries in each draw, at the same places.
-    tied : tuple of str
-        Other names of the same parameter.
-    used : bool or None
-        Whether the outputs depend on it; None if unknown.
-    initialised : bool
-        False if nothing was written to its memory.
-    default : tuple of str and float, or None
-        Law and standard deviation of the owner's default initialiser, e.g. ("uniform", 0.072).
-    precision : float
-        Unit roundoff of the entries.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    owner: str
-    fans: tuple[int, int] | None
-    entries: tuple[FloatArray, ...]
-    tied: tuple[str, ...] = ()
-    used: bool | None = None
-    initialised: bool = True
-    default: tuple[str, float] | None = None
-    precision: float = 2.0**-24
-
-    @property
-    def drawn(self) -> bool:
-        """Whether draws differ; with one draw, whether the array has several axes."""
-        first, *others = self.entries
-        return not np.array_equal(first, others[0]) if others else len(self.shape) > 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
-from attncheck.frameworks.notes import Note
+from attncheck.frameworks.notes import Note, wrong_first
 from attncheck.frameworks.paths import DROPOUT
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.result import Inspection
@@ -75,8 +75,7 @@ class ModelInspection(PrintedInspection):
     @property
     def all_notes(self) -> list[Note]:
         """Notes on the model, its attention and its parameters, errors first."""
-        notes = [*self.notes, *self._of_attention()]
-        return sorted(notes, key=lambda note: not note.blames)
+        return wrong_first([*self.notes, *self._of_attention()])
 
     def _of_attention(self) -> Iterator[Note]:
         """Yield the notes on attention modules, each with the names of all modules concerned."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
-from attncheck.frameworks.binding import parameters_of
+from attncheck.frameworks.framework import parameters_of
 from attncheck.frameworks.notes import Note
-from attncheck.models.binding import Inputs, bound_model
+from attncheck.models.factory import Inputs, first_model
 from attncheck.models.families import Family, families
 from attncheck.models.parameters import ParameterStatistics, statistics_of
 
@@ -39,11 +39,11 @@ def notes_of_sizes(
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         try:
-            binding, model = bound_model(functools.partial(make, **{size: 2 * value}), inputs, call, seed)
+            factory, model = first_model(functools.partial(make, **{size: 2 * value}), inputs, call, seed)
         except InputError as error:
             yield Note(f"{size} {2 * value} is not compared: {error}")
             continue
-        yield from _compared(size, value, table, statistics_of(binding.parameters(model, _ENTRIES)))
+        yield from _compared(size, value, table, statistics_of(factory.parameters(model, _ENTRIES)))
 
 
 def _compared(

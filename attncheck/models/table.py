@@ -33,7 +33,8 @@ class ParameterTable(Sequence[ParameterStatistics]):
     Examples
     --------
     >>> import numpy as np
-    >>> from attncheck.models.parameters import Parameter, statistics_of
+    >>> from attncheck.frameworks.framework import Parameter
+    >>> from attncheck.models.parameters import statistics_of
     >>> table = ParameterTable(tuple(statistics_of([Parameter("fc.bias", (4,), "Linear", None, (np.zeros(4),))])))
     >>> table["fc.bias"].law, len(table)
     ('zeros', 1)

@@ -164,7 +164,7 @@ def on_bug(bug: Bug, draws: int, seed: int = 0) -> BugRow:
 
 def blames_of(report: Any) -> tuple[str, ...]:
     """Return the notes that report an error, or that do not say whether they do."""
-    return tuple(str(note) for note in getattr(report, "notes", ()) if getattr(note, "blames", True))
+    return tuple(str(note) for note in getattr(report, "notes", ()) if getattr(note, "level", "wrong") == "wrong")
 
 
 def on_right(layer: Right, draws: int, seed: int) -> RightRow:

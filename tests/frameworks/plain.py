@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import attncheck as ac
-from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import AttentionCore, Trace
 
@@ -41,7 +41,7 @@ CAUSAL = hidden(lambda behind: behind >= 0)
 
 
 @dataclasses.dataclass
-class Plain(Binding):
+class Plain(Adapter):
     """A right layer by default; `before` changes q, k and v, `mapped` turns scores q·k into weights."""
 
     width: int = 64
@@ -66,7 +66,7 @@ class Plain(Binding):
     def __post_init__(self) -> None:
         self.precision = float(np.finfo(self.dtype).eps) / 2
 
-    def init(self, seed: int) -> dict[str, Array]:
+    def make(self, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)
         n, inner, groups = self.width, self.heads * self.head_dim, self.kv * self.head_dim
         shapes = {"query": (n, inner), "key": (n, groups), "value": (n, groups), "output": (inner, n)}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck import inspect
-from attncheck.frameworks.equinox import Equinox
+from attncheck import InputError, inspect
+from attncheck.frameworks.framework import adapter_of
 
 from . import reading
 
@@ -49,19 +49,19 @@ def own(module: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("make", "call"), [(layer, causal), (Block, None)], ids=["causal", "compiled"])
 def test_equinox(make: Any, call: Any) -> None:
-    binding = Equinox(make, WIDTH, call)
-    state = binding.init(3)
+    adapter = adapter_of(make, WIDTH, call)
+    state = adapter.make(3)
     if make is Block:
         state(np.zeros((1, WIDTH)))  # compiled before inspection
-    found = reading.read(binding, state, WIDTH)
+    found = reading.read(adapter, state, WIDTH)
     reading.assert_reads(found, **own(state.inner if make is Block else state))
-    reading.assert_forward(binding, state, found, causal=call is causal)
+    reading.assert_forward(adapter, state, found, causal=call is causal)
 
 
 def test_parameters_are_those_of_the_seed() -> None:
-    binding = Equinox(layer, WIDTH)
-    state = binding.init(1)
-    found = reading.assert_seeds(binding)
+    adapter = adapter_of(layer, WIDTH)
+    state = adapter.make(1)
+    found = reading.assert_seeds(adapter)
     np.testing.assert_array_equal(found[".query_proj.weight"], state.query_proj.weight)
     assert len(found) == 8
 
@@ -70,3 +70,10 @@ def test_inspection() -> None:
     found = inspect(lambda key: eqx.nn.MultiheadAttention(3, WIDTH, key=key), WIDTH, draws=16)
     stds = dict.fromkeys(("query_std", "key_std", "value_std", "output_std"), 3**-0.5)
     found.require(query_law="uniform", num_heads=3, mask="none", bias=False, blamed=False, **stds)
+
+
+def test_models_are_refused() -> None:
+    with pytest.raises(
+        InputError, match="make='equinox': is not a module of torch, flax, keras; return one, or pass w"
+    ):
+        inspect(layer, inputs=(np.ones((1, 2, WIDTH)),))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attncheck import InputError, inspect
-from attncheck.frameworks.flax import NNX, Linen, bind
+from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace
 
@@ -85,54 +85,56 @@ def nnx_own(module: Any) -> dict[str, Any]:
     ids=["causal", "compiled", "within"],
 )
 def test_linen(make: Any, call: Any) -> None:
-    binding = Linen(make, WIDTH, call)
-    state = binding.init(3)
-    found = reading.read(binding, state, WIDTH)
-    reading.assert_reads(found, **linen_own(state["params"]["inner"] if make is Block else state["params"]))
-    reading.assert_forward(binding, state, found, causal=call is causal)
+    adapter: Any = adapter_of(make, WIDTH, call)
+    state = adapter.make(3)
+    found = reading.read(adapter, state, WIDTH)
+    reading.assert_reads(
+        found, **linen_own(state.variables["params"]["inner"] if make is Block else state.variables["params"])
+    )
+    reading.assert_forward(adapter, state, found, causal=call is causal)
 
 
 @pytest.mark.parametrize("make", [of_nnx, Grouped], ids=["layer", "causal groups"])
 def test_nnx(make: Any) -> None:
-    binding = NNX(make, WIDTH)
-    state = binding.init(3)
+    adapter: Any = adapter_of(make, WIDTH)
+    state = adapter.make(3)
     state(np.zeros((1, 1, WIDTH)))  # compiled before inspection
-    found = reading.read(binding, state, WIDTH)
+    found = reading.read(adapter, state, WIDTH)
     reading.assert_reads(found, **nnx_own(state))
-    reading.assert_forward(binding, state, found, causal=make is Grouped)
+    reading.assert_forward(adapter, state, found, causal=make is Grouped)
 
 
 def test_module_of_nnx_stays_as_it_was() -> None:
-    binding = NNX(
+    adapter: Any = adapter_of(
         lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dropout_rate=0.5, rngs=rngs),
         WIDTH,
         lambda module, x: module(x, decode=False, deterministic=False),
     )
-    state = binding.init(0)
+    state = adapter.make(0)
     attention, before = state.attention_fn, jax.tree.leaves(nnx.state(state, nnx.RngCount))
     x = np.random.default_rng(0).standard_normal((1, 4, WIDTH))
     trace = CoreTrace()
-    binding.run(state, x, trace)
+    adapter.run(state, x, trace)
     assert len(trace.cores) == 1
     assert state.attention_fn is attention
     assert before == jax.tree.leaves(nnx.state(state, nnx.RngCount))
-    binding._call(state, jax.numpy.asarray(x))
+    adapter.call(state, jax.numpy.asarray(x))
     assert before != jax.tree.leaves(nnx.state(state, nnx.RngCount))
 
 
 def test_parameters_that_are_never_used() -> None:
     x = np.ones((1, 2, WIDTH))
     for make, unused in ((Idle, ("['params']['idle']['bias']", "['params']['idle']['kernel']")), (of_nnx, ())):
-        binding = bind(make, WIDTH)
-        assert binding.unused(binding.init(0), x, "") == unused
+        adapter: Any = adapter_of(make, WIDTH)
+        assert adapter.unused(adapter.make(0), x, "") == unused
 
 
 def test_parameters_are_those_of_the_seed() -> None:
     for make, name in ((linen, "['params']['query']['kernel']"), (Grouped, "['query']['kernel']")):
-        binding = bind(make, WIDTH)
-        state = binding.init(1)
-        kernel = state["params"]["query"]["kernel"] if make is linen else state.query.kernel[...]
-        found = reading.assert_seeds(binding)
+        adapter: Any = adapter_of(make, WIDTH)
+        state = adapter.make(1)
+        kernel = state.variables["params"]["query"]["kernel"] if make is linen else state.query.kernel[...]
+        found = reading.assert_seeds(adapter)
         np.testing.assert_array_equal(found[name], kernel)
         assert len(found) == 8
 
@@ -148,13 +150,13 @@ def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
 )
 def test_many_modules_are_initialised_as_one_is(make: Any, compiled: bool) -> None:
     """By one compiled initialiser, or one by one if its draws differ."""
-    binding = bind(make, WIDTH)
+    adapter: Any = adapter_of(make, WIDTH)
     for seed in (3, 4):
-        own, found = binding.parameters(binding.init(seed)), binding.initialised(seed)
+        own, found = adapter.parameters(adapter.make(seed)), adapter.initialised(seed)
         assert own.keys() == found.keys()
         for name in own:
             np.testing.assert_allclose(found[name], own[name], rtol=1e-5, atol=1e-6)
-    assert (binding._compiled_init is not None) == compiled
+    assert (adapter._compiled_make is not None) == compiled
 
 
 @pytest.fixture(scope="module", params=[(linen, None), (of_nnx, causal)], ids=["linen", "causal nnx"])

@@ -83,8 +83,8 @@ def test_a_mask_of_earlier_positions_is_asked_about(name: str, last: int) -> Non
     found = inspected(masked=hidden(lambda behind: behind <= last))
     assert found.forward.mask == name
     asked = f"the mask is {name}, so that positions see later ones and no earlier ones: is it transposed?"
-    assert asked in [str(note) for note in found.notes if note.convention]
-    assert asked not in [str(note) for note in found.expecting(f"mask={name}").notes if note.convention]
+    assert asked in [str(note) for note in found.notes if note.level == "asks"]
+    assert asked not in [str(note) for note in found.expecting(f"mask={name}").notes if note.level == "asks"]
 
 
 def causal_and(more: Callable[[Array, Array], Array]) -> Callable[[Array], Array]:
@@ -224,7 +224,7 @@ def test_tiled_groups() -> None:
 
     assert told(inspected(kv=2, spread=tiled)) == ["KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"]
     beforehand = inspected(kv=2, before=lambda q, k, v: (q, tiled(k, 2), tiled(v, 2)))
-    assert [str(note) for note in beforehand.notes if note.convention] == [
+    assert [str(note) for note in beforehand.notes if note.level == "asks"] == [
         "KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
     ]
     assert beforehand.kv_heads == 2

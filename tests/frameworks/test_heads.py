@@ -66,8 +66,8 @@ def test_keys_that_are_tiled_and_values_that_are_repeated() -> None:
 
 def test_modules_that_come_again() -> None:
     class Again(Plain):
-        def init(self, seed: int) -> State:
-            return super().init(seed % 3)
+        def make(self, seed: int) -> State:
+            return super().make(seed % 3)
 
     (note,) = ac.inspect(Again(), 64).blamed
     assert note == "draw 3 repeats the W_Q, W_K, W_V, W_O of draw 0: draws are not independent"

@@ -203,8 +203,8 @@ def test_two_values_in_another_order_are_chance() -> None:
 
 def test_a_seed_that_is_not_used() -> None:
     class Same(Plain):
-        def init(self, seed: int) -> dict[str, Array]:
-            return super().init(0)
+        def make(self, seed: int) -> dict[str, Array]:
+            return super().make(0)
 
     assert ac.inspect(Same(), width=64).blamed == (
         "all weights are the same in every draw: make returns the same module",

@@ -17,7 +17,8 @@ import attncheck as ac
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.frameworks import effective
-from attncheck.frameworks.binding import Binding, bind
+from attncheck.frameworks.adapter import Adapter
+from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import Trace
@@ -123,7 +124,7 @@ def test_as_built_in_types(found: Inspection) -> None:
     held = json.loads(json.dumps(found.to_dict()))
     assert held["weights"]["query"]["law"] == "normal"
     assert held["forward"]["mask"] == "causal"
-    assert held["notes"][0]["blames"] is False
+    assert held["notes"][0]["level"] == "note"
 
 
 # Requirements -------------------------------------------------------------------------------------
@@ -250,9 +251,9 @@ def test_a_negative_scale_has_the_law_of_a_positive_one() -> None:
 
 def test_matrices_are_the_same_if_read_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def read() -> effective.Effective:
-        binding = Plain(width=32, heads=2, kv=2)
-        state = binding.fresh(0)
-        return effective.ModuleReader(binding, state, 32, "").read(state)
+        adapter = Plain(width=32, heads=2, kv=2)
+        state = adapter.fresh(0)
+        return effective.ModuleReader(adapter, state, 32, "").read(state)
 
     whole = read()
     monkeypatch.setattr(effective, "_CALL", 5 * 32)  # five rows of one position
@@ -337,25 +338,25 @@ def test_layers_that_are_copies() -> None:
     assert same_layers({"embedding": one, "head": one, "h.0.zero": one * 0, "h.1.zero": one * 0}) == []
 
 
-def test_what_is_no_binding_is_refused() -> None:
+def test_what_is_no_adapter_is_refused() -> None:
     with pytest.raises(ac.InputError, match="is not a function"):
-        bind(3, 8)
+        adapter_of(3, 8)
     with pytest.raises(ac.InputError, match="make: failed with ValueError: no"):
-        bind(lambda: (_ for _ in ()).throw(ValueError("no")), 8)
+        adapter_of(lambda: (_ for _ in ()).throw(ValueError("no")), 8)
     plain = Plain()
-    assert isinstance(plain, Binding)
-    assert bind(plain, 8) is plain
+    assert isinstance(plain, Adapter)
+    assert adapter_of(plain, 8) is plain
 
 
 MODULE = """
 from pathlib import Path
 import numpy as np
 
-from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.trace import AttentionCore
 
-class Right(Binding):
-    def init(self, seed):
+class Right(Adapter):
+    def make(self, seed):
         return np.random.default_rng(seed).standard_normal((4, 32, 32)) / 32**0.5
     def run(self, state, x, trace, path):
         q, k, v = ((x @ w)[:, None] for w in state[:3])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck.frameworks.flax import NNX, Linen
+from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.jax_trace import watching
 from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace
 
@@ -163,27 +163,29 @@ ATTENTIONS = {
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_hand_written(length: int) -> None:
     """All in one module, which is compiled once."""
-    binding = Linen(lambda: Sum(ATTENTIONS), WIDTH)
-    state, x = binding.init(0), inputs(length)
-    y, cores = cores_of(binding, state, x)
-    for (name, own), core in zip(((n, state["params"][n]) for n in ATTENTIONS), cores, strict=True):
+    adapter: Any = adapter_of(lambda: Sum(ATTENTIONS), WIDTH)
+    state, x = adapter.make(0), inputs(length)
+    y, cores = cores_of(adapter, state, x)
+    for (name, own), core in zip(((n, state.variables["params"][n]) for n in ATTENTIONS), cores, strict=True):
         found = core.query, core.key, core.value, core.weights
         np.testing.assert_allclose(sorted_rows(*found), sorted_rows(*expected(own, x, 0.5)), atol=1e-5, err_msg=name)
-    np.testing.assert_allclose(y, binding.run(state, x, Trace()), atol=1e-4)
-    assert_replaced(binding, state, x, atol=1e-4)
+    np.testing.assert_allclose(y, adapter.run(state, x, Trace()), atol=1e-4)
+    assert_replaced(adapter, state, x, atol=1e-4)
 
 
 @pytest.mark.parametrize(("length", "causal"), [(1, False), (LENGTH, True)])
 def test_groups_of_jax(length: int, causal: bool) -> None:
-    binding = Linen(lambda: Layer(lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=causal), 2), WIDTH)
-    state, x = binding.init(0), inputs(length)
-    _, (core,) = cores_of(binding, state, x)
-    q, k, v, weights = expected(state["params"], x, SIZE**-0.5, 2, causal)
+    adapter: Any = adapter_of(
+        lambda: Layer(lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=causal), 2), WIDTH
+    )
+    state, x = adapter.make(0), inputs(length)
+    _, (core,) = cores_of(adapter, state, x)
+    q, k, v, weights = expected(state.variables["params"], x, SIZE**-0.5, 2, causal)
     assert core.query.shape == (BATCH * 2, 2 * length, SIZE)
     # Rows are those of two heads of a group.
     for found, own in ((core.query, q), (core.key, k[::2]), (core.value, v[::2]), (core.weights, weights)):
         np.testing.assert_allclose(found, own.reshape(found.shape), atol=1e-5)
-    assert_replaced(binding, state, x)
+    assert_replaced(adapter, state, x)
 
 
 @pytest.mark.parametrize(
@@ -218,32 +220,32 @@ def test_number_of_cores(make: Any, count: int, length: int) -> None:
 
 
 def test_cores_come_in_the_order_of_the_module() -> None:
-    binding = Linen(lambda: Layer(listed), WIDTH)
-    state, x = binding.init(0), inputs()
-    q = expected(state["params"], x, 0.5)[0].reshape(BATCH, HEADS, LENGTH, SIZE)
-    for head, core in enumerate(cores_of(binding, state, x)[1]):
+    adapter: Any = adapter_of(lambda: Layer(listed), WIDTH)
+    state, x = adapter.make(0), inputs()
+    q = expected(state.variables["params"], x, 0.5)[0].reshape(BATCH, HEADS, LENGTH, SIZE)
+    for head, core in enumerate(cores_of(adapter, state, x)[1]):
         np.testing.assert_allclose(core.query, q[:, head], atol=1e-5)
-    assert_replaced(binding, state, x)
+    assert_replaced(adapter, state, x)
 
 
 def test_failure_of_the_core_comes_out() -> None:
-    binding = Linen(lambda: Layer(mapped), WIDTH)
+    adapter: Any = adapter_of(lambda: Layer(mapped), WIDTH)
 
     def fail(core: AttentionCore) -> None:
         raise KeyError("of the core")
 
     with pytest.raises(KeyError, match="of the core"):
-        binding.run(binding.init(0), inputs(), CoreTrace(fail))
+        adapter.run(adapter.make(0), inputs(), CoreTrace(fail))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_precisions(dtype: str) -> None:
     x, roundoff = inputs(), float(jnp.finfo(dtype).eps) / 2
-    binding: Any
-    for binding in (
-        Linen(lambda: nn.MultiHeadDotProductAttention(HEADS, dtype=dtype), WIDTH),
-        NNX(lambda rngs: nnx.MultiHeadAttention(HEADS, WIDTH, dtype=dtype, rngs=rngs), WIDTH),
+    adapter: Any
+    for adapter in (
+        adapter_of(lambda: nn.MultiHeadDotProductAttention(HEADS, dtype=dtype), WIDTH),
+        adapter_of(lambda rngs: nnx.MultiHeadAttention(HEADS, WIDTH, dtype=dtype, rngs=rngs), WIDTH),
     ):
-        _, (core,) = cores_of(binding, binding.init(0), x)
+        _, (core,) = cores_of(adapter, adapter.make(0), x)
         np.testing.assert_allclose(core.weights.sum(-1), 1, atol=20 * roundoff)
-        assert binding.precision == roundoff
+        assert adapter.precision == roundoff

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from attncheck import inspect
-from attncheck.frameworks.keras import Keras, numbers_of
+from attncheck.frameworks.framework import adapter_of
+from attncheck.frameworks.keras import numbers_of
 from attncheck.frameworks.trace import CoreTrace, Trace
 
 from . import reading
@@ -93,21 +94,21 @@ def own(module: Any) -> dict[str, Any]:
     ids=["causal", "groups", "model", "dropout", "one tensor", "derived"],
 )
 def test_matrices(make: Any, call: Any) -> None:
-    binding = Keras(make, WIDTH, call)
-    state = binding.init(3)
-    found = reading.read(binding, state, WIDTH)
+    adapter = adapter_of(make, WIDTH, call)
+    state = adapter.make(3)
+    found = reading.read(adapter, state, WIDTH)
     inner = state.get_layer("inner") if make is model else state
     reading.assert_reads(found, **own(inner))
-    reading.assert_forward(binding, state, found, causal=call is causal)
+    reading.assert_forward(adapter, state, found, causal=call is causal)
     assert "_compute_attention" not in vars(inner)
 
 
 @pytest.mark.parametrize("length", [1, 5])
 @pytest.mark.parametrize("make", [layer, dropping, grouped, derived, Single])
 def test_cores(make: Any, length: int) -> None:
-    binding = Keras(make, WIDTH)
-    state, x = binding.init(0), np.random.default_rng(0).standard_normal((2, length, WIDTH))
-    _, found_cores = reading.cores_of(binding, state, x)
+    adapter = adapter_of(make, WIDTH)
+    state, x = adapter.make(0), np.random.default_rng(0).standard_normal((2, length, WIDTH))
+    _, found_cores = reading.cores_of(adapter, state, x)
     if not found_cores and length == 1 and not ON_JAX:
         pytest.skip("torch.einsum multiplies entries, without a product of matrices, if L = 1")
     (core,) = found_cores
@@ -120,21 +121,21 @@ def test_cores(make: Any, length: int) -> None:
     found = core.query, core.key, core.value, core.weights
     for one, right in zip(found, (q * factor, k, v, weights), strict=True):
         np.testing.assert_allclose(one.reshape(right.shape), right, atol=1e-5)
-    reading.assert_replaced(binding, state, x)
+    reading.assert_replaced(adapter, state, x)
 
 
 def test_paths() -> None:
-    assert Keras(Single, WIDTH).paths == ("",)
-    binding = Keras(dropping, WIDTH)
-    assert binding.paths == ("", "train", "scores")
-    state, x = binding.init(0), np.random.default_rng(0).standard_normal((2, 5, WIDTH))
+    assert adapter_of(Single, WIDTH).paths == ("",)
+    adapter = adapter_of(dropping, WIDTH)
+    assert adapter.paths == ("", "train", "scores")
+    state, x = adapter.make(0), np.random.default_rng(0).standard_normal((2, 5, WIDTH))
     trace = CoreTrace()
-    binding.run(state, x, trace, "train")
+    adapter.run(state, x, trace, "train")
     (core,) = trace.cores
     dropped = (core.weights == 0).mean()  # PyTorch is watched without dropout
     assert 0.2 < dropped < 0.8 if ON_JAX else dropped == 0
-    assert np.abs(binding.run(state, x, Trace(), "train") - binding.run(state, x, Trace(), "")).max() > 0.01
-    (again,) = reading.cores_of(binding, state, x)[1]
+    assert np.abs(adapter.run(state, x, Trace(), "train") - adapter.run(state, x, Trace(), "")).max() > 0.01
+    (again,) = reading.cores_of(adapter, state, x)[1]
     assert (again.weights > 0).all()
 
 
@@ -147,12 +148,12 @@ def test_seeds_reach_the_initialiser_and_no_generator_is_touched() -> None:
             arrays.append(pytest.importorskip("torch").get_rng_state().numpy())
         return [random.getstate(), *(each.tolist() for each in arrays)]
 
-    binding = Keras(layer, WIDTH)
+    adapter = adapter_of(layer, WIDTH)
     keras.utils.set_random_seed(7)
     generator, before = global_seed_generator(), states()
-    drawn = reading.assert_seeds(binding)
-    state = binding.init(1)
-    reading.run(binding, state, np.ones((2, 2, WIDTH)))
+    drawn = reading.assert_seeds(adapter)
+    state = adapter.make(1)
+    reading.run(adapter, state, np.ones((2, 2, WIDTH)))
     assert before == states()
     assert generator is global_seed_generator()
     found = [values for path, values in drawn.items() if path.endswith("query/kernel")]
@@ -189,11 +190,11 @@ def test_paths_without_options_have_a_name() -> None:
     ("dtype", "roundoff"), [("float32", 2.0**-24), ("mixed_bfloat16", 2.0**-8), ("mixed_float16", 2.0**-11)]
 )
 def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
-    binding = Keras(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=dtype), WIDTH)
-    state = binding.init(0)
-    assert binding.precision == roundoff
+    adapter = adapter_of(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=dtype), WIDTH)
+    state = adapter.make(0)
+    assert adapter.precision == roundoff
     x = np.random.default_rng(0).standard_normal((13, 2, WIDTH))
-    (core,) = reading.cores_of(binding, state, x)[1]
+    (core,) = reading.cores_of(adapter, state, x)[1]
     query = np.einsum("bln,nhd->bhld", x, numbers_of(state._query_dense.kernel))
     np.testing.assert_allclose(core.query.reshape(query.shape), query, atol=20 * roundoff)
     np.testing.assert_allclose(core.weights.sum(-1), 1, atol=20 * roundoff)

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import attncheck as ac
-from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.subject import pooled
 from attncheck.frameworks.trace import AttentionCore, Trace
 from attncheck.runs.options import RunOptions
@@ -37,7 +37,7 @@ def turned(a: FloatArray, base: float | None) -> FloatArray:
     return np.stack([planes.real, planes.imag], axis=-1).reshape(a.shape)
 
 
-class Plain(Binding):
+class Plain(Adapter):
     fills = True
     base: float | None = None
     before = 1.0
@@ -45,7 +45,7 @@ class Plain(Binding):
     def __init__(self, residual: bool = False, bias: float = 0.0, value_scale: float = 1.0, gain: float = 1.0) -> None:
         self.residual, self.bias, self.value_scale, self.gain = residual, bias, value_scale, gain
 
-    def init(self, seed: int) -> dict[str, FloatArray]:
+    def make(self, seed: int) -> dict[str, FloatArray]:
         rng = np.random.default_rng(seed)
         packed = rng.uniform(-1.0, 1.0, (WIDTH, 3 * WIDTH)) * (1.5 / WIDTH) ** 0.5
         packed[:, 2 * WIDTH :] *= self.value_scale
@@ -186,8 +186,8 @@ def test_biases_other_than_the_declared_ones_are_violated(role: str, times: floa
 
 def test_biases_of_no_law_are_refused() -> None:
     class Constant(Plain):
-        def init(self, seed: int) -> dict[str, FloatArray]:
-            return super().init(seed) | {"last bias": np.full(WIDTH, 0.5)}
+        def make(self, seed: int) -> dict[str, FloatArray]:
+            return super().make(seed) | {"last bias": np.full(WIDTH, 0.5)}
 
     with pytest.raises(ac.InputError, match=r"bias of W_O=.*a law that checks do not know \(constant\)"):
         ac.inspect(Constant(), width=WIDTH).subject(weights="own")
@@ -240,7 +240,7 @@ def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: p
 
 
 def test_arrays_are_put_into_modules_of_each_framework() -> None:
-    from attncheck.frameworks.binding import bind
+    from attncheck.frameworks.framework import adapter_of
 
     makes: dict[str, Any] = {}
     if pytest.importorskip("torch"):
@@ -259,10 +259,10 @@ def test_arrays_are_put_into_modules_of_each_framework() -> None:
     makes["equinox"] = lambda key: equinox.nn.MultiheadAttention(2, 8, key=key)
     makes["keras"] = lambda: keras.layers.MultiHeadAttention(2, 4)
     for name, make in makes.items():
-        binding = bind(make, 8)
-        state = binding.fresh(0)
-        own = {key: array.copy() for key, array in binding.parameters(state).items()}
-        filled = binding.parameters(binding.filled(state, {key: 2.0 * array for key, array in own.items()}))
+        adapter = adapter_of(make, 8)
+        state = adapter.fresh(0)
+        own = {key: array.copy() for key, array in adapter.parameters(state).items()}
+        filled = adapter.parameters(adapter.filled(state, {key: 2.0 * array for key, array in own.items()}))
         assert own.keys() == filled.keys(), name
         for key, array in own.items():
             np.testing.assert_allclose(filled[key], 2.0 * array, rtol=1e-6, err_msg=f"{name} {key}")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import attncheck as ac
-from attncheck.frameworks.binding import bind
 from attncheck.frameworks.effective import ModuleReader
+from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.trace import Trace
 
@@ -95,12 +95,12 @@ def test_it_is_fast(width: int, seconds: float) -> None:
 
 
 def test_an_untouched_run_is_the_module_itself() -> None:
-    binding = bind(multi_head(), 64)
-    module = binding.fresh(0)
+    adapter = adapter_of(multi_head(), 64)
+    module = adapter.fresh(0)
     x = torch.randn(2, 3, 64)
     with torch.no_grad():
         expected = module.eval()(x, x, x, need_weights=False)[0]
-    assert (binding.outputs(module, x.double().numpy(), Trace(), "eval") == expected.double().numpy()).all()
+    assert (adapter.outputs(module, x.double().numpy(), Trace(), "eval") == expected.double().numpy()).all()
 
 
 # Every way in which attention is called -----------------------------------------------------------
@@ -149,9 +149,9 @@ WAYS: dict[str, Make] = {
 @pytest.mark.parametrize("make", WAYS.values(), ids=list(WAYS))
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_attention_is_seen(make: Make, mode: str) -> None:
-    binding = bind(make, 64)
-    state = binding.fresh(0)
-    reader = ModuleReader(binding, state, 64, mode)
+    adapter = adapter_of(make, 64)
+    state = adapter.fresh(0)
+    reader = ModuleReader(adapter, state, 64, mode)
     matrices = reader.read(state)
     assert reader.layout.num_heads == 4
     probe = Probe(reader, state, matrices)

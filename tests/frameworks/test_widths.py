@@ -17,7 +17,8 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from attncheck.frameworks.torch_taps import TorchModels
+from attncheck.frameworks.models import ModelsAtWidths
+from attncheck.frameworks.torch import Torch
 from benchmarks.width_models import WRONG, Recipe
 
 from .descent import INPUTS, RATE, assert_descends, half_square
@@ -32,7 +33,7 @@ def examined(recipe: Recipe) -> ac.Widths:
 
 
 def taps(build: Callable[[int], Any], width: int = 32, **options: Any) -> Any:
-    return TorchModels(build, **options).make(width, seed=0).taps()
+    return ModelsAtWidths(Torch, build, **options).make(width, seed=0).taps()
 
 
 class TestTaps:
@@ -128,7 +129,7 @@ class TestTaps:
 
 class TestModels:
     def test_a_seed_makes_one_model_and_leaves_the_generator(self) -> None:
-        models = TorchModels(Recipe(depth=1).build)
+        models = ModelsAtWidths(Torch, Recipe(depth=1).build)
         before = torch.get_rng_state()
         one, again, other = (models.make(32, seed=seed).taps()["readout"].values for seed in (1, 1, 2))
         assert np.array_equal(one, again)
@@ -136,7 +137,8 @@ class TestModels:
         assert torch.equal(before, torch.get_rng_state())
 
     def test_a_step_is_one_of_the_optimiser_on_the_same_batch(self) -> None:
-        model = TorchModels(
+        model = ModelsAtWidths(
+            Torch,
             lambda width: nn.Linear(width, 1, bias=False),
             inputs=lambda width, rng: INPUTS,
             optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=RATE),
@@ -145,7 +147,7 @@ class TestModels:
         assert_descends(model, steps=2, atol=1e-6)
 
     def test_modules_run_as_in_evaluation(self) -> None:
-        model = TorchModels(lambda width: nn.Sequential(nn.Linear(width, width), nn.Dropout(0.5))).make(32, 0)
+        model = ModelsAtWidths(Torch, lambda width: nn.Sequential(nn.Linear(width, width), nn.Dropout(0.5))).make(32, 0)
         first, second = (model.taps()["0"].values for _ in range(2))
         assert np.array_equal(first, second)
 
@@ -254,7 +256,7 @@ def sgd(module: Any) -> Any:
         (
             lambda width: torch.nn.Sequential(torch.jit.script(torch.nn.Linear(width, width))),
             {},
-            "model='0': is compiled, which hides its activations",
+            "build='Sequential': is compiled, which hides what it computes",
         ),
     ],
 )

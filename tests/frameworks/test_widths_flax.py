@@ -16,7 +16,9 @@ import jax
 import optax
 from flax import nnx
 
-from attncheck.frameworks.flax_taps import FlaxModels
+from attncheck.frameworks.flax import NNX
+from attncheck.frameworks.flax import Linen as LinenAdapter
+from attncheck.frameworks.models import ModelsAtWidths
 
 from .descent import INPUTS, RATE, assert_descends, half_square
 
@@ -43,9 +45,12 @@ class Twin(nnx.Module):
         return self.head(self.norm(x + self.attention(x)))
 
 
+LINEN, TWIN = ModelsAtWidths(LinenAdapter, Linen), ModelsAtWidths(NNX, Twin)
+
+
 def test_every_module_and_attention_is_tapped() -> None:
     expected = [f"attention.{name}" for name in ("query", "key", "value", "scores", "weights", "out")]
-    for models in (FlaxModels(Linen), FlaxModels(Twin)):
+    for models in (LINEN, TWIN):
         taps = models.make(32, seed=0).taps()
         assert list(taps) == [*expected, "norm", "head"]
         assert [taps[name].kind for name in ("attention.scores", "norm", "head")] == ["scores", "norm", "output"]
@@ -55,7 +60,7 @@ def test_every_module_and_attention_is_tapped() -> None:
 
 
 def test_parameters_have_the_names_of_their_taps() -> None:
-    for models in (FlaxModels(Linen), FlaxModels(Twin)):
+    for models in (LINEN, TWIN):
         model = models.make(32, seed=0)
         shapes = {name: array.shape for name, array in model.weights().items()}
         assert shapes["head.kernel"] == (32, 8)
@@ -63,19 +68,21 @@ def test_parameters_have_the_names_of_their_taps() -> None:
 
 
 def test_what_is_masked_is_left_out() -> None:
-    scores = FlaxModels(lambda width: Linen(width, causal=True)).make(16, seed=0).taps()["attention.scores"].values
+    models = ModelsAtWidths(LinenAdapter, lambda width: Linen(width, causal=True))
+    scores = models.make(16, seed=0).taps()["attention.scores"].values
     assert np.array_equal(np.isnan(scores[0, 0]), ~np.tril(np.ones((16, 16), dtype=bool)))
 
 
 def test_functions_of_jax_are_as_they_were() -> None:
     own = jax.nn.softmax, jax.nn.dot_product_attention, nn.softmax, nnx.Linear.__call__
-    for build in (Linen, Twin):
-        FlaxModels(build).make(16, seed=0).taps()
+    for models in (LINEN, TWIN):
+        models.make(16, seed=0).taps()
     assert own == (jax.nn.softmax, jax.nn.dot_product_attention, nn.softmax, nnx.Linear.__call__)
 
 
-def descending(build: Any) -> FlaxModels:
-    return FlaxModels(
+def descending(kind: Any, build: Any) -> ModelsAtWidths:
+    return ModelsAtWidths(
+        kind,
         build,
         inputs=lambda width, rng: INPUTS,
         optimizer=lambda parameters: optax.sgd(RATE),
@@ -83,12 +90,17 @@ def descending(build: Any) -> FlaxModels:
     )
 
 
-@pytest.mark.parametrize("build", [lambda width: nn.Dense(1, use_bias=False), "nnx"], ids=["linen", "nnx"])
-def test_a_step_is_one_of_the_optimiser_on_the_same_batch(build: Any) -> None:
-    def of_nnx(width: int, rngs: nnx.Rngs) -> Any:
-        return nnx.Linear(width, 1, use_bias=False, rngs=rngs)
+def linear(width: int, rngs: nnx.Rngs) -> Any:
+    return nnx.Linear(width, 1, use_bias=False, rngs=rngs)
 
-    assert_descends(descending(of_nnx if build == "nnx" else build).make(8, seed=0), steps=2)
+
+@pytest.mark.parametrize(
+    ("kind", "build"),
+    [(LinenAdapter, lambda width: nn.Dense(1, use_bias=False)), (NNX, linear)],
+    ids=["linen", "nnx"],
+)
+def test_a_step_is_one_of_the_optimiser_on_the_same_batch(kind: Any, build: Any) -> None:
+    assert_descends(descending(kind, build).make(8, seed=0), steps=2)
 
 
 class Fixed(nn.Module):
@@ -111,12 +123,14 @@ class FixedTwin(nnx.Module):
         return self.factor[...] * self.map(x)
 
 
-@pytest.mark.parametrize("build", [Fixed, FixedTwin])
-def test_models_of_one_width_train_with_their_own_frozen_variables(build: Any) -> None:
-    models, factors = descending(build), []
+@pytest.mark.parametrize(("kind", "build"), [(LinenAdapter, Fixed), (NNX, FixedTwin)])
+def test_models_of_one_width_train_with_their_own_frozen_variables(kind: Any, build: Any) -> None:
+    models, factors = descending(kind, build), []
     for seed in range(3):
         model = models.make(8, seed)
-        factors.append(float(jax.tree_util.tree_leaves(model.form.others)[0]))
+        factors.append(
+            float(model.module.variables["frozen"]["factor"] if kind is LinenAdapter else model.module.factor[...])
+        )
         assert_descends(model, factor=factors[-1])
     assert len(set(factors)) == 3
 

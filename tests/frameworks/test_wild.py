@@ -29,13 +29,13 @@ RIGHT = Right(name="r", make=object, width=8, declared={"query_std": 1.0})
 
 
 class Note(str):
-    """A sentence, and whether it reports an error."""
+    """A sentence with its level."""
 
-    blames: bool
+    level: str
 
-    def __new__(cls, text: str, blames: bool) -> Note:
+    def __new__(cls, text: str, level: str) -> Note:
         note = super().__new__(cls, text)
-        note.blames = blames
+        note.level = level
         return note
 
 
@@ -82,7 +82,7 @@ def test_a_bug_is_found_where_it_is_told(
 
 
 def test_what_was_said_in_place_of_the_bug_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    substitute(monkeypatch, Report("W_Q: 1.00", notes=(Note("the mask is odd", True), Note("all is well", False))))
+    substitute(monkeypatch, Report("W_Q: 1.00", notes=(Note("the mask is odd", "wrong"), Note("all is well", "note"))))
     assert inspection.on_bug(BUG, draws=2).told == "the mask is odd"
 
 
@@ -99,8 +99,8 @@ def test_an_error_is_not_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_right_layer_is_green_without_blame(models: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[RightRow] = []
     for report in (
-        Report(notes=(Note("scores have variance 1", False),)),
-        Report(notes=(Note("W_Q is not drawn", True),)),
+        Report(notes=(Note("scores have variance 1", "note"),)),
+        Report(notes=(Note("W_Q is not drawn", "wrong"),)),
         Report(notes=("nobody knows whether this blames",)),
         Report(refusal="query_std: 0.9"),
     ):

@@ -109,7 +109,7 @@ def test_inputs_are_needed(framework: str) -> None:
 
         return keras.layers.Dense(3)
 
-    with pytest.raises(ac.InputError, match=f"inputs=None: are unknown for a model of {framework}"):
+    with pytest.raises(ac.InputError, match="inputs=None: are unknown for a model of class Dense"):
         ac.inspect(make)
 
 

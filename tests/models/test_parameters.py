@@ -10,10 +10,11 @@ import pytest
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
+from attncheck.frameworks.framework import Parameter
 from attncheck.models.families import families
 from attncheck.models.initialisers import unmet
 from attncheck.models.parameter_notes import notes_of
-from attncheck.models.parameters import Parameter, ParameterStatistics, statistics_of
+from attncheck.models.parameters import ParameterStatistics, statistics_of
 
 Draw = Callable[[np.random.Generator, int], FloatArray]
 DRAWS, MOST, DEPTH, WIDTH = 4, 4096, 12, 64
@@ -82,7 +83,7 @@ def drawn(model: Mapping[str, tuple[Draw, Parameter]], seed: int, **changes: Dra
 def test_right_tables_are_not_blamed(default: bool) -> None:
     for seed in range(20):
         notes = notes_of(drawn(gpt(default), seed))
-        assert not [note for note in notes if note.blames]
+        assert not [note for note in notes if note.level == "wrong"]
         assert [str(note) for note in notes] == ([] if default else DEPTH_SCALED)
 
 
@@ -94,7 +95,7 @@ def test_projections_that_depth_scaling_leaves_out_are_named() -> None:
     model, unscaled = gpt(), {f"h.{i}.attn.c_proj.weight": USUAL for i in range(DEPTH)}
     for i in range(DEPTH):
         model |= linear(f"h.{i}.attn.q_proj", (WIDTH, WIDTH), USUAL, ZEROS)
-    notes = {str(note): note.convention for note in notes_of(drawn(model, 0, **unscaled), causal=True)}
+    notes = {str(note): note.level == "asks" for note in notes_of(drawn(model, 0, **unscaled), causal=True)}
     assert notes == {"depth scaling: 0.02/sqrt(2·12) in h.*.mlp.c_proj.weight, not in h.*.attn.c_proj.weight": True}
 
 
@@ -157,8 +158,8 @@ def test_a_wrong_table_is_named(case: str) -> None:
     changes, blames, text = CASES[case]
     notes = notes_of(drawn(gpt(), 0, **changes))
     (found,) = [note for note in notes if str(note).startswith(text)]
-    assert found.blames == blames
-    assert [note for note in notes if note.blames] == [found] * blames
+    assert (found.level == "wrong") == blames
+    assert [note for note in notes if note.level == "wrong"] == [found] * blames
 
 
 def test_states() -> None:

@@ -1,21 +1,16 @@
-"""Interface between the inspector and a framework."""
+"""Interface between the inspection of a layer and its framework."""
 
 from __future__ import annotations
 
 import abc
-import contextlib
-import functools
-import inspect
-import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.imports import find
 from attncheck.frameworks.trace import Trace
 
 #: The initialised arrays of a module, by name.
@@ -23,8 +18,10 @@ Arrays = Mapping[str, FloatArray]
 
 #: The unit roundoff of float32.
 SINGLE = float(np.finfo(np.float32).eps) / 2
+# Unit roundoffs of other types, by name.
+_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
 _MESSAGE = 200
-# Default of `Binding.lengths`, without 1: products over a single position are not recognised as attention.
+# Default of `Adapter.lengths`, without 1: products over a single position are not recognised as attention.
 _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
 # Remedies shown when a user's function fails.
 _REMEDIES = {
@@ -39,25 +36,16 @@ _REMEDIES = {
     "step": "let a step change the model",
     "loss": "check the outputs, or pass loss=lambda outputs, *inputs: ...",
 }
-#: Binding of each framework, by the top-level package of a module's class (also the extra to install).
-_FRAMEWORKS = {
-    "torch": "attncheck.frameworks.torch:Torch",
-    "flax": "attncheck.frameworks.flax:bind",
-    "keras": "attncheck.frameworks.keras:Keras",
-    "equinox": "attncheck.frameworks.equinox:Equinox",
-}
-# Arguments of `make` that reveal the framework before a call.
-_ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
 class NoAttentionCall(Exception):
     """Raised if a forward pass contains no attention."""
 
 
-class Binding(abc.ABC):
-    """Interface that the inspector needs from a framework.
+class Adapter(abc.ABC):
+    """Interface that the inspection of a layer needs from a framework.
 
-    `init` and `run` are required. Attributes and overridden methods declare what else the framework supports.
+    `make` and `run` are required. Attributes and overridden methods declare what else the framework supports.
 
     Attributes
     ----------
@@ -81,8 +69,8 @@ class Binding(abc.ABC):
 
     >>> from attncheck.frameworks.trace import AttentionCore, CoreTrace
     >>> from scipy.special import softmax
-    >>> class Plain(Binding):
-    ...     def init(self, seed):
+    >>> class Plain(Adapter):
+    ...     def make(self, seed):
     ...         return np.random.default_rng(seed).standard_normal((4, 8, 8)) / 8**0.5
     ...
     ...     def run(self, state, x, trace, path):
@@ -93,7 +81,7 @@ class Binding(abc.ABC):
     ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
     >>> plain, x = Plain(), np.eye(8)[:, None, :]
     >>> trace = CoreTrace()
-    >>> y = plain.run(plain.init(0), x, trace, "")
+    >>> y = plain.run(plain.make(0), x, trace, "")
     >>> trace.cores[0].query.shape, y.shape
     ((8, 2, 1, 4), (8, 1, 8))
     """
@@ -106,7 +94,7 @@ class Binding(abc.ABC):
     draws: Sequence[Any] = ()
 
     @abc.abstractmethod
-    def init(self, seed: int) -> Any:
+    def make(self, seed: int) -> Any:
         """Return a freshly initialised module, determined by the seed."""
 
     @abc.abstractmethod
@@ -150,7 +138,7 @@ class Binding(abc.ABC):
         """Return a freshly initialised module, or one of the `draws`."""
         if self.draws:
             return self.draws[min(seed, len(self.draws) - 1)]
-        return in_words("make", self.init, seed)
+        return in_words("make", self.make, seed)
 
     def filled(self, state: Any, arrays: Arrays) -> Any:
         """Return a module with the given arrays; `state` may be modified."""
@@ -193,80 +181,12 @@ def in_words(field: str, function: Callable[..., Any], *arguments: Any, **option
         raise InputError(f"{field}: failed{on} with {text} ({place}); {_REMEDIES[field]}") from error
 
 
-def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Binding:
-    """Return the binding to the modules that `make` returns.
-
-    Parameters
-    ----------
-    make : callable or Binding
-        Returns a module; its arguments may be `width`, and `rngs` (flax) or `key` (equinox). A binding is returned
-        unchanged.
-    width : int
-    call : callable, optional
-        ``call(module, x)`` returns the output, if ``module(x)`` does not.
-
-    Raises
-    ------
-    InputError
-        If the modules belong to no supported framework, or to one that is not installed.
+def roundoff(dtype: Any) -> float:
+    """Return the unit roundoff of a framework's or NumPy's real type.
 
     Examples
     --------
-    >>> bind(lambda: 3, width=8)
-    Traceback (most recent call last):
-    ...
-    attncheck._lib.errors.InputError: make=3: is not a module of torch, flax, keras, equinox; return one, or pass ...
+    >>> roundoff(np.dtype("float32")) == SINGLE, roundoff("torch.bfloat16")
+    (True, 0.00390625)
     """
-    if isinstance(make, Binding):
-        return make
-    if home_of(make):
-        refuse(
-            "make", type(make).__name__, "is a module, already initialised", "pass lambda: ..., which returns a new one"
-        )
-    if not callable(make):
-        refuse("make", make, "is not a function", "pass a function that returns a freshly initialised module")
-    wanted = parameters_of(make)
-    if "width" in wanted:
-        make = functools.partial(make, width=width)
-    framework = next((name for argument, name in _ARGUMENTS.items() if argument in wanted), None)
-    if framework is None:
-        with generator_kept():
-            made = in_words("make", make)
-        framework = home_of(made)
-        if not framework:
-            remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
-            refuse("make", made, f"is not a module of {', '.join(_FRAMEWORKS)}", remedy)
-    try:
-        found = find(_FRAMEWORKS[framework])
-    except ImportError as error:
-        refuse("make", framework, f"cannot be used: {error}", f"pip install 'attncheck[{framework}]'")
-    bound: Binding = found(make, width, call)
-    return bound
-
-
-@contextlib.contextmanager
-def generator_kept() -> Iterator[None]:
-    """Restore PyTorch's global generator on exit, if PyTorch is loaded."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    with torch.random.fork_rng():
-        yield
-
-
-def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of a function's arguments, if known."""
-    # The signature of a flax class is that of its metaclass.
-    made_by = make.__init__ if inspect.isclass(make) else make
-    try:
-        return frozenset(inspect.signature(made_by).parameters)
-    except (TypeError, ValueError):
-        return frozenset()
-
-
-def home_of(made: Any) -> str:
-    """Return the framework of a module, or an empty string for any other object."""
-    # The first match wins: keras layers are also modules of the backend.
-    homes = (base.__module__.partition(".")[0] for base in type(made).__mro__)
-    return next((name for name in homes if name in _FRAMEWORKS), "")
+    return _ROUNDOFF.get(str(dtype).rpartition(".")[2], SINGLE)

@@ -1,0 +1,313 @@
+"""Frameworks: modules that a user's function makes, alone, as a model, or at several widths."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.errors import refuse
+from attncheck._lib.imports import find
+from attncheck.frameworks.adapter import SINGLE, Adapter, in_words
+from attncheck.frameworks.trace import Trace, first_array
+
+#: Arguments of a call: by position, and by name.
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+#: Adapter of each framework, by the start of the module name of a class. The first word is also the extra to install.
+ADAPTERS = {
+    "torch": "attncheck.frameworks.torch:Torch",
+    "flax.linen": "attncheck.frameworks.flax:Linen",
+    "flax": "attncheck.frameworks.flax:NNX",
+    "keras": "attncheck.frameworks.keras:Keras",
+    "equinox": "attncheck.frameworks.equinox:Equinox",
+}
+#: Frameworks with whole models, and not only single layers.
+MODELS = frozenset({"torch", "flax.linen", "flax", "keras"})
+# Arguments of a function that reveal the framework before a call.
+_ARGUMENTS = {"rngs": "flax", "key": "equinox"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parameter:
+    """A parameter of a model in K draws; as an adapter yields it, in one.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    owner : str
+        Class of the module that holds it, e.g. "Linear".
+    fans : tuple of int or None
+        (fan_in, fan_out) of a projection or convolution, None for all others.
+    entries : tuple of ndarray
+        Flat sample of the entries in each draw, at the same places; as an adapter yields it, an array of the framework,
+        without the zeros of an embedding's padding.
+    tied : tuple of str
+        Other names of the same parameter.
+    used : bool or None
+        Whether the outputs depend on it; None if unknown.
+    initialised : bool
+        False if nothing was written to its memory.
+    default : tuple of str and float, or None
+        Law and standard deviation of the owner's default initialiser, e.g. ("uniform", 0.072).
+    precision : float
+        Unit roundoff of the entries.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    owner: str
+    fans: tuple[int, int] | None
+    entries: tuple[Any, ...]
+    tied: tuple[str, ...] = ()
+    used: bool | None = None
+    initialised: bool = True
+    default: tuple[str, float] | None = None
+    precision: float = SINGLE
+
+    @property
+    def drawn(self) -> bool:
+        """Whether draws differ; with one draw, whether the array has several axes."""
+        first, *others = self.entries
+        return not np.array_equal(first, others[0]) if others else len(self.shape) > 1
+
+
+class FrameworkAdapter(Adapter):
+    """Adapter to the modules of a framework that a user's function makes.
+
+    A framework for single layers alone needs `make`, `run`, `parameters` and `fill`. The other methods serve
+    inspections of models and measurements over widths.
+
+    Parameters
+    ----------
+    build : callable
+        Returns a new module.
+    call : callable, optional
+        ``call(module, *inputs)``, if not ``module(*inputs)``.
+    inputs : callable, optional
+        Returns the arguments of the first call of a module, which may build its parameters.
+    example : optional
+        A module that `build` returned, which may determine the code paths.
+    fields : tuple of str
+        Names of `build` and `call` in error messages.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method that computes the outputs of a module.
+    """
+
+    fills = True
+    method = "__call__"
+
+    def __init__(
+        self,
+        build: Callable[..., Any],
+        call: Callable[..., Any] | None = None,
+        inputs: Callable[[Any], Arguments] = lambda module: ((), {}),
+        example: Any = None,
+        fields: tuple[str, str] = ("make", "call"),
+    ) -> None:
+        self.build, self.call, self.inputs, self.fields = build, call, inputs, fields
+
+    def new_module(self, **options: Any) -> Any:
+        """Return a module of the user's function."""
+        return in_words(self.fields[0], self.build, **options)
+
+    def part(self, modules: Sequence[Any], call: Callable[..., Any], lengths: tuple[int, ...]) -> Self:
+        """Return the adapter to a module of a model, given its draws, on the code paths of every module."""
+        part = type(self)(lambda: modules[0], call, example=modules[0])
+        part.draws, part.lengths, part.paths, part.spare = modules, lengths, type(self).paths, frozenset()
+        return part
+
+    def apply(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a module on tensors, by the user's function if there is one."""
+        return (self.call or self.plain)(module, *args, **kwargs)
+
+    def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a module on tensors, without a user's function."""
+        return module(*args, **kwargs)
+
+    def called(self, module: Any, arguments: Arguments) -> Any:
+        """Return the outputs of a module for arrays or tensors."""
+        tensor = functools.partial(self.tensor, module)
+        args, kwargs = arguments
+        named = {name: tensor(value) for name, value in kwargs.items()}
+        return in_words(self.fields[1], self.apply, module, *map(tensor, args), **named)
+
+    def tensor(self, module: Any, value: Any) -> Any:
+        """Return an input in the form that the module takes."""
+        return value
+
+    def numbers(self, tensor: Any) -> FloatArray:
+        """Return a tensor as a NumPy array."""
+        return np.asarray(tensor, dtype=np.float64)
+
+    def first(self, outputs: Any) -> Any:
+        """Return the first array of real numbers in the outputs, or None."""
+        return first_array(outputs)
+
+    def running(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which modules of a model are called one by one."""
+        return contextlib.nullcontext()
+
+    def traced(self, trace: Trace, model: Any) -> contextlib.AbstractContextManager[Any]:
+        """Return a context that reports calls of modules and softmaxes to a trace."""
+        raise NotImplementedError
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        """Return a model's modules by name; the name of the model itself is empty."""
+        raise NotImplementedError
+
+    def stored(self, model: Any) -> Iterator[Parameter]:
+        """Yield the parameters of a model, and write zeros to uninitialised memory."""
+        raise NotImplementedError
+
+    def evaluated(self, module: Any, single: bool = False) -> Any:
+        """Return a module in evaluation mode; with `single`, in single precision if it would be half."""
+        return module
+
+    def marking(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which NaN marks parameters that no initialiser wrote, if the framework can do so."""
+        return contextlib.nullcontext()
+
+    def independent(self, model: Any, outputs: Callable[[], Any]) -> frozenset[str] | None:
+        """Return the names of parameters on which no output depends, or None if unknown."""
+        return None
+
+    def tokens(self, module: Any) -> int | None:
+        """Return the number of tokens of a module's embedding, or None without one."""
+        return None
+
+    def address(self, tensor: Any) -> Hashable:
+        """Return what identifies the memory of a tensor."""
+        return id(tensor)
+
+    def trainer(
+        self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
+    ) -> Callable[[], Any]:
+        """Return a function that takes one step on ``loss(module, *data)``, and returns the module.
+
+        Optimisers are those of PyTorch by default.
+        """
+        steps = in_words("optimizer", optimizer, module)
+
+        def step() -> Any:
+            steps.zero_grad()
+            in_words("loss", lambda: loss(module, *data).backward())
+            in_words("optimizer", steps.step)
+            return module
+
+        return step
+
+
+def adapter_of(make: Any, width: int, call: Callable[..., Any] | None = None) -> Adapter:
+    """Return the adapter to the layers that `make` returns.
+
+    Parameters
+    ----------
+    make : callable or Adapter
+        Returns a module; its arguments may be `width`, and `rngs` (flax) or `key` (equinox). An adapter is returned
+        unchanged.
+    width : int
+    call : callable, optional
+        ``call(module, x)`` returns the output, if ``module(x)`` does not.
+
+    Raises
+    ------
+    InputError
+        If the modules belong to no supported framework, or to one that is not installed.
+
+    Examples
+    --------
+    >>> adapter_of(lambda: 3, width=8)
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: make=3: is not a module of torch, flax, keras, equinox; return one, or pass ...
+    """
+    if isinstance(make, Adapter):
+        return make
+    if framework_of(make):
+        refuse(
+            "make", type(make).__name__, "is a module, already initialised", "pass lambda: ..., which returns a new one"
+        )
+    if not callable(make):
+        refuse("make", make, "is not a function", "pass a function that returns a freshly initialised module")
+    if "width" in parameters_of(make):
+        make = functools.partial(make, width=width)
+    remedy = "return one, or pass an attncheck.frameworks.adapter.Adapter"
+    kind, example = recognised(make, "make", remedy)
+    return kind(make, call, lambda module: ((np.zeros((1, 2, width)),), {}), example=example)
+
+
+def recognised(
+    make: Callable[..., Any], field: str, remedy: str, known: Collection[str] = ADAPTERS, *arguments: Any
+) -> tuple[type[FrameworkAdapter], Any]:
+    """Return the adapter class for the modules of a function, and a module, or None if the parameters suffice."""
+    example, framework = None, framework_by_arguments(make)
+    if not framework:
+        with generator_kept():
+            example = in_words(field, make, *arguments)
+        framework = framework_of(example)
+    return adapter_class(framework, field, framework if example is None else example, remedy, known), example
+
+
+def adapter_class(
+    framework: str, field: str, example: Any, remedy: str, known: Collection[str] = ADAPTERS
+) -> type[FrameworkAdapter]:
+    """Return the adapter class of a framework; refuse one that is not `known`, or not installed."""
+    if framework not in known:
+        names = dict.fromkeys(name.partition(".")[0] for name in ADAPTERS if name in known)
+        refuse(field, example, f"is not a module of {', '.join(names)}", remedy)
+    try:
+        kind: type[FrameworkAdapter] = find(ADAPTERS[framework])
+    except ImportError as error:
+        extra = framework.partition(".")[0]
+        refuse(field, extra, f"cannot be used: {error}", f"pip install 'attncheck[{extra}]'")
+    return kind
+
+
+def framework_by_arguments(make: Callable[..., Any]) -> str:
+    """Return the framework that the arguments of a function reveal, or an empty string."""
+    return next((name for argument, name in _ARGUMENTS.items() if argument in parameters_of(make)), "")
+
+
+def framework_of(module: Any) -> str:
+    """Return the framework of a module, or an empty string for any other object."""
+    if isinstance(module, type):
+        return ""
+    # The first match wins: keras layers are also modules of the backend.
+    names = (name for base in type(module).__mro__ for name in ADAPTERS if f"{base.__module__}.".startswith(f"{name}."))
+    return next(names, "")
+
+
+def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of a function's arguments, if known."""
+    function = make
+    # The signature of a flax class is that of its metaclass.
+    if inspect.isclass(make):
+        function = make.__init__
+    elif isinstance(make, functools.partial) and inspect.isclass(make.func):
+        function = functools.partial(make.func.__init__, None, *make.args, **make.keywords)
+    try:
+        return frozenset(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return frozenset()
+
+
+@contextlib.contextmanager
+def generator_kept() -> Iterator[None]:
+    """Restore PyTorch's global generator on exit, if PyTorch is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    with torch.random.fork_rng():
+        yield

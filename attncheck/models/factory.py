@@ -1,0 +1,188 @@
+"""Models that a user's function makes, with the inputs of one call, for any framework."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck.frameworks.adapter import Adapter, in_words, roundoff
+from attncheck.frameworks.framework import (
+    MODELS,
+    Arguments,
+    FrameworkAdapter,
+    Parameter,
+    adapter_class,
+    framework_by_arguments,
+    framework_of,
+    recognised,
+)
+from attncheck.frameworks.trace import leaves_of, replaced
+from attncheck.models.calls import CallRecorder, ModuleCall, paired
+from attncheck.models.default_inputs import default_inputs
+from attncheck.models.parameters import places_of
+from attncheck.models.replay import sequences_of
+
+#: Inputs of a model: by argument name, in order, or a function that returns them.
+Inputs = Mapping[str, Any] | Sequence[Any] | Callable[[], Any]
+
+
+class ModelFactory:
+    """Models of one function, and their calls.
+
+    Parameters
+    ----------
+    kind : type
+        Adapter class of their framework.
+    make : callable
+        Returns a new model.
+    inputs : mapping, sequence or None
+        Inputs of one call, by argument name or in order; None for a model with default inputs.
+    call : callable, optional
+        ``call(model, *inputs)``, if not ``model(*inputs)``.
+    """
+
+    def __init__(
+        self,
+        kind: type[FrameworkAdapter],
+        make: Callable[..., Any],
+        inputs: Mapping[str, Any] | Sequence[Any] | None,
+        call: Callable[..., Any] | None = None,
+    ) -> None:
+        self.inputs = inputs
+        self.adapter = kind(make, call, self.arguments, fields=("make", "model"))
+
+    def fresh(self, seed: int) -> Any:
+        """Return a newly initialised model, determined by the seed, in evaluation mode."""
+        with self.adapter.marking():
+            model = self.adapter.make(seed)
+        return self.adapter.evaluated(model)
+
+    def arguments(self, model: Any, sequences: int | None = 1) -> Arguments:
+        """Return the inputs of a model, or `sequences` copies of the first sequence."""
+        return sequences_of(default_inputs(model) if self.inputs is None else self.inputs, sequences)
+
+    def outputs(self, model: Any, sequences: int | None = None) -> Any:
+        """Return the outputs for all inputs, or for a batch of `sequences` copies of the first sequence."""
+        with _without_cache(model):
+            return self.adapter.called(model, self.arguments(model, sequences))
+
+    def calls(self, model: Any) -> Sequence[ModuleCall]:
+        """Return the calls of modules in a forward pass on the first sequence, in the order in which they start."""
+        try:
+            return paired(self._recorded(model, 1), self._recorded(model, 2))
+        except InputError:  # no axis of the inputs is the batch
+            whole = self._recorded(model, None)
+            return paired(whole, whole)
+
+    def _recorded(self, model: Any, sequences: int | None) -> CallRecorder:
+        recorder = CallRecorder(self.adapter.method)
+        with self.adapter.running(), self.adapter.traced(recorder, model):
+            self.outputs(model, sequences)
+        return recorder
+
+    def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Adapter:
+        """Return the adapter that repeats a recorded call on `modules`, the draws of the called module."""
+        assert call.given is not None
+        return self.adapter.part(modules, call.given.replay, call.given.lengths)
+
+    def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
+        """Return all parameters, each with a sample of at most `most` entries."""
+        return [self._sampled(parameter, most) for parameter in self.adapter.stored(model)]
+
+    def _sampled(self, parameter: Parameter, most: int) -> Parameter:
+        numbers, flat = self.adapter.numbers, parameter.entries[0].reshape(-1)
+        sample = numbers(flat[places_of(len(flat), most)])
+        # A sum needs no memory; if it is finite, so are all entries.
+        whole = np.zeros(0) if np.isfinite(numbers(flat.sum())) else numbers(flat)
+        entries = np.concatenate([sample, whole[~np.isfinite(whole)][:1]])
+        written, precision = not np.isnan(whole).any(), roundoff(flat.dtype)
+        return dataclasses.replace(parameter, entries=(entries,), initialised=written, precision=precision)
+
+    def unused(self, model: Any) -> frozenset[str] | None:
+        """Return the names of parameters that do not affect the outputs, or None if unknown."""
+        return self.adapter.independent(model, lambda: self.outputs(model))
+
+    def steady(self, model: Any) -> bool:
+        """Return whether two calls with the same inputs agree."""
+        with self.adapter.running():
+            one, other = (self._numbers(self.outputs(model)) for _ in range(2))
+        pairs = zip(one, other, strict=False)
+        return all(a.shape == b.shape and np.allclose(b, a, equal_nan=True) for a, b in pairs)
+
+    def _numbers(self, outputs: Any) -> list[Any]:
+        return [self.adapter.numbers(leaf) for leaf in leaves_of(outputs) if hasattr(leaf, "dtype")]
+
+
+def numbers_of_configuration(model: Any) -> Mapping[str, float]:
+    """Return the numbers of a transformers configuration, by name."""
+    config: Any = getattr(model, "config", None)
+    fields = config.to_dict() if hasattr(config, "to_dict") else {}
+    return {n: v for n, v in fields.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+
+def first_model(
+    make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, seed: int
+) -> tuple[ModelFactory, Any]:
+    """Return the models that `make` returns, and the first one.
+
+    Raises
+    ------
+    InputError
+        If `make` returns no model of a supported framework.
+
+    Examples
+    --------
+    >>> first_model(lambda: 3, None, None, 0)
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: make=3: is not a module of torch, flax, keras; return one, or pass width= ...
+    """
+    if call is not None and not callable(call):
+        refuse("call", call, "is not a function", "pass call=lambda model, ...: ..., or omit it")
+    if not callable(make) or framework_of(make):
+        refuse("make", type(make).__name__, "is not a function", "pass lambda: ..., which returns a new model")
+    checked = _checked(inputs)
+    remedy = "return one, or pass width= to inspect a layer"
+    # A PyTorch model is recognised only once made, so PyTorch is tried first, to avoid making a model twice.
+    if "torch" in sys.modules and not framework_by_arguments(make):
+        factory = ModelFactory(adapter_class("torch", "make", make, remedy), make, checked, call)
+        example = factory.fresh(seed)
+        if framework_of(example) == "torch":
+            return factory, example
+        kind = adapter_class(framework_of(example), "make", example, remedy, MODELS)
+    else:
+        kind, _ = recognised(make, "make", remedy, MODELS)
+    factory = ModelFactory(kind, make, checked, call)
+    return factory, factory.fresh(seed)
+
+
+def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
+    """Return the inputs of a model, wrapping a single array in a tuple."""
+    if callable(inputs) and not hasattr(inputs, "shape"):
+        inputs = in_words("inputs", inputs)
+    if hasattr(inputs, "shape"):
+        inputs = (inputs,)
+    if inputs is None or (isinstance(inputs, Mapping | tuple | list) and len(inputs)):
+        for each in inputs.values() if isinstance(inputs, Mapping) else inputs or ():
+            if tuple(getattr(each, "shape", ()))[:1] == (0,):
+                refuse("inputs", tuple(each.shape), "is the shape of an array without sequences", "pass at least one")
+        return inputs
+    refuse("inputs", inputs, "are neither arrays by name nor in order", 'pass {"input_ids": ids} or (x,)')
+
+
+@contextlib.contextmanager
+def _without_cache(model: Any) -> Iterator[None]:
+    """Disable the key-value cache of a model of the library transformers in this context."""
+    config = getattr(model, "config", None)
+    nested = getattr(config, "__dict__", {}).values()
+    with contextlib.ExitStack() as stack:
+        for each in (config, *nested):
+            if getattr(each, "use_cache", False):
+                stack.enter_context(replaced(each, "use_cache", False))
+        yield
