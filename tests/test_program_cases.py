@@ -203,7 +203,7 @@ class TestCheck:
         report = ac.check(over_n, recurrent_attention(2), properties="corollary2", profile="smoke")
         assert report.verdict == "violated"
         (text,) = report.messages()
-        assert re.search(r"layer:    n=16 program of \d+ lines, \d+ score", text)
+        assert re.search(r"program:  n=16 program of \d+ lines, \d+ score", text)
         assert re.search(r"^  smaller:  n=\d+ program", str(report), flags=re.M)
 
     def test_functions_without_a_name_can_be_examined(self) -> None:

@@ -11,7 +11,7 @@ from attncheck.checks.registered import claim_named, modules_with
 from attncheck.diagnosis.estimates import OUTPUTS, OUTPUTS_GIVEN, SCORES
 from attncheck.layers.names import layer_name
 from attncheck.looks.result import violated
-from attncheck.records.schema import Result, of_pool
+from attncheck.records.schema import Result, case_label
 from attncheck.records.text import replay_command
 
 # Maximum numbers of violated checks and likely causes shown per item.
@@ -43,7 +43,7 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
     first = [f"may follow from an earlier violation: {claim_named(after).text_of(worst.case)}"] if after else []
     lines = [
         f"VIOLATED: {claim.text_of(worst.case)}" + (f" ({claim.source})" if claim.source else ""),
-        f"  {'cases' if of_pool(worst) else 'layer'}:    {layer_name(worst.case)}",
+        f"  {case_label(worst) + ':':9} {layer_name(worst.case)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  note:     {sentence}" for sentence in first),
         *(f"  likely:   {hint}" for hint in likely(shown, worst.diagnosis)),

@@ -155,6 +155,11 @@ def of_layer(result: Result) -> bool:
     return not {"program", "pool"} & set(result.case)
 
 
+def case_label(result: Result) -> str:
+    """Return what a result is on: a "layer", a "program", or several "cases"."""
+    return "cases" if of_pool(result) else "layer" if of_layer(result) else "program"
+
+
 def of_pool(result: Result) -> bool:
     """Return whether a result belongs to a pool; raise `InputError` if the result is malformed."""
     if "pool" not in result.case:

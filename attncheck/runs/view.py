@@ -17,7 +17,7 @@ from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
 from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord
-from attncheck.records.schema import Result, case_key, of_pool
+from attncheck.records.schema import Result, case_key, case_label, of_pool
 from attncheck.records.tallies import Tally, layers_of
 from attncheck.records.text import missing_fields, replay_command, unexamined
 from attncheck.runs.details import mdes, of_cases, unseen
@@ -142,7 +142,7 @@ class RunView:
             *(("or" if index else "cause", str(text)) for index, text in enumerate(self.explanations)),
             *(("observed", text) for text in self.observed),
             ("first", first),
-            ("cases" if of_pool(smallest) else "layer", f"{layer_name(smallest.case)}{which}"),
+            (case_label(smallest), f"{layer_name(smallest.case)}{which}"),
             ("smaller", illustration),
             ("replay", self.replay(smallest)),
         ]

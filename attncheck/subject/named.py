@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import math
 import os
@@ -27,7 +28,9 @@ class SubjectName:
 
 
 def name_of(call: Any) -> str:
-    """Return ``module:name`` of a callable."""
+    """Return ``module:name`` of a callable; of the function that a partial calls."""
+    while isinstance(call, functools.partial):
+        call = call.func
     module, name = getattr(call, "__module__", "?"), getattr(call, "__qualname__", type(call).__qualname__)
     return f"{module}:{name}"
 
