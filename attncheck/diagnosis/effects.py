@@ -24,7 +24,7 @@ from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
 
 # Maximum number of violated checks whose effects are compared.
-_MOST = 3
+_MOST = 2
 # Distance of two effects beyond chance, in half-widths of the 99% interval of their difference: 4.5 standard errors.
 _APART = 1.75
 _EXACT = {check.name for check in EXACT}

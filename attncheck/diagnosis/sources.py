@@ -156,13 +156,14 @@ class Violations:
 
     @cached_property
     def fits(self) -> Fits:
-        """Causes that fit the samples, and larger ones if there are several, with the effects of violated checks."""
+        """Causes that fit the samples, if need be larger ones, and have the effects of the violated checks."""
         several = [self.samples[:count] for count in sorted({1, len(self.samples)}, reverse=True) if self.samples]
         # Layers with more features may have several faults; the first one has the fewest features.
         for samples in several:
             with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
                 causes, _ = self.fitted(samples)
-                if causes and self.subject is not None:
+                # The answers of a subject that receives its inputs tell causes apart, too.
+                if len(causes) > (1 if self._given else 0) and self.subject is not None:
                     with contextlib.suppress(InputError):
                         larger = [self._again(self.subject, sample) for sample in samples]
                         causes = self.fitted(larger, [cause.candidate for cause in causes])[0] or causes
