@@ -19,6 +19,7 @@ def inspect(
     draws: Whole = 8,
     seed: Natural = 0,
     expect: list[str] | None = None,
+    strict: bool = False,
     theory: bool = False,
     json: bool = False,
     report: Path | None = None,
@@ -45,6 +46,8 @@ def inspect(
     expect
         Expected property of the layer, such as causal, mup, query=normal(0.02) or query_std=1.0; for a model also an
         initialiser by name pattern, such as "*.bias=zeros"; can be repeated.
+    strict
+        Fail on choices that are errors unless they are meant, and that no expectation declares.
     theory
         Add theoretical predictions for the layer, which takes some seconds.
     json
@@ -62,6 +65,7 @@ def inspect(
     given = None if inputs is None else function_named("inputs", inputs)
     found = inspected(function_named("make", make), width, called, inputs=given, draws=draws, seed=seed)
     unexpected, found = found.unmet(*wanted), found.expecting(*wanted)
+    unexpected += found.asked if strict else ()
     if report is not None:
         from attncheck.report.inspection import render_inspection
 

@@ -296,7 +296,7 @@ _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.FITTED, _fitting),
     (Certainty.ESTIMATED, _uneven),
     (Certainty.ESTIMATED, _first_stage),
-    (Certainty.ESTIMATED, _fitting_plainest),
+    (Certainty.FITTED, _fitting_plainest),
     (Certainty.OBSERVED, partial(_unread, on_plainest=False)),
     (Certainty.HINTED, _hinted),
 )

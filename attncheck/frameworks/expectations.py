@@ -15,12 +15,14 @@ from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 _ROLES = ("query", "key", "value", "output")
 _OF_FORWARD = ("mask", "map", "scale", "positions", "rotary_base")
 _OF_SHAPE = ("num_heads", "kv_heads", "head_dim")
+#: Levels of notes that may be excluded: ``blamed=False`` allows no errors, ``asked=False`` no undeclared choices.
+LEVELS = ("blamed", "asked")
 _NAMES = (
     *(f"{role}_{what}" for what in ("std", "law", "bias") for role in _ROLES),
     "bias",
     *_OF_FORWARD,
     *_OF_SHAPE,
-    "blamed",
+    *LEVELS,
 )
 # Relative tolerance for numbers of the formula.
 _NEAR = 1e-3
@@ -96,14 +98,14 @@ def unmet(
     weights: Mapping[str, MatrixStatistics],
     forward: Forward,
     shape: Mapping[str, int],
-    blamed: Sequence[str],
+    notes: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Return one sentence per unmet expectation."""
+    """Return one sentence per unmet expectation; `notes` are texts of notes for each of `LEVELS`."""
     said: list[str] = []
     for name, value in expected.items():
         value = _checked(name, value)
-        if name == "blamed":
-            said += blamed if not value else []
+        if name in LEVELS:
+            said += notes[name] if not value else []
         elif name == "bias":
             said.append(_of_biases(weights, bool(value)))
         elif name in _OF_SHAPE:

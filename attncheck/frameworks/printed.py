@@ -55,6 +55,11 @@ class PrintedInspection(abc.ABC):
         return tuple(str(note) for note in self.all_notes if note.level == WRONG)
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """Texts of the notes on choices that are errors unless they are intended, and were not declared."""
+        return tuple(str(note) for note in self.all_notes if note.level == ASKS)
+
+    @property
     def verdict(self) -> str:
         """The first error and the number of others, or a statement that nothing wrong was found."""
         if not self.blamed:
@@ -65,12 +70,12 @@ class PrintedInspection(abc.ABC):
     @property
     def _question(self) -> str:
         """The first note on a choice that may be intended."""
-        return next((f", if this is meant: {note}" for note in self.all_notes if note.level == ASKS), "")
+        return next((f", if this is meant: {text}" for text in self.asked), "")
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """Lines below the tables, as pairs of a label ("wrong" or "note") and a text."""
-        return [("wrong" if note.level == WRONG else "note", str(note)) for note in self.all_notes]
+        """Lines below the tables, as pairs of the level of a note and its text."""
+        return [(note.level, str(note)) for note in self.all_notes]
 
     def __str__(self) -> str:
         return self.text()
@@ -81,7 +86,8 @@ class PrintedInspection(abc.ABC):
         if self.blamed:
             lines += [self.verdict, "", self.headline, ""]
         else:
-            lines += [f"{self.headline}{self._question}" if unexpected else self.verdict, ""]
+            question = "" if set(self.asked) & set(unexpected) else self._question
+            lines += [f"{self.headline}{question}" if unexpected else self.verdict, ""]
         for rows in self.tables.values():
             lines += [*aligned(rows), ""]
         told = self.told + (self.predicted if theory else [])

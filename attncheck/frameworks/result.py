@@ -246,7 +246,8 @@ class Inspection(PrintedInspection):
             - ``mask``, ``map``, ``scale``: of the forward pass; the scale by name or as a number.
             - ``positions``, ``rotary_base``: "none", "rotary" or "other", and the base of rotary positions.
             - ``num_heads``, ``kv_heads``, ``head_dim``.
-            - ``blamed=False``: no note reports an error.
+            - ``blamed=False``: no note reports an error. ``asked=False``: no note asks whether a choice is meant,
+              besides those that the other expectations declare.
 
         Raises
         ------
@@ -264,7 +265,9 @@ class Inspection(PrintedInspection):
         shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
         for text in declared:
             expected |= declarations(text, self.weights)
-        return unmet(expected, self.weights, self.forward, shape, self.blamed)
+        confirmed = dataclasses.replace(self, notes=tuple(note.confirmed(set(expected)) for note in self.notes))
+        notes = {"blamed": self.blamed, "asked": confirmed.asked}
+        return unmet(expected, self.weights, self.forward, shape, notes)
 
     def expecting(self, *declared: str) -> Inspection:
         """Return a copy in which declared conventions are confirmed.

@@ -10,6 +10,7 @@ from typing import Any
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
+from attncheck.frameworks.expectations import LEVELS
 from attncheck.frameworks.notes import Note, wrong_first
 from attncheck.frameworks.paths import DROPOUT
 from attncheck.frameworks.printed import PrintedInspection
@@ -97,7 +98,8 @@ class ModelInspection(PrintedInspection):
         ----------
         *declared, **expected
             Expectations of every attention module, as for `Inspection.require`; ``mask`` is not compared in
-            cross-attention. ``blamed=False`` requires that no note reports an error.
+            cross-attention. ``blamed=False`` requires that no note reports an error, ``asked=False`` that none asks
+            whether a choice is meant, besides those that the other expectations declare.
         parameters : mapping of str to str
             Initialisers by name pattern, such as ``{"*.bias": "zeros", "*.c_proj.weight":
             "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry. Expressions may contain
@@ -124,10 +126,13 @@ class ModelInspection(PrintedInspection):
         said: list[str] = []
         if (declared or expected) and self.not_examined:
             said.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
-        elif (declared or expected.keys() - {"blamed"}) and self.refused:
+        elif (declared or expected.keys() - {*LEVELS}) and self.refused:
             said.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
-        if "blamed" in expected and not expected.pop("blamed"):
+        if not expected.pop("blamed", True):
             said += self.blamed
+        if not expected.pop("asked", True):
+            named = {**expected, **patterns, **(parameters or {})}
+            said += self.expecting(*declared, *(f"{name}={value}" for name, value in named.items())).asked
         for group in self.attention:
             wanted = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]

@@ -11,6 +11,7 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import printable
 from attncheck._lib.workers import LostTask, Workers
 from attncheck.diagnosis.messages import explain
+from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
 from attncheck.records.run_record import RunRecord, record_of
@@ -81,7 +82,8 @@ class RunReport:
         (found,) = workers.results(DiagnosisTask.diagnosis, [task])
         if isinstance(found, LostTask):
             self.take((), f"subject={subject.name}: while a cause was searched, {found.reason}; mend the simulator")
-            found = Diagnosis()
+            violations = Violations(tuple(self.results), self.run.seed, subject.weights)
+            found = Diagnosis(explanations(violations))
         self.diagnosis = found
 
     def message(self, result: Result) -> str:
