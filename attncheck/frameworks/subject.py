@@ -115,6 +115,8 @@ def subject_of(
     view = dataclasses.replace(view, unread={k: std for part in PARTS for k, std in part.unread(layer).items()})
     if weights == OWN and view.unread:
         refuse("weights", weights, "needs the laws of all matrices, some of which are not read", "pass 'gaussian'")
+    if weights == OWN and isinstance(layer.sink, tuple):
+        refuse("sink", layer.sink, "differs between heads, and may be drawn with the weights", "pass 'gaussian'")
     if weights == OWN and adapter.draws:
         problem = f"needs a new module in every draw, but only {len(adapter.draws)} models were initialised"
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")

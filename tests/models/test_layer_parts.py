@@ -126,26 +126,26 @@ _OSS = {**_GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_w
 def test_sinks_of_gpt_oss_are_drawn_for_each_head() -> None:
     # Four normal sinks of standard deviation 1/8 agree to 10⁻³ once in 10⁷ runs.
     inspection = next(iter(inspected("GptOss", **_OSS).modules.values()))
-    with pytest.raises(InputError, match="sink=None: differs between heads"):
-        inspection.layer()
     with pytest.raises(InputError, match="pass rotary_base=None"):  # YaRN
-        inspection.layer(sink=0.0)
-    layer = inspection.layer(sink=0.0, rotary_base=None)
-    assert (layer.sink, layer.window, layer.mask) == (0.0, 4, "causal")
-    with pytest.raises(InputError, match="sink=None: differs between heads"):
-        inspection.subject()
+        inspection.layer()
+    layer = inspection.layer(rotary_base=None)
+    assert (len(layer.sink), layer.window, layer.mask) == (layer.num_heads, 4, "causal")
+    assert inspection.layer(rotary_base=None, sink=0.0).sink == 0.0
 
 
-def test_gpt_oss_with_one_sink_for_all_heads_is_examined() -> None:
+@pytest.mark.parametrize("std", [0.0, 1.0])
+def test_gpt_oss_with_plain_rotary_positions_is_examined(std: float) -> None:
     def made() -> Any:
-        """Return GPT-OSS with sinks of 0 and plain rotary positions."""
+        """Return GPT-OSS with sinks of this standard deviation."""
         rotary = {"rope_type": "default", "rope_theta": 10_000.0}
         model = transformers.GptOssModel(transformers.GptOssConfig(**_OSS, rope_parameters=rotary))
-        torch.nn.init.zeros_(model.layers[0].self_attn.sinks)
+        torch.nn.init.normal_(model.layers[0].self_attn.sinks, std=std)
         return model
 
     found = ac.inspect(made, draws=2)
-    assert of_layer(found) == {"mask": "causal", "window": 4, "sink": 0.0, "rotary_base": 10_000.0}
+    fields = of_layer(found)
+    assert (fields.pop("sink") == 0.0) is (std == 0.0)
+    assert fields == {"mask": "causal", "window": 4, "rotary_base": 10_000.0}
     assert_examined(next(iter(found.modules.values())).subject(), "conditional", sink=None)
 
 
