@@ -61,6 +61,8 @@ class Claim:
 
 #: Start of the reason for not examining a check whose arrays the subject does not return.
 NOT_EXPOSED = "the subject does not expose "
+#: Start of the reason for not examining a layer that the subject does not support.
+UNSUPPORTED = "the subject does not support this layer"
 #: Reason for not examining a check that needs two neurons.
 ONE_NEURON = "the subject returns one neuron only"
 #: Reason for not examining checks that count repeated numbers.

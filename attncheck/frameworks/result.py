@@ -265,8 +265,7 @@ class Inspection(PrintedInspection):
         shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
         for text in declared:
             expected |= declarations(text, self.weights)
-        confirmed = dataclasses.replace(self, notes=tuple(note.confirmed(set(expected)) for note in self.notes))
-        notes = {"blamed": self.blamed, "asked": confirmed.asked}
+        notes = {"blamed": self.blamed, "asked": self.confirmed({*expected}).asked}
         return unmet(expected, self.weights, self.forward, shape, notes)
 
     def expecting(self, *declared: str) -> Inspection:
@@ -275,6 +274,10 @@ class Inspection(PrintedInspection):
         If the layer meets an expectation, the conventions that this expectation declares are no longer in question.
         """
         names = {name for text in declared if not self.unmet(text) for name in declarations(text, self.weights)}
+        return self.confirmed(names)
+
+    def confirmed(self, names: set[str]) -> Inspection:
+        """Return a copy in which conventions that expectations of these names declare are not in question."""
         return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
 
     def _fields(self, theory: bool) -> dict[str, Any]:
@@ -327,7 +330,7 @@ class Inspection(PrintedInspection):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """Lines below the table, as pairs of a label ("forward", "wrong" or "note") and a text."""
+        """Lines below the table, as pairs of a label ("forward", or the level of a note) and a text."""
         unknown = math.isfinite(self.forward.error) and not self.forward.known
         return [("forward", f"{'weights are ' if unknown else ''}{self.forward}"), *super().told]
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks.claims import UNSUPPORTED
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine
 from attncheck.looks.item import Item
@@ -25,7 +26,8 @@ def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) ->
     pairs = [(item, check) for item in items for check in item.checks]
     unsupported = subject.reason_unsupported(one.case)
     if unsupported:
-        return [excused_result(item, check, cost, unsupported) for item, check in pairs]
+        reason = unsupported if unsupported.startswith(UNSUPPORTED) else f"{UNSUPPORTED}: {unsupported}"
+        return [excused_result(item, check, cost, reason) for item, check in pairs]
     planned = probed(items, subject, seed, cost)
     names = [check.name for check in planned.sizes]
 

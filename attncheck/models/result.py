@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import refuse
@@ -131,8 +131,7 @@ class ModelInspection(PrintedInspection):
         if not expected.pop("blamed", True):
             said += self.blamed
         if not expected.pop("asked", True):
-            named = {**expected, **patterns, **(parameters or {})}
-            said += self.expecting(*declared, *(f"{name}={value}" for name, value in named.items())).asked
+            said += self.expecting(*declared)._confirmed({*expected}, {**patterns, **(parameters or {})}).asked
         for group in self.attention:
             wanted = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
@@ -147,11 +146,17 @@ class ModelInspection(PrintedInspection):
         """
         own = [text for text in declared if not is_pattern(text)]
         met = [text.partition("=")[0] for text in declared if is_pattern(text) and not self.unmet(text)]
-        names = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in met)}
         groups = (dataclasses.replace(group, inspection=group.inspection.expecting(*own)) for group in self.attention)
         modules = {name: each.expecting(*own) for name, each in self.modules.items()}
-        notes = tuple(note.confirmed(names) for note in self.notes)
-        return dataclasses.replace(self, attention=tuple(groups), modules=modules, notes=notes)
+        return dataclasses.replace(self, attention=tuple(groups), modules=modules)._confirmed(set(), met)
+
+    def _confirmed(self, names: set[str], patterns: Iterable[str]) -> ModelInspection:
+        """Return a copy without questions that expectations on attention, or on parameters of a pattern, declare."""
+        wanted = tuple(patterns)
+        rows = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in wanted)}
+        groups = (dataclasses.replace(group, inspection=group.inspection.confirmed(names)) for group in self.attention)
+        notes = tuple(note.confirmed(names | rows) for note in self.notes)
+        return dataclasses.replace(self, attention=tuple(groups), notes=notes)
 
     def _fields(self, theory: bool) -> dict[str, Any]:
         return {

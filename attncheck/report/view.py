@@ -11,8 +11,8 @@ from operator import attrgetter
 from markupsafe import Markup
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.text import chance, counted
-from attncheck.checks.claims import LARGER, Claim
+from attncheck._lib.text import chance
+from attncheck.checks.claims import Claim
 from attncheck.checks.registered import claim_named
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
@@ -141,7 +141,7 @@ class Comparison:
     run: RunRecord
     baseline: RunRecord
 
-    @property
+    @cached_property
     def findings(self) -> list[Finding]:
         """Why the gate would not pass the run: by itself, and compared with the baseline."""
         return [*judge_run(self.run), *judge_against(self.run, self.baseline, self.run.manifest.false_alarm)]
@@ -186,15 +186,6 @@ class PageView(RunView):
     def map(self) -> ClaimMap | None:
         """Claims against cases."""
         return claim_map(self.run)
-
-    @cached_property
-    def remedy(self) -> str:
-        """A sentence on how to have more results examined; empty if that is impossible."""
-        larger = sum(
-            count for tally in self.run.tallies.values() for reason, count in tally.reasons.items() if LARGER in reason
-        )
-        exposing = next((line for line in self.remedies if line.startswith("Return ")), "")
-        return exposing or (f"A larger profile examines up to {counted(larger, 'more result')}." if larger else "")
 
     @cached_property
     def claims(self) -> list[ClaimView]:

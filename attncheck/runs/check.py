@@ -65,7 +65,8 @@ class CheckReport:
     def diagnosis(self) -> Diagnosis:
         """Return what the violations point at, from draws made at the first call."""
         wrong = self.run.explains and self.violated
-        return DiagnosisTask(self.run.subject, self.results, self.run.seed).diagnosis() if wrong else Diagnosis()
+        results = (*self.results, *self.pools)
+        return DiagnosisTask(self.run.subject, results, self.run.seed).diagnosis() if wrong else Diagnosis()
 
     @functools.cached_property
     def view(self) -> RunView:

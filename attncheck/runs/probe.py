@@ -67,7 +67,7 @@ def declared(task: tuple[Subject | SubjectName, Sequence[AttentionLayer]]) -> Ex
                 subject.reason_unsupported(layer)
     except InputError as error:
         found = Examination.failed(error)
-        text = found.unusable.replace(f"subject={subject.name}:", f"{subject.name}.supports:", 1)
+        text = found.unusable.replace(f"subject={named.name}:", f"{named.name}.supports:", 1)
         return found._replace(unusable=text)
     return Examination([])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -126,7 +127,7 @@ class Run:
             found += [PlannedResult(f"{check.name}@{layer}", item, check.name) for check in checks_of(name)]
         return found
 
-    @property
+    @functools.cached_property
     def fixed_cases(self) -> list[Case]:
         """The planned fixed cases."""
         layers = self.subject.layers or [*self.profile.layers, *self._substitutes(self.profile.layers)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from attncheck._lib.text import chance, counted, listed, span
-from attncheck.checks.claims import CLAIMS, NOT_EXPOSED
+from attncheck.checks.claims import CLAIMS, UNSUPPORTED
 from attncheck.diagnosis.causes import diagnosed, hints, sharpest_first, telling
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -17,7 +17,7 @@ from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
 from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord
-from attncheck.records.schema import Result, case_key, case_label, of_pool
+from attncheck.records.schema import Result, case_key, case_label, of_layer, of_pool
 from attncheck.records.tallies import Tally, layers_of
 from attncheck.records.text import missing_fields, replay_command, unexamined
 from attncheck.runs.details import mdes, of_cases, unseen
@@ -119,7 +119,7 @@ class RunView:
     def _first_cause(self) -> str:
         """The first explanation, with a number if it has none."""
         if not self.failures:
-            return "the evidence as a whole is not uniform"
+            return next(each.text for each in self.run.conclusion.findings if each.verdict == Verdict.VIOLATED)
         cause, number = str(self.explanations[0]), (self.observed or [self.smallest.text])[0]
         quantity = "".join(itertools.takewhile(lambda letter: not letter.isdigit(), number)).strip(" -")
         if quantity in cause:
@@ -183,10 +183,9 @@ class RunView:
     def refused(self) -> str:
         """A sentence on the requested layers if the subject supports none of them."""
         results, layers = self.run.results, layers_of(self.run.results)
-        reasons = {(case_key(each), each.reason) for each in results}
-        # All results on a layer that is not supported have one reason; an interrupted run has not tried all layers.
-        same = len(reasons) == len(layers) and not any(reason.startswith(NOT_EXPOSED) for _, reason in reasons)
-        if not layers or not same or self.run.examined or len(results) < len(self.run.planned):
+        # An interrupted run has not tried all layers.
+        tried = bool(layers) and len(results) >= len(self.run.planned)
+        if not tried or not all(result.reason.startswith(UNSUPPORTED) for result in results if of_layer(result)):
             return ""
         plainest = min(layers, key=lambda layer: (len(features_of(layer)), -layer.weight_entries, layer.describe()))
         subject, which = self.run.manifest.subject, "the layer" if len(layers) == 1 else f"all {len(layers)} layers"

@@ -11,6 +11,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.checks.check import Setting
+from attncheck.checks.claims import UNSUPPORTED
 from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
@@ -38,10 +39,10 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
             return "the subject simulates programs only"
         answer = self.run(self.supports, case)
         if isinstance(answer, str):
-            return answer or "the subject does not support this layer"
+            return answer or UNSUPPORTED
         if not isinstance(answer, bool | np.bool_):
             refuse(f"{self.name}.supports", answer, f"was returned for {case.describe()}", SUPPORTS)
-        return "" if answer else "the subject does not support this layer"
+        return "" if answer else UNSUPPORTED
 
     def draw(self, case: AttentionLayer, size: int, rng: np.random.Generator) -> Sample:
         """Draw a validated sample; inputs passed to the subject are split into calls of bounded size."""

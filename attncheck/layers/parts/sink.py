@@ -58,7 +58,7 @@ class SinkPart(LayerPart):
             refuse("sink", layer.sink, problem, "leave out one of them")
         remedy = f"pass the sink's score, from {-_REACH:g} to {_REACH:g}, or one per head; 0 adds 1; or None"
         sinks = layer.sink if isinstance(layer.sink, list | tuple | np.ndarray) else [layer.sink]
-        if sinks is layer.sink and (np.ndim(sinks) != 1 or len(sinks) != layer.num_heads):
+        if sinks is layer.sink and len(sinks) != layer.num_heads:
             refuse("sink", sinks, f"is not one sink per head, for num_heads={layer.num_heads}", remedy)
         sinks = tuple(check_number("sink", sink, remedy, minimum=-_REACH, maximum=_REACH) for sink in sinks)
         return {"sink": sinks if len(set(sinks)) > 1 else sinks[0]}

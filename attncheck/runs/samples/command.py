@@ -120,7 +120,7 @@ def _summary(view: RunView, files: Sequence[Samples], observed: Sequence[str]) -
         f"{run.scope.beside(view.verdict)}: {run.manifest.subject}, {_drawn(files)}, "
         f"{run.examined} of {len(run.results)} checks examined; false-alarm probability set to "
         f"{run.manifest.false_alarm:g} beforehand.",
-        *(f"  {reason}" for reason in run.conclusion.reasons),
+        *(f"  {reason}" for reason in (run.closing.reasons if run.closing else ())),
         *labelled(pair for pair in view.lines if pair[0] in ("cause", "or")),
         *labelled(("observed", sentence) for sentence in observed),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks serve as looks, or the whole file where blocks are too "
