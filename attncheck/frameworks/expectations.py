@@ -105,7 +105,7 @@ def unmet(
     for name, value in expected.items():
         value = _checked(name, value)
         if name in LEVELS:
-            said += notes[name] if not value else []
+            said += excluding(notes[name], value)
         elif name == "bias":
             said.append(_of_biases(weights, bool(value)))
         elif name in _OF_SHAPE:
@@ -117,6 +117,20 @@ def unmet(
             unread = f"{name} cannot be compared with {value}: the matrix is unknown"
             said.append(_of_matrix(weights[role], role, what, value) if role in weights else unread)
     return [sentence for sentence in said if sentence]
+
+
+def excluding(texts: Sequence[str], allowed: Any) -> list[str]:
+    """Return the texts of notes that are not allowed: all for False, else those without any of the given parts.
+
+    Examples
+    --------
+    >>> excluding(["layers share weights", "KV heads are tiled (0, 1, 0, 1)"], "KV heads are tiled")
+    ['layers share weights']
+    """
+    if isinstance(allowed, bool):
+        return [] if allowed else [*texts]
+    parts = [allowed] if isinstance(allowed, str) else allowed
+    return [text for text in texts if not any(part in text for part in parts)]
 
 
 def _checked(name: str, value: Any) -> Any:

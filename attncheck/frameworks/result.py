@@ -247,7 +247,7 @@ class Inspection(PrintedInspection):
             - ``positions``, ``rotary_base``: "none", "rotary" or "other", and the base of rotary positions.
             - ``num_heads``, ``kv_heads``, ``head_dim``.
             - ``blamed=False``: no note reports an error. ``asked=False``: no note asks whether a choice is meant,
-              besides those that the other expectations declare.
+              besides those that the other expectations declare; ``asked="KV heads are tiled"``: besides those too.
 
         Raises
         ------

@@ -267,9 +267,15 @@ def _depth_scaled(scaled: Family, std: str, others: Sequence[Family]) -> Note:
     Projections whose names are those of queries, keys or values are left out, as they do not write to the residual.
     """
     same = [each for each in others if each.depth > 1 and _outputs(each) == _outputs(scaled)]
-    unscaled = [each.name for each in same if _INWARD.isdisjoint(re.split(r"[./_]", each.first.name.lower()))]
-    text = f"depth scaling: {std} in {scaled.name}{f', not in {listed(unscaled)}' if unscaled else ''}"
-    return asks(text) if unscaled else Note(text)
+    unscaled = [each for each in same if _INWARD.isdisjoint(re.split(r"[./_]", each.first.name.lower()))]
+    others = f", not in {listed(each.name for each in unscaled)}" if unscaled else ""
+    text = f"depth scaling: {std} in {scaled.name}{others}"
+    return asks(text, *_members(unscaled)) if unscaled else Note(text)
+
+
+def _members(families: Iterable[Family]) -> list[str]:
+    """Return the names of all parameters of families."""
+    return [member.name for family in families for member in family.members]
 
 
 def _outputs(family: Family) -> int:
@@ -291,16 +297,17 @@ def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: 
         more = f" and {counted(len(unit) - 1, 'other')}" if len(unit) > 1 else ""
         text = f"{unit[0]}{more}: normal, std 1 for any fan-in, as by normal_ without a number"
         yield wrong(f"{text}; {usual}")
-    classes: dict[str, list[str]] = {}
+    classes: dict[str, list[Family]] = {}
     for family in (family for family in apart if not _is_unit(family)):
         owner = family.first.owner
         if family.keeps_default and owner not in chosen:
-            classes.setdefault(owner, []).append(family.name)
+            classes.setdefault(owner, []).append(family)
             continue
         kept = f" keeps the default of {owner}" if family.keeps_default else ""
         yield Note(f"{family.name}{kept}: {family.text}; {usual}", WRONG if kept else NOTE)
-    for owner, names in classes.items():
-        yield asks(f"every {owner} keeps its default: {listed(names)}; {usual}")
+    for owner, alike in classes.items():
+        names = listed(family.name for family in alike)
+        yield asks(f"every {owner} keeps its default: {names}; {usual}", *_members(alike))
 
 
 def _notes_of_embeddings(every: Sequence[Family], projections: Family) -> Iterator[Note]:
@@ -354,7 +361,8 @@ def _norms(parameters: _Parameters) -> Iterator[Note]:
 def _unused(parameters: _Parameters) -> Iterator[Note]:
     """Report parameters that do not affect the outputs."""
     if unused := [row.name for row in parameters.table if NOT_USED in row.notes]:
-        yield asks(f"the outputs do not depend on {_outermost(unused, [row.name for row in parameters.table])}")
+        text = f"the outputs do not depend on {_outermost(unused, [row.name for row in parameters.table])}"
+        yield asks(text, *unused)
 
 
 # Rules on the parameters of a model; of their notes, errors come first.

@@ -10,7 +10,8 @@ from typing import Any
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
-from attncheck.frameworks.expectations import LEVELS
+from attncheck.frameworks.expectations import LEVELS, excluding
+from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.notes import Note, wrong_first
 from attncheck.frameworks.paths import DROPOUT
 from attncheck.frameworks.printed import PrintedInspection
@@ -99,7 +100,8 @@ class ModelInspection(PrintedInspection):
         *declared, **expected
             Expectations of every attention module, as for `Inspection.require`; ``mask`` is not compared in
             cross-attention. ``blamed=False`` requires that no note reports an error, ``asked=False`` that none asks
-            whether a choice is meant, besides those that the other expectations declare.
+            whether a choice is meant, besides those that the other expectations declare; ``asked=["KV heads are
+            tiled"]`` allows those with this text.
         parameters : mapping of str to str
             Initialisers by name pattern, such as ``{"*.bias": "zeros", "*.c_proj.weight":
             "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry. Expressions may contain
@@ -123,15 +125,19 @@ class ModelInspection(PrintedInspection):
         """
         patterns = dict(text.split("=", 1) for text in declared if is_pattern(text))
         declared = tuple(text for text in declared if not is_pattern(text))
+        for text in declared:
+            if text.partition("=")[0] in LEVELS:
+                expected |= declarations(text, {})
+        declared = tuple(text for text in declared if text.partition("=")[0] not in LEVELS)
         said: list[str] = []
         if (declared or expected) and self.not_examined:
             said.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
         elif (declared or expected.keys() - {*LEVELS}) and self.refused:
             said.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
-        if not expected.pop("blamed", True):
-            said += self.blamed
-        if not expected.pop("asked", True):
-            said += self.expecting(*declared)._confirmed({*expected}, {**patterns, **(parameters or {})}).asked
+        said += excluding(self.blamed, expected.pop("blamed", True))
+        asked = expected.pop("asked", True)
+        confirmed = self.expecting(*declared)._confirmed({*expected}, {**patterns, **(parameters or {})})
+        said += excluding(confirmed.asked, asked)
         for group in self.attention:
             wanted = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
