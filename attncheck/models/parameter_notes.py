@@ -268,8 +268,8 @@ def _depth_scaled(scaled: Family, std: str, others: Sequence[Family]) -> Note:
     """
     same = [each for each in others if each.depth > 1 and _outputs(each) == _outputs(scaled)]
     unscaled = [each for each in same if _INWARD.isdisjoint(re.split(r"[./_]", each.first.name.lower()))]
-    others = f", not in {listed(each.name for each in unscaled)}" if unscaled else ""
-    text = f"depth scaling: {std} in {scaled.name}{others}"
+    where = f", not in {listed(each.name for each in unscaled)}" if unscaled else ""
+    text = f"depth scaling: {std} in {scaled.name}{where}"
     return asks(text, *_members(unscaled)) if unscaled else Note(text)
 
 

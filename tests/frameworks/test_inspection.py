@@ -165,6 +165,18 @@ def test_a_note_that_blames_may_be_forbidden() -> None:
         wrong.require(blamed=False)
 
 
+def test_a_question_may_be_forbidden_declared_or_allowed() -> None:
+    mup = ac.inspect(Plain(factor=1 / 16), width=64, draws=2)
+    assert not mup.blamed
+    assert len(mup.asked) == 1
+    with pytest.raises(AssertionError, match="scores times 1/head_dim"):
+        mup.require(asked=False)
+    mup.require(scale="1/head_dim", asked=False)
+    mup.require(asked="maximal-update")
+    with pytest.raises(AssertionError, match="scores times 1/head_dim"):
+        mup.require(asked=["tiled", "share"])
+
+
 def test_what_is_declared_as_text(found: Inspection) -> None:
     found.require("causal", "query_law=normal", f"key_std={STDS['key']}", "num_heads=4")
     std = STDS["query"] / 64**0.5
