@@ -231,7 +231,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     def _reason_of_weights(self, setting: _Setting) -> str:
         """Return why the check does not apply to the laws of the weights, or an empty string."""
-        if not self._literally(setting.weights):
+        if not self._compares_with_literal_draws(setting.weights):
             return ""
         null = self.family(setting)
         if null.holds_for_all:
@@ -240,14 +240,14 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
             return ""
         return f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
 
-    def _literally(self, laws: WeightLaws) -> bool:
+    def _compares_with_literal_draws(self, laws: WeightLaws) -> bool:
         """Return whether draws with weights of these laws are compared with literal draws."""
         return self.kind == "exact" and not (self.any_weights or laws.gaussian)
 
     def family_on(self, setting: _Setting) -> Family:
         """Return the family of a test; with non-Gaussian weights, it compares with literal draws."""
         null = self.family(setting)
-        if not self._literally(setting.weights) or null.holds_for_all:
+        if not self._compares_with_literal_draws(setting.weights) or null.holds_for_all:
             return null
         if null.one_per_draw:
             return TwoSample(LITERAL_RATIO, unit=null.unit if isinstance(null, TwoSample) else 0.0)
@@ -255,7 +255,11 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     def data(self, setting: _Setting, sample: _Sample, reference: _Reference) -> tuple[Any, ...]:
         """Return the arguments of the test of `family_on`, from a sample."""
-        if not self._literally(setting.weights) or self.compares or (null := self.family(setting)).holds_for_all:
+        if (
+            not self._compares_with_literal_draws(setting.weights)
+            or self.compares
+            or (null := self.family(setting)).holds_for_all
+        ):
             return self.measure(sample, reference)
         literal: LiteralReference = cast("Any", reference)
         if null.one_per_draw:

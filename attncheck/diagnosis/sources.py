@@ -38,7 +38,7 @@ _DEVIATIONS, _AGAIN = 2, 4
 
 @dataclasses.dataclass(frozen=True)
 class Fits:
-    """Texts of the causes that fit all samples, and of those that fit the plainest layer alone, each best first."""
+    """Texts of the causes that fit all samples, or else of those that fit the plainest layer alone, best first."""
 
     everywhere: tuple[str, ...] = ()
     plainest: tuple[str, ...] = ()
@@ -50,8 +50,8 @@ class Deviations:
 
     layer: AttentionLayer | None = None
     explanations: tuple[Explanation, ...] = ()
-    alike: tuple[Candidate, ...] = ()
-    others: tuple[Candidate, ...] = ()
+    matching: tuple[Candidate, ...] = ()
+    differing: tuple[Candidate, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,23 +128,23 @@ class Violations:
     @cached_property
     def deviations(self) -> Deviations:
         """The exact deviations on the first layer with any, else those of the plainest layer: none."""
-        found = Deviations()
-        for subject, layer in self._callable if self._given else ():
+        deviations = Deviations()
+        for subject, layer in self._callable if self._receives_inputs else ():
             with own_arithmetic(), contextlib.suppress(InputError):
                 some = findings(subject, layer, stream(self.seed, "responses", layer.key, role="diagnosis"))
-                if some or found.layer is None:
+                if some or deviations.layer is None:
                     on = f" (on {layer.describe()})" if len(self.layers) > 1 else ""
                     named = (msgspec.structs.replace(each, text=f"{each.text}{on}") for each in some[:_DEVIATIONS])
-                    alike, others = reproducing(
+                    matching, differing = reproducing(
                         subject, layer, stream(self.seed, "reproducing", layer.key, role="diagnosis")
                     )
-                    found = Deviations(layer, tuple(named), tuple(alike), tuple(others))
+                    deviations = Deviations(layer, tuple(named), tuple(matching), tuple(differing))
                 if some:
                     break
-        return found
+        return deviations
 
     @property
-    def _given(self) -> bool:
+    def _receives_inputs(self) -> bool:
         """Whether attncheck gives the subject its inputs."""
         return self.subject is not None and self.subject.form == "inputs"
 
@@ -163,7 +163,7 @@ class Violations:
             with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
                 causes, _ = self.fitted(samples)
                 # The answers of a subject that receives its inputs tell causes apart, too.
-                if len(causes) > (1 if self._given else 0) and self.subject is not None:
+                if len(causes) > (1 if self._receives_inputs else 0) and self.subject is not None:
                     with contextlib.suppress(InputError):
                         larger = [self._again(self.subject, sample) for sample in samples]
                         causes = self.fitted(larger, [cause.candidate for cause in causes])[0] or causes
@@ -174,11 +174,13 @@ class Violations:
 
     def reproduced(self, candidate: Candidate) -> bool:
         """Return whether a candidate uses positions as the subject does, with the effects of the violated checks."""
-        alike, others = ({each.words for each in group} for group in (self.deviations.alike, self.deviations.others))
-        if candidate.words in others - alike:
+        matching, differing = (
+            {fault.words for fault in faults} for faults in (self.deviations.matching, self.deviations.differing)
+        )
+        if candidate.words in differing - matching:
             return False
         sample = self.samples[0]
-        if self._given and not self.deviations.explanations and self._deviates(candidate, sample):
+        if self._receives_inputs and not self.deviations.explanations and self._deviates(candidate, sample):
             return False
         with own_arithmetic():
             return reproduces(candidate, sample.layer, sample.exposed, self.results, self.laws, self.seed)
@@ -196,7 +198,7 @@ class Violations:
     ) -> tuple[list[FittedCause], list[FittedCause]]:
         """Return the causes that fit samples, and those that do not; see `attncheck.diagnosis.fit.fitted`."""
         root = seed_sequence(self.seed, role, role="diagnosis/candidates")
-        return fitted(samples, root, self.laws, self._given, among)
+        return fitted(samples, root, self.laws, self._receives_inputs, among)
 
     def _again(self, subject: Subject, sample: Sample) -> Sample:
         rng = stream(self.seed, "fit again", sample.layer.key, role="diagnosis")
@@ -208,12 +210,12 @@ def explanations(violations: Violations) -> tuple[Explanation, ...]:
 
     Sources whose explanations add nothing to those found are not asked.
     """
-    found: dict[str, Explanation] = {}
+    by_text: dict[str, Explanation] = {}
     for certainty, source in _SOURCES:
-        if not any(certainty in explanation.excluded for explanation in found.values()):
+        if not any(certainty in explanation.excluded for explanation in by_text.values()):
             for explanation in source(violations):
-                found.setdefault(str(explanation), explanation)
-    return tuple(found.values())[:MOST_CAUSES]
+                by_text.setdefault(str(explanation), explanation)
+    return tuple(by_text.values())[:MOST_CAUSES]
 
 
 def _unread(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
@@ -227,7 +229,7 @@ def _unread(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
 def _reproduced(violations: Violations) -> Iterator[Explanation]:
     """Yield the known faults that answer as the subject does: the only one if its draws fit, or those of a fit."""
     deviations = violations.deviations
-    faults, layer = deviations.alike if deviations.explanations else (), deviations.layer
+    faults, layer = deviations.matching if deviations.explanations else (), deviations.layer
     for sample in violations.samples if len(faults) == 1 else ():
         with own_arithmetic(), contextlib.suppress(InputError):
             if sample.layer == layer and violations.fitted([sample], faults, "reproducing")[0]:
