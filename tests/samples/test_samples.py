@@ -204,8 +204,11 @@ BAD_FILES = [
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
-def test_unusable_files_are_refused_in_one_line(tmp_path: Path, name: str, content: str | None, message: str) -> None:
-    path = tmp_path / name
+def test_unusable_files_are_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # messages cut long paths
+    path = Path(name)
     if content is not None:
         path.write_text(content)
     refused(path, message)

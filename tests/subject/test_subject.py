@@ -79,7 +79,7 @@ class TestFound:
                 "broken:f",
                 "subject=broken:f: cannot be imported: SyntaxError: invalid syntax (broken.py, line 1); check",
             ),
-            ("failing:f", "cannot be imported: ZeroDivisionError: division by zero (failing.py:2); check"),
+            ("dividing:f", "cannot be imported: ZeroDivisionError: division by zero (dividing.py:2); check"),
             ("good:g", "subject='good:g': good has no 'g'; name a function of that module"),
             ("good:number", "subject='good:number': is not callable; pass a function (layer, size, rng) or (layer, "),
             ("good", "subject='good': is not of the form module:callable; write e.g."),
@@ -104,7 +104,7 @@ class TestFound:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "broken.py").write_text("def f(:\n")
-        (tmp_path / "failing.py").write_text("def f(layer, size, rng): ...\n1 / 0\n")
+        (tmp_path / "dividing.py").write_text("def f(layer, size, rng): ...\n1 / 0\n")
         (tmp_path / "leaving.py").write_text("class Stop(BaseException): ...\nraise Stop('now')\n")
         (tmp_path / "good.py").write_text(
             "number = 3\n"
@@ -379,7 +379,7 @@ class TestDeclared:
         narrow.supports = lambda layer: layer.width < 16 or "too wide"  # type: ignore[attr-defined]
         subject = Subject.of(narrow)
         wide = run_item(Item("draws", LAYER.replace(width=16)), subject, 0, Cost(1000, 1e-3, 0.9))
-        assert {(result.verdict, result.reason) for result in wide} == {("not examined", "too wide")}
+        assert {(result.verdict, result.reason) for result in wide} == {("not examined", "the subject does not support this layer: too wide")}
         assert subject.reason_unsupported(LAYER) == ""
 
     @pytest.mark.parametrize(
