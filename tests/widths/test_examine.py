@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,14 +76,14 @@ class TestVerdicts:
         assert found.verdict is Verdict.VIOLATED
         assert len(found["wrong"].p_values) == 3
         assert found["wrong"].exponent == pytest.approx(0.5, abs=0.05)
-        more = found["noisy"].more_seeds
-        assert more is not None
-        assert 300 < more < 100_000
+        needed = found["noisy"].seeds_needed
+        assert needed is not None
+        assert 300 < needed < 100_000
         text = str(found)
         assert text.startswith(
-            "VIOLATED: 3 exponents examined, widths 64 to 1024, 8 seeds each\n  first:    wrong (law)"
+            "VIOLATED: 1 of 3 exponents, widths 64 to 1024, 12 to 48 seeds each\n  first:    wrong (law)"
         )
-        assert "1 exponent; " in text
+        assert re.search(r"\n  open: +noisy; seeds=\d+ \(--seeds \d+\) decides all 1 open, in ", text)
         with pytest.raises(AssertionError, match=r"wrong \(law\) at initialisation: n\^\+0.5"):
             found.require()
 
@@ -90,9 +91,10 @@ class TestVerdicts:
         laws = Laws({"noisy": power_law(0.0)}, normal(0.1))
         few = examined(laws, seeds=4)
         assert few.verdict is Verdict.INCONCLUSIVE
-        more = few["noisy"].more_seeds
-        assert more is not None
-        assert examined(laws, seeds=4 + 2 * more, seed=1).verdict is Verdict.CONSISTENT
+        needed = few["noisy"].seeds_needed
+        assert needed is not None
+        assert f"; seeds={needed} (--seeds {needed}) decides all 1 open" in few.headline
+        assert examined(laws, seeds=needed, seed=1).verdict is Verdict.CONSISTENT
 
     def test_without_a_prediction_exponents_are_shown_and_not_examined(self) -> None:
         found = examined(self.laws, {"right": 0})
@@ -162,7 +164,7 @@ class Plain:
             "zero": np.zeros(4),
             "rounding": Tap(1e-15 * values, summed=1.0),
             "norm": Tap(values / np.sqrt(np.mean(values**2)), "norm"),
-            "again": Tap(values, again=True),
+            "remark": Tap(values, note="module runs more than once"),
             "seldom": values * (self.rng.random() < 0.5),
         }
 
@@ -185,7 +187,7 @@ def test_what_says_nothing_is_named() -> None:
     said = {row.name: (str(row.verdict), *row.notes) for row in found.rows}
     assert said["zero"] == said["rounding"] == ("not examined", "zero by design")
     assert said["norm"] == ("consistent", "after a norm: size independent of its input")
-    assert said["again"][1:] == ("module runs more than once",)
+    assert said["remark"][1:] == ("module runs more than once",)
     assert said["seldom"][0] == "not examined"
     assert "zero in " in said["seldom"][1]
 
