@@ -23,7 +23,7 @@ def widths(
     inputs: str | None = None,
     call: str | None = None,
     steps: Whole | None = None,
-    seeds: Whole = 12,
+    seeds: Whole = 14,
     seed: Natural = 0,
     json: bool = False,
     report: Path | None = None,

@@ -197,11 +197,9 @@ class Widths:
         known = [row.seeds_needed for row in self._undecided if row.seeds_needed is not None]
         if not known:
             return "no number of seeds decides the open ones"
-        which = f"{len(known)} of " if len(known) < len(self._undecided) else "all "
         seconds = self.seconds * max(known) / min(self.seeds)
-        return (
-            f"seeds={max(known)} (--seeds {max(known)}) decides {which}{len(self._undecided)} open, in {seconds:.0f} s"
-        )
+        option = f"seeds={max(known)} (--seeds {max(known)})"
+        return f"{option} decides {len(known)} of {len(self._undecided)} open, in some {seconds:,.0f} s"
 
     def _fixed(self) -> str:
         """Describe matrices with the same standard deviation at every width."""

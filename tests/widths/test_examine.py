@@ -81,9 +81,9 @@ class TestVerdicts:
         assert 300 < needed < 100_000
         text = str(found)
         assert text.startswith(
-            "VIOLATED: 1 of 3 exponents, widths 64 to 1024, 12 to 48 seeds each\n  first:    wrong (law)"
+            "VIOLATED: 1 of 3 exponents, widths 64 to 1024, 14 to 28 seeds each\n  first:    wrong (law)"
         )
-        assert re.search(r"\n  open: +noisy; seeds=\d+ \(--seeds \d+\) decides all 1 open, in ", text)
+        assert re.search(r"\n  open: +noisy; seeds=\d+ \(--seeds \d+\) decides 1 of 1 open, in some ", text)
         with pytest.raises(AssertionError, match=r"wrong \(law\) at initialisation: n\^\+0.5"):
             found.require()
 
@@ -93,7 +93,7 @@ class TestVerdicts:
         assert few.verdict is Verdict.INCONCLUSIVE
         needed = few["noisy"].seeds_needed
         assert needed is not None
-        assert f"; seeds={needed} (--seeds {needed}) decides all 1 open" in few.headline
+        assert f"; seeds={needed} (--seeds {needed}) decides 1 of 1 open" in few.headline
         assert examined(laws, seeds=needed, seed=1).verdict is Verdict.CONSISTENT
 
     def test_without_a_prediction_exponents_are_shown_and_not_examined(self) -> None:
