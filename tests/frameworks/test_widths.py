@@ -117,6 +117,9 @@ class TestTaps:
             return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, attn_implementation=implementation))
 
         found = ac.widths(build, WIDTHS)
+        assert found.headline.startswith(
+            "VIOLATED: 4 matrices have std 0.014 and 0.02 at every width: neither standard"
+        )
         first = found.violated[0]
         assert (first.name, first.what) == ("transformer.h.0.attn.c_attn", "Conv1D")
         assert first.exponent == pytest.approx(0.5, abs=0.05)

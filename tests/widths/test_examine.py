@@ -18,9 +18,9 @@ from attncheck._lib.errors import InputError
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
-from attncheck.scaling.predictions import INIT, ExponentPrediction, TapSeries, expectation
+from attncheck.scaling.predictions import CHANGE, INIT, ExponentPrediction, TapSeries, expectation
 from attncheck.scaling.result import Widths
-from attncheck.scaling.taps import MODULE, Tap
+from attncheck.scaling.taps import EMBEDDING, MODULE, OUTPUT, Tap
 from tests.widths.synthetic import Law, Laws, normal, power_law
 
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -167,6 +167,94 @@ class Plain:
             "remark": Tap(values, note="module runs more than once"),
             "seldom": values * (self.rng.random() < 0.5),
         }
+
+
+@dataclasses.dataclass
+class Blocks:
+    """Blocks with a fixed standard deviation, or variance 1/width, whose changes grow as the width to `rate`."""
+
+    width: int
+    rng: np.random.Generator
+    std: float | None = None
+    rate: float = 0.0
+    readout: float = 1.0
+    depth: int = 3
+    change: float = 0.0
+
+    def __post_init__(self) -> None:
+        std = self.std or self.width**-0.5
+        self.matrices = [std * self.rng.standard_normal((self.width, self.width)) for _ in range(self.depth)]
+        self.last = self.rng.standard_normal((64, self.width)) / self.width**self.readout
+        self.x = self.rng.standard_normal((self.width, 16))
+
+    def taps(self) -> Mapping[str, Any]:
+        first = {"embedding": Tap(self.x, "embedding")}
+        blocks = {f"blocks.{k}.fc": Tap(w @ self.x + self.change, what="Linear") for k, w in enumerate(self.matrices)}
+        return first | blocks | {"output": Tap(self.last @ self.x + self.change, "output")}
+
+    def step(self) -> None:
+        self.change += 100.0 * self.width**self.rate
+
+    def weights(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        return {f"blocks.{k}.fc.weight": matrix for k, matrix in enumerate(self.matrices)}
+
+
+def blocks(expect: str = "mup", steps: int = 0, **options: Any) -> Widths:
+    def make(width: int, seed: int) -> Any:
+        return Blocks(width, np.random.default_rng(seed), **options)
+
+    return examine(make, (32, 64, 128, 256), expectation(expect), steps=steps, seeds=24)
+
+
+def test_matrices_with_one_scale_are_named_first_and_their_rows_are_one() -> None:
+    found = blocks("standard", std=0.02, readout=0.5, depth=12)
+    assert found.headline.startswith(
+        "VIOLATED: 12 matrices have std 0.02 at every width: neither standard parametrisation nor μP; 12 of 14 "
+    )
+    ((_, (_, *rows)),) = found.tables
+    assert [row[0] for row in rows] == ["embedding", "blocks.*.fc (12)", "output"]
+    assert rows[1][-1] == "violated"
+    low, high = (row for row in zip(*((row.low, row.high) for row in found.rows[1:13]), strict=True))
+    assert rows[1][4:6] == (f"{min(low):+.3f}", f"{max(high):+.3f}")
+    assert len(found.rows) == 14
+
+
+def test_scales_that_fall_with_the_width_are_no_cause() -> None:
+    for found, verdict in ((blocks(), Verdict.CONSISTENT), (blocks(readout=0.5), Verdict.VIOLATED)):
+        assert (found.verdict, found.fixed_scales) == (verdict, ())
+
+
+def test_a_row_with_another_verdict_is_not_merged() -> None:
+    laws = Laws({f"blocks.{k}.fc": power_law(0.5 * (k == 2)) for k in range(4)}, normal(0.02))
+    found = examined(laws)
+    ((_, (_, *rows)),) = found.tables
+    assert [(row[0], row[-1]) for row in rows] == [("blocks.*.fc (3)", "consistent"), ("blocks.2.fc", "violated")]
+
+
+def test_changes_do_not_follow_from_a_size_at_initialisation() -> None:
+    """A readout of the standard parametrisation, and a learning rate that is too large in wide models."""
+    found = blocks(steps=2, rate=1.0, readout=0.5)
+    (one, readout), (two, change), (three, others) = found.findings
+    assert (one, two, three) == ("first", "and", "also")
+    assert readout.startswith("output at initialisation: n^")
+    assert change.startswith("blocks.0.fc (Linear) change after 1 step: n^")
+    assert others == "blocks.*.fc: changes in the same steps; check learning rates"
+    right = blocks(steps=2, readout=0.5)
+    assert {(row.name, row.steps) for row in right.violated} == {("output", 0)}
+
+
+@pytest.mark.parametrize("name", ["standard", "mup"])
+def test_sizes_before_a_factor(name: str) -> None:
+    """A shared embedding is constant or multiplied by √width; a readout is judged at the output."""
+    expected = expectation(name)
+    embedding = TapSeries("embedding", "Embedding", EMBEDDING, grows=True)
+    shared = dataclasses.replace(embedding, rescaled=True)
+    assert expected(embedding, INIT) == ExponentPrediction(0.0, 0.0)
+    assert expected(shared, INIT) == ExponentPrediction(-0.5, 0.0)
+    readout = TapSeries("head", "Linear", MODULE, grows=False, rescaled=True)
+    assert expected(readout, INIT) is expected(readout, CHANGE) is None
+    output = TapSeries("output", "Model", OUTPUT, grows=False)
+    assert expected(output, INIT) == ExponentPrediction(*(2 * [-0.5 if name == "mup" else 0.0]))
 
 
 def test_a_number_in_a_string_is_that_exponent() -> None:
