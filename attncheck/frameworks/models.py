@@ -89,12 +89,20 @@ class ModelAtWidth(Model):
         """Run the module; return the taps by module name."""
         dtypes = (parameter.entries[0].dtype for parameter in self.adapter.stored(self.module))
         precision = 2 * roundoff(next(dtypes, "float32"))
-        shared = _shared(self.adapter, self.module)
-        collector = TapCollector(self.adapter, precision, tuple(self.tensors[0].shape)[:2][-1], shared)
+        collector = TapCollector(self.adapter, precision, tuple(self.tensors[0].shape)[:2][-1], self._shared)
         with self.adapter.running(), self.adapter.traced(collector, self.module):
             output = self._outputs(self.module, *self.tensors)
             collector.ends_with(output, self._input_tokens(output))
         return collector.taps
+
+    @functools.cached_property
+    def _shared(self) -> frozenset[str]:
+        """Names of modules that share a matrix with an embedding, and of that embedding."""
+        owners = ([name.rpartition(".")[0] for name in (p.name, *p.tied)] for p in self.adapter.stored(self.module))
+        groups = [names for names in owners if len(names) > 1]
+        modules = self.adapter.modules(self.module) if groups else {}
+        kinds = {name: _kind(type(module).__name__) for name, module in modules.items()}
+        return frozenset(name for names in groups if EMBEDDING in map(kinds.get, names) for name in names)
 
     def weights(self) -> Mapping[str, FloatArray]:
         """Return the module's parameters by name."""
@@ -122,8 +130,9 @@ class ModelAtWidth(Model):
         """Return the input token at each position of an output over the vocabulary, or None for other outputs."""
         *positions, classes = output.shape
         tokens = self.adapter.numbers(self.tensors[0])
-        fits = classes == self.adapter.tokens(self.module) and tokens.shape == tuple(positions)
-        return tokens.astype(int) if fits else None
+        if classes != self.adapter.tokens(self.module) or tokens.shape != tuple(positions):
+            return None
+        return tokens.astype(int) if tokens.min() >= 0 and tokens.max() < classes else None
 
     def _loss(self, module: Any, targets: Any, *tensors: Any) -> Any:
         outputs = self._outputs(module, *tensors)
@@ -134,7 +143,7 @@ class TapCollector(Trace):
     """Collector of taps while modules run; `precision` is the unit in the last place of 1.0.
 
     A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
-    `shared` names modules that share a matrix with an embedding.
+    `shared` names an embedding and the modules that share its matrix.
     """
 
     def __init__(
@@ -214,25 +223,13 @@ class TapCollector(Trace):
         return told
 
 
-def _shared(adapter: FrameworkAdapter, model: Any) -> frozenset[str]:
-    """Return the names of modules that share a matrix, one of them an embedding."""
-    modules = adapter.modules(model)
-    groups = ([name.rpartition(".")[0] for name in (each.name, *each.tied)] for each in adapter.stored(model))
-    tied = [names for names in groups if len(names) > 1]
-    return frozenset(
-        name
-        for names in tied
-        if any(_kind(type(modules.get(n)).__name__) == EMBEDDING for n in names)
-        for name in names
-    )
-
-
 def _proportional(tap: Tap, output: Tap) -> bool:
-    """Return whether the output is a tap's values times one factor other than zero."""
-    if tap.values.shape != output.values.shape or not 0.0 < tap.size < np.inf or output.size == 0.0:
+    """Return whether the output is a tap's values times one factor, neither 0 nor 1."""
+    if tap.values.shape != output.values.shape or tap.values.size < 2 or 0.0 in (tap.size, output.size):
         return False
     factor = np.vdot(tap.values, output.values) / np.vdot(tap.values, tap.values)
-    return bool(np.allclose(output.values, factor * tap.values, rtol=0.0, atol=ULPS * output.precision * output.size))
+    rounding = ULPS * output.precision * output.size
+    return bool(factor != 1.0 and np.allclose(output.values, factor * tap.values, rtol=0.0, atol=rounding))
 
 
 def _kind(what: str) -> str:

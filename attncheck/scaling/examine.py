@@ -102,7 +102,7 @@ def examine(
     if any(row.verdict is Verdict.VIOLATED and not row.steps for row in rows):
         weights = sample.weights()
         rows = [_with_scales(row, widths, *weights) for row in rows]
-        fixed = _fixed_scales(widths, *weights)
+        fixed = _fixed_scales(rows, widths, *weights)
     return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, sample.seconds)
 
 
@@ -273,9 +273,10 @@ class _Estimate:
 
 
 def _place(name: str, narrow: Tap, wider: Tap) -> TapSeries:
-    return TapSeries(
-        name, narrow.what, narrow.kind, narrow.values.size != wider.values.size, narrow.rescaled, narrow.note
-    )
+    grows = narrow.values.size != wider.values.size
+    # A factor may be 1 at one width.
+    rescaled = narrow.rescaled or wider.rescaled
+    return TapSeries(name, narrow.what, narrow.kind, grows, rescaled, narrow.note or wider.note)
 
 
 def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
@@ -303,16 +304,21 @@ def _with_scales(
 
 
 def _fixed_scales(
-    widths: Sequence[int], narrow: Mapping[str, FloatArray], wide: Mapping[str, FloatArray]
+    rows: Sequence[WidthsRow], widths: Sequence[int], narrow: Mapping[str, FloatArray], wide: Mapping[str, FloatArray]
 ) -> tuple[float, ...]:
-    """Return the standard deviations of matrices between growing axes that have the same one at every width."""
-    hidden = [
-        (narrow[name], wide[name])
-        for name in narrow
-        if name in wide and sum(map(int.__ne__, narrow[name].shape, wide[name].shape)) > 1
-    ]
-    exponents = ((float(last.std()), _scale_exponent(first, last, widths)) for first, last in hidden)
-    return tuple(std for std, exponent in exponents if abs(exponent) < TOLERANCE)
+    """Return the standard deviations of matrices between growing axes that have the same one at every width.
+
+    There are none unless the output of such a matrix is violated, as a factor may follow it.
+    """
+    hidden = (name for name in narrow if name in wide and _growing_axes(narrow[name], wide[name]) > 1)
+    fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], widths)) < TOLERANCE]
+    violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
+    explained = any(name.rpartition(".")[0] in violated for name in fixed)
+    return tuple(float(wide[name].std()) for name in fixed) if explained else ()
+
+
+def _growing_axes(narrow: FloatArray, wide: FloatArray) -> int:
+    return sum(one != other for one, other in zip(narrow.shape, wide.shape, strict=False))
 
 
 def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int]) -> float:

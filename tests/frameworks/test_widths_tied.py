@@ -47,7 +47,7 @@ class Model(nn.Module):
     def forward(self, tokens: Any) -> Any:
         x = self.embedding(tokens) * (self.width**0.5 if self.readout == "between" else 1.0)
         x = self.last(x + self.down(torch.tanh(self.up(self.norm(x)))))
-        factor = BASE**0.5 / self.width
+        factor = BASE / self.width  # 1 at the narrowest width
         match self.readout:
             case "after":
                 return self.head(x) * factor

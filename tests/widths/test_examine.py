@@ -171,13 +171,17 @@ class Plain:
 
 @dataclasses.dataclass
 class Blocks:
-    """Blocks with a fixed standard deviation, or variance 1/width, whose changes grow as the width to `rate`."""
+    """Blocks with a fixed standard deviation, or variance 1/width, whose changes grow as the width to `rate`.
+
+    `factor` is the power of 1/width in a factor of every block, and `readout` that in the last matrix.
+    """
 
     width: int
     rng: np.random.Generator
     std: float | None = None
     rate: float = 0.0
     readout: float = 1.0
+    factor: float = 0.0
     depth: int = 3
     change: float = 0.0
 
@@ -189,7 +193,8 @@ class Blocks:
 
     def taps(self) -> Mapping[str, Any]:
         first = {"embedding": Tap(self.x, "embedding")}
-        blocks = {f"blocks.{k}.fc": Tap(w @ self.x + self.change, what="Linear") for k, w in enumerate(self.matrices)}
+        x = self.x / self.width**self.factor
+        blocks = {f"blocks.{k}.fc": Tap(w @ x + self.change, what="Linear") for k, w in enumerate(self.matrices)}
         return first | blocks | {"output": Tap(self.last @ self.x + self.change, "output")}
 
     def step(self) -> None:
@@ -219,9 +224,12 @@ def test_matrices_with_one_scale_are_named_first_and_their_rows_are_one() -> Non
     assert len(found.rows) == 14
 
 
-def test_scales_that_fall_with_the_width_are_no_cause() -> None:
+def test_matrices_with_right_outputs_are_no_cause() -> None:
+    """Their scales fall with the width, or a factor does."""
     for found, verdict in ((blocks(), Verdict.CONSISTENT), (blocks(readout=0.5), Verdict.VIOLATED)):
         assert (found.verdict, found.fixed_scales) == (verdict, ())
+    factor = blocks(readout=0.5, std=1.0, factor=0.5)
+    assert ([row.name for row in factor.violated], factor.fixed_scales) == (["output"], ())
 
 
 def test_a_row_with_another_verdict_is_not_merged() -> None:
