@@ -124,7 +124,7 @@ def seeds_needed(margin: float, error: float, freedom: float, seeds: int, level:
     Examples
     --------
     >>> seeds_needed(0.1, 0.05, 20.0, 8, 1.4e-3)
-    66
+    63
     """
 
     def decides(number: int) -> bool:
