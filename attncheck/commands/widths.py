@@ -23,7 +23,7 @@ def widths(
     inputs: str | None = None,
     call: str | None = None,
     steps: Whole | None = None,
-    seeds: Whole = 8,
+    seeds: Whole = 14,
     seed: Natural = 0,
     json: bool = False,
     report: Path | None = None,
@@ -52,7 +52,7 @@ def widths(
     steps
         Number of optimiser steps; default: 2 with an optimiser.
     seeds
-        Models per width in one look.
+        Models of the largest width in one look; narrower widths have more.
     seed
         Seed of the measurement.
     json

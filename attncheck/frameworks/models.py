@@ -16,12 +16,14 @@ from attncheck._lib.streams import stream
 from attncheck.frameworks.adapter import in_words, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter
 from attncheck.frameworks.trace import Trace
-from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Model, Tap, root_mean_square
+from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, ULPS, WEIGHTS, Model, Tap, root_mean_square
 
 Array = np.ndarray[Any, Any]
 _EMBEDDINGS = ("Embedding", "Embed")
 # Scores up to this value count as masked.
 _HIDDEN = -1e29
+_AT_OUTPUT = "a factor follows: judged at the output"
+_OTHER_TOKENS = "without the logits of input tokens, which a shared matrix keeps constant"
 # Default batch size and number of positions.
 _SHAPE = (4, 16)
 
@@ -87,10 +89,20 @@ class ModelAtWidth(Model):
         """Run the module; return the taps by module name."""
         dtypes = (parameter.entries[0].dtype for parameter in self.adapter.stored(self.module))
         precision = 2 * roundoff(next(dtypes, "float32"))
-        collector = TapCollector(self.adapter, precision, tuple(self.tensors[0].shape)[:2][-1])
+        collector = TapCollector(self.adapter, precision, tuple(self.tensors[0].shape)[:2][-1], self._shared)
         with self.adapter.running(), self.adapter.traced(collector, self.module):
-            collector.ends_with(self._outputs(self.module, *self.tensors))
+            output = self._outputs(self.module, *self.tensors)
+            collector.ends_with(output, self._input_tokens(output))
         return collector.taps
+
+    @functools.cached_property
+    def _shared(self) -> frozenset[str]:
+        """Names of modules that share a matrix with an embedding, and of that embedding."""
+        owners = ([name.rpartition(".")[0] for name in (p.name, *p.tied)] for p in self.adapter.stored(self.module))
+        groups = [names for names in owners if len(names) > 1]
+        modules = self.adapter.modules(self.module) if groups else {}
+        kinds = {name: _kind(type(module).__name__) for name, module in modules.items()}
+        return frozenset(name for names in groups if EMBEDDING in map(kinds.get, names) for name in names)
 
     def weights(self) -> Mapping[str, FloatArray]:
         """Return the module's parameters by name."""
@@ -114,6 +126,14 @@ class ModelAtWidth(Model):
             refuse("call", outputs, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
         return array
 
+    def _input_tokens(self, output: Any) -> Array | None:
+        """Return the input token at each position of an output over the vocabulary, or None for other outputs."""
+        *positions, classes = output.shape
+        tokens = self.adapter.numbers(self.tensors[0])
+        if classes != self.adapter.tokens(self.module) or tokens.shape != tuple(positions):
+            return None
+        return tokens.astype(int) if tokens.min() >= 0 and tokens.max() < classes else None
+
     def _loss(self, module: Any, targets: Any, *tensors: Any) -> Any:
         outputs = self._outputs(module, *tensors)
         return ((outputs - targets) ** 2).mean() if self.loss is None else self.loss(outputs, *tensors)
@@ -123,10 +143,13 @@ class TapCollector(Trace):
     """Collector of taps while modules run; `precision` is the unit in the last place of 1.0.
 
     A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
+    `shared` names an embedding and the modules that share its matrix.
     """
 
-    def __init__(self, adapter: FrameworkAdapter, precision: float, positions: int) -> None:
-        self._adapter = adapter
+    def __init__(
+        self, adapter: FrameworkAdapter, precision: float, positions: int, shared: frozenset[str] = frozenset()
+    ) -> None:
+        self._adapter, self._shared = adapter, shared
         self.taps: dict[str, Tap] = {}
         self._precision, self._positions = precision, positions
         self._running: list[str] = []
@@ -152,7 +175,10 @@ class TapCollector(Trace):
             return
         what = type(module).__name__
         summed = 0.0 if entered is None else root_mean_square(self._adapter.numbers(entered))
-        told = self._add(name or "output", values, _kind(what), what, summed)
+        kind = _kind(what)
+        # A factor after a shared embedding mostly multiplies its sum with other embeddings.
+        rescaled = name in self._shared or bool(self._shared and kind == EMBEDDING)
+        told = self._add(name or "output", Tap(values, kind, what, summed, self._precision, rescaled))
         self._kept[where] = told, array
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
@@ -167,20 +193,43 @@ class TapCollector(Trace):
         for kind, values in ((SCORES, scores), (WEIGHTS, weights)):
             shown = np.where(weights > 0.0, values, np.nan)
             told = kind if attends else f"softmax {kind}"
-            self._add(f"{where}.{told}".lstrip("."), shown, kind if attends else MODULE, "softmax")
+            tap = Tap(shown, kind if attends else MODULE, "softmax", precision=self._precision)
+            self._add(f"{where}.{told}".lstrip("."), tap)
 
-    def ends_with(self, array: Any) -> None:
-        """Mark the tap of this array as the model's output."""
+    def ends_with(self, array: Any, tokens: Array | None = None) -> None:
+        """Mark the tap of this array as the model's output, and taps that are the output before a factor.
+
+        `tokens` are the input tokens at the positions of logits. A token's logit at its own position is left out: if
+        embedding and readout share a matrix, it does not fall as other logits do.
+        """
         name, _ = self._kept.get(self._adapter.address(array), ("", None))
-        if name:
-            self.taps[name] = dataclasses.replace(self.taps[name], kind=OUTPUT)
+        if not name:
+            return
+        output = dataclasses.replace(self.taps[name], kind=OUTPUT, rescaled=False)
+        for other, tap in self.taps.items():
+            if tap.kind == MODULE and (tap.rescaled or _proportional(tap, output)):
+                self.taps[other] = dataclasses.replace(tap, rescaled=True, note=_AT_OUTPUT)
+        if tokens is not None:
+            values = output.values.copy()
+            np.put_along_axis(values, tokens[..., None], np.nan, axis=-1)
+            output = dataclasses.replace(output, values=values, note=_OTHER_TOKENS if self._shared else output.note)
+        self.taps[name] = output
 
-    def _add(self, name: str, values: FloatArray, kind: str, what: str, summed: float = 0.0) -> str:
+    def _add(self, name: str, tap: Tap) -> str:
         self._calls[name] += 1
         again = self._calls[name] > 1
         told = f"{name} ({self._calls[name]})" if again else name
-        self.taps[told] = Tap(values, kind, what, summed, self._precision, again)
+        self.taps[told] = dataclasses.replace(tap, note="module runs more than once") if again else tap
         return told
+
+
+def _proportional(tap: Tap, output: Tap) -> bool:
+    """Return whether the output is a tap's values times one factor, neither 0 nor 1."""
+    if tap.values.shape != output.values.shape or tap.values.size < 2 or 0.0 in (tap.size, output.size):
+        return False
+    factor = np.vdot(tap.values, output.values) / np.vdot(tap.values, tap.values)
+    rounding = ULPS * output.precision * output.size
+    return bool(factor != 1.0 and np.allclose(output.values, factor * tap.values, rtol=0.0, atol=rounding))
 
 
 def _kind(what: str) -> str:

@@ -64,7 +64,8 @@ def widths(
     steps : int, optional
         Optimiser steps; two by default.
     seeds : int
-        Models per width and look; suspicious results are tested again on new models.
+        Models of the largest width per look; narrower ones, which vary more, are more in number. Suspicious results are
+        tested again on new models.
     seed : int
     false_alarm : float
         Probability of reporting any violation if all predictions are right.

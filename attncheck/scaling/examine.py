@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -16,15 +16,15 @@ from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine_blocks
 from attncheck.evidence.verdicts import Trail, Verdict
-from attncheck.scaling.exponents import TERMS, exponents, seeds_needed
+from attncheck.scaling.exponents import TERMS, exponents, means, seeds_needed
 from attncheck.scaling.orders import NEXT, shares
 from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, ExponentPrediction, TapSeries, check_all_fit
 from attncheck.scaling.result import Widths, WidthsRow
 from attncheck.scaling.taps import Make, Model, Tap
 
-#: Default widths, seeds per width and look, and tolerance of exponents.
+#: Default widths, seeds of the largest width per look, and tolerance of exponents.
 WIDTHS = (64, 128, 256, 512, 1024)
-SEEDS = 8
+SEEDS = 14
 TOLERANCE = 0.1
 _MOST_STEPS = 8
 # Value that represents the logarithm of a zero size.
@@ -67,7 +67,8 @@ def examine(
     make : callable
         ``make(width, seed)`` returns a model.
     seeds : int
-        Models per width and look.
+        Models of the largest width per look. Narrower models vary more and cost less, hence there are
+        (largest width/width)^(1/4) times as many.
     steps : int
         Optimiser steps; changes are measured after each.
     false_alarm : float
@@ -97,17 +98,22 @@ def examine(
     # A fourth look, with eight times the models, would take longer than all others together.
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = [looks.row(each, trails.get(each.name)) for each in sample.measured]
+    fixed: tuple[float, ...] = ()
     if any(row.verdict is Verdict.VIOLATED and not row.steps for row in rows):
         weights = sample.weights()
         rows = [_with_scales(row, widths, *weights) for row in rows]
-    return Widths(tuple(widths), seeds, level, false_alarm, tolerance, tuple(rows))
+        fixed = _fixed_scales(rows, widths, *weights)
+    return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, sample.seconds)
 
 
 class _Sample:
     """Sizes of taps, from newly drawn models in each look."""
 
     def __init__(self, make: Make, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
-        self._make, self.widths, self.seeds, self._steps, self._seed = make, widths, seeds, steps, seed
+        self._make, self.widths, self._steps, self._seed = make, widths, steps, seed
+        # More models would cost little, but wider ones would dominate errors, whose p-values then suffer from skewness.
+        self.seeds = tuple(round(seeds * (max(widths) / width) ** 0.25) for width in widths)
+        self.seconds = 0.0
         narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])
         common = [name for name in narrow if name in wider]
         if not common:
@@ -115,15 +121,18 @@ class _Sample:
         places = [_place(name, narrow[name], wider[name]) for name in common]
         self.measured = [Measurement(place, step) for step in range(steps + 1) for place in places]
 
-    def logs(self, look: int, factor: int) -> FloatArray:
-        """Return log sizes, (widths, seeds, measured); -∞ for zeros."""
+    def logs(self, look: int, factor: int) -> list[FloatArray]:
+        """Return log sizes, (seeds, measured) per width; -∞ for zeros."""
         from attncheck._lib.progress import counted_off
 
-        cells = list(itertools.product(self.widths, range(self.seeds * factor)))
+        start = time.perf_counter()
+        counts = [factor * count for count in self.seeds]
+        cells = [(width, k) for width, count in zip(self.widths, counts, strict=True) for k in range(count)]
         sizes = [self._sizes(width, index, look) for width, index in counted_off(cells, f"models, look {look}")]
         with np.errstate(divide="ignore"):
-            logs: FloatArray = np.log(np.array(sizes))
-        return logs.reshape(len(self.widths), self.seeds * factor, len(self.measured))
+            logs = np.log(np.array(sizes))
+        self.seconds = max(self.seconds, time.perf_counter() - start)
+        return np.split(logs, np.cumsum(counts)[:-1])
 
     def weights(self) -> list[Mapping[str, FloatArray]]:
         """Return the parameters of a model of the first width, and of one of the last, by name."""
@@ -173,24 +182,25 @@ class _Looks:
         # The rows of the result describe effects; looks need p-values only.
         return {name: Outcome(found[name].p_value, 0.0, 0.0, 0.0, 0.0, 0) for name in names}
 
-    def _estimates(self, logs: FloatArray) -> dict[str, _Estimate]:
-        """Return the estimates of all measurements from log sizes, (widths, seeds, measured)."""
+    def _estimates(self, logs: Sequence[FloatArray]) -> dict[str, _Estimate]:
+        """Return the estimates of all measurements from log sizes, (seeds, measured) per width."""
         widths, level = self._sample.widths, self._level
-        zeros = np.mean(logs == _ZERO, axis=(0, 1))
-        drawn = np.where(zeros > 0.0, 0.0, logs)
+        zeros = np.mean(np.concatenate(logs) == _ZERO, axis=0)
+        drawn = [np.where(zeros > 0.0, 0.0, each) for each in logs]
         power = exponents(drawn, widths)
         # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
-        known = np.where(np.isfinite(self._largest), self._largest, 0.0) * np.log(widths)[:, None, None]
-        share = shares(drawn - known, widths, (-NEXT, 0.0))
+        known = np.where(np.isfinite(self._largest), self._largest, 0.0)
+        rest = [each - known * math.log(width) for each, width in zip(drawn, widths, strict=True)]
+        share = shares(rest, widths, (-NEXT, 0.0))
         # A share also rises if other parts fall, so the size must grow too.
         both = np.maximum(power.p_values(high=self._largest), share.p_values(high=SHARE))
         above = np.where(self._mixed, both, power.p_values(high=self._high))
         p_values = np.minimum(np.minimum(power.p_values(low=self._low), above), 1.0)
         half = power.half_widths(level)
-        numbers = [power.values, power.values - half, power.values + half, power.spreads]
+        numbers = [power.values, power.values - half, power.values + half, power.spreads, power.errors, power.freedom]
         numbers += [share.values, share.values + share.half_widths(level)]
         columns = np.where(zeros > 0.0, np.nan, numbers).T
-        sizes = np.where(zeros > 0.0, np.exp(logs).mean(axis=1), np.exp(drawn.mean(axis=1))).T
+        sizes = np.where(zeros > 0.0, means([np.exp(each) for each in logs]), np.exp(means(drawn))).T
         found = zip(zeros, sizes, np.where(zeros > 0.0, 1.0, p_values), columns, strict=True)
         return {
             name: _Estimate(float(zero), tuple(map(float, size)), float(p_value), *map(float, column))
@@ -217,7 +227,7 @@ class _Looks:
             sizes=estimate.sizes,
             verdict=verdict,
             p_values=() if trail is None else trail.p_values,
-            more_seeds=self._more_seeds(each) if verdict is Verdict.INCONCLUSIVE else None,
+            seeds_needed=self._seeds_needed(each) if verdict is Verdict.INCONCLUSIVE else None,
             notes=_notes(each, estimate),
         )
 
@@ -230,15 +240,15 @@ class _Looks:
         bounded = estimate.high <= self._high[k] or (self._mixed[k] and estimate.share_high <= SHARE)
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
-    def _more_seeds(self, each: Measurement) -> int | None:
-        """Return how many additional seeds per width make an interval short enough for a verdict, or None."""
-        estimate, k, seeds = self._last[each.name], self._index[each.name], self._sample.seeds
+    def _seeds_needed(self, each: Measurement) -> int | None:
+        """Return the option `seeds` that makes an interval short enough for a verdict, or None."""
+        estimate, k, seeds = self._last[each.name], self._index[each.name], min(self._sample.seeds)
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
-        needed = [seeds_needed(margin, estimate.spread, self._sample.widths, self._level)]
+        needed = [seeds_needed(margin, estimate.error, estimate.freedom, seeds, self._level)]
         if self._mixed[k] and estimate.share < SHARE:
             needed.append(math.ceil(seeds * ((estimate.share_high - estimate.share) / (SHARE - estimate.share)) ** 2))
         known = [number for number in needed if number is not None]
-        return max(min(known) - seeds, 1) if known else None
+        return max(min(known), seeds + 1) if known else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,12 +266,17 @@ class _Estimate:
     low: float
     high: float
     spread: float
+    error: float
+    freedom: float
     share: float
     share_high: float
 
 
 def _place(name: str, narrow: Tap, wider: Tap) -> TapSeries:
-    return TapSeries(name, narrow.what, narrow.kind, narrow.values.size != wider.values.size, narrow.again)
+    grows = narrow.values.size != wider.values.size
+    # A factor may be 1 at one width.
+    rescaled = narrow.rescaled or wider.rescaled
+    return TapSeries(name, narrow.what, narrow.kind, grows, rescaled, narrow.note or wider.note)
 
 
 def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
@@ -270,8 +285,8 @@ def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
         said.append("no change beyond rounding" if each.steps else "zero by design")
     elif estimate.zeros:
         said.append(f"zero in {estimate.zeros:.0%} of models")
-    if each.place.again:
-        said.append("module runs more than once")
+    if each.place.note:
+        said.append(each.place.note)
     if each.place.kind == "norm" and not each.steps:
         said.append("after a norm: size independent of its input")
     return tuple(said)
@@ -288,14 +303,37 @@ def _with_scales(
     return dataclasses.replace(row, notes=(*row.notes, *filter(None, notes)))
 
 
+def _fixed_scales(
+    rows: Sequence[WidthsRow], widths: Sequence[int], narrow: Mapping[str, FloatArray], wide: Mapping[str, FloatArray]
+) -> tuple[float, ...]:
+    """Return the standard deviations of matrices between growing axes that have the same one at every width.
+
+    There are none unless the output of such a matrix is violated, as a factor may follow it.
+    """
+    hidden = (name for name in narrow if name in wide and _growing_axes(narrow[name], wide[name]) > 1)
+    fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], widths)) < TOLERANCE]
+    violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
+    explained = any(name.rpartition(".")[0] in violated for name in fixed)
+    return tuple(float(wide[name].std()) for name in fixed) if explained else ()
+
+
+def _growing_axes(narrow: FloatArray, wide: FloatArray) -> int:
+    return sum(one != other for one, other in zip(narrow.shape, wide.shape, strict=False))
+
+
+def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int]) -> float:
+    """Return the exponent of a matrix's standard deviation between the first and last width; NaN for a constant."""
+    first, last = float(narrow.std()), float(wide.std())
+    return math.log(last / first) / math.log(widths[-1] / widths[0]) if min(first, last) > 0.0 else math.nan
+
+
 def _scale_note(name: str, widths: Sequence[int], narrow: FloatArray, wide: FloatArray) -> str:
     """Describe the standard deviations of a matrix at the first and the last width; empty if there are none."""
-    first, last = float(narrow.std()), float(wide.std())
-    if narrow.ndim < 2 or not min(first, last) > 0.0:
+    exponent = _scale_exponent(narrow, wide, widths)
+    if narrow.ndim < 2 or math.isnan(exponent):
         return ""
-    exponent = math.log(last / first) / math.log(widths[-1] / widths[0])
-    leaf = name.rpartition(".")[2]
-    return f"std of {leaf} {first:.3g} at width {widths[0]}, {last:.3g} at {widths[-1]}: n^{exponent:+.2f}"
+    scales = f"{narrow.std():.3g} at width {widths[0]}, {wide.std():.3g} at {widths[-1]}"
+    return f"std of {name.rpartition('.')[2]} {scales}: n^{exponent:+.2f}"
 
 
 def _known(value: float) -> float | None:

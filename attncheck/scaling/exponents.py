@@ -23,8 +23,8 @@ TERMS = 3
 _LEAST_SPREAD = 1e-9
 # Maximum number of seeds suggested.
 _MOST_SEEDS = 100_000
-# Probability that the suggested seeds are decisive, if the estimates are right.
-_SURELY = 0.9
+# Probability that the suggested seeds decide one exponent, if the estimates are right.
+_SURELY = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Exponents(Estimates):
     spreads: FloatArray
 
 
-def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
-    """Return the exponents with which sizes grow with the width, from independent log sizes, (widths, seeds, taps).
+def exponents(logs: Sequence[FloatArray], widths: Sequence[int]) -> Exponents:
+    """Return the exponents with which sizes grow with the width, from independent log sizes, (seeds, taps) per width.
 
     Raises
     ------
@@ -72,27 +72,33 @@ def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
     >>> bool(abs(found.values[0] + 0.5) < found.half_widths(1e-3)[0] < 0.1)
     True
     """
-    weights = slope_weights(widths)
-    seeds = logs.shape[1]
+    weights = slope_weights(widths)[:, None]
+    seeds = min(map(len, logs))
     if seeds < 2:
         refuse("seeds", seeds, "is too few to estimate a spread", "pass at least 2")
-    errors, freedom = errors_of(logs, weights[:, None])
-    return Exponents(weights @ logs.mean(axis=1), errors, freedom, errors * math.sqrt(seeds) / np.linalg.norm(weights))
+    spreads = np.sqrt((weights**2 * _variances(logs)).sum(axis=0)) / np.linalg.norm(weights)
+    return Exponents(np.sum(weights * means(logs), axis=0), *errors_of(logs, weights), spreads)
 
 
-def errors_of(logs: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+def means(logs: Sequence[FloatArray]) -> FloatArray:
+    """Return mean log sizes, (widths, taps)."""
+    return np.stack([each.mean(axis=0) for each in logs])
+
+
+def errors_of(logs: Sequence[FloatArray], weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return standard errors, (taps,), of weighted sums of mean log sizes, and their degrees of freedom.
 
     `weights` has shape (widths, taps) or (widths, 1).
     """
-    return _errors(weights**2 * np.maximum(logs.var(axis=1, ddof=1), _LEAST_SPREAD**2), logs.shape[1])
-
-
-def _errors(variances: FloatArray, seeds: int) -> tuple[FloatArray, FloatArray]:
-    """Return standard errors and degrees of freedom of sums over widths of means of `seeds` terms."""
-    parts = variances / seeds
+    seeds = np.array([[len(each)] for each in logs])
+    parts = weights**2 * _variances(logs) / seeds
     total = parts.sum(axis=0)
-    return np.sqrt(total), (seeds - 1) * total**2 / (parts**2).sum(axis=0)
+    return np.sqrt(total), total**2 / (parts**2 / (seeds - 1)).sum(axis=0)
+
+
+def _variances(logs: Sequence[FloatArray]) -> FloatArray:
+    """Return variances over seeds, (widths, taps)."""
+    return np.maximum([each.var(axis=0, ddof=1) for each in logs], _LEAST_SPREAD**2)
 
 
 def slope_weights(widths: Sequence[int]) -> FloatArray:
@@ -109,23 +115,21 @@ def quantile(level: float, freedom: FloatArray) -> FloatArray:
     return np.asarray(-special.stdtrit(freedom, 0.5 * level))
 
 
-def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: float) -> int | None:
-    """Return the number of seeds per width that make an interval decisive with 90% probability; None beyond 100,000.
+def seeds_needed(margin: float, error: float, freedom: float, seeds: int, level: float) -> int | None:
+    """Return the number of seeds that makes an interval decisive with 99% probability; None beyond 100,000.
 
-    `margin` is the distance of the exponent from the nearer end of the allowed range, `spread` the standard deviation
-    of log sizes.
+    `margin` is the distance of the exponent from the nearer end of the allowed range; `error` and `freedom` are the
+    standard error and degrees of freedom with `seeds`. Seeds of all widths grow in proportion.
 
     Examples
     --------
-    >>> seeds_needed(0.1, 0.05, (64, 128, 256, 512, 1024), 1.4e-3)
-    11
+    >>> seeds_needed(0.1, 0.05, 20.0, 8, 1.4e-3)
+    63
     """
-    variances = slope_weights(widths) ** 2 * spread**2
 
-    def decides(seeds: int) -> bool:
-        if seeds < 2:
-            return False
-        error, freedom = _errors(variances, seeds)
-        return bool((quantile(level, freedom) + special.ndtri(0.5 + 0.5 * _SURELY)) * error <= margin)
+    def decides(number: int) -> bool:
+        growth = number / seeds
+        critical = quantile(level, np.maximum(freedom * growth, 1.0)) + special.ndtri(_SURELY)
+        return bool(critical * error <= margin * math.sqrt(growth))
 
     return smallest_whole(decides, _MOST_SEEDS) if margin > 0.0 else None

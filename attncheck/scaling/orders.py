@@ -12,14 +12,14 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.scaling.exponents import Estimates, errors_of
+from attncheck.scaling.exponents import Estimates, errors_of, means
 
 #: Increment from the largest predicted order to the next.
 NEXT = 0.5
 
 
-def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> Estimates:
-    """Return the share of the next order in mean squares at the largest width, from log sizes, (widths, seeds, taps).
+def shares(logs: Sequence[FloatArray], widths: Sequence[int], orders: Sequence[float]) -> Estimates:
+    """Return the share of the next order in mean squares at the largest width, from log sizes, (seeds, taps) per width.
 
     Mean squares are fitted by parts whose sizes grow as n^b, for b in `orders` and for the next order, which is the
     largest of these plus 1/2.
@@ -44,17 +44,16 @@ def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> 
     powers = np.array(sorted({*orders, max(orders) + NEXT}))
     if len(powers) > len(widths):
         refuse("orders", list(orders), f"are too many for {len(widths)} widths", "pass more widths")
-    means = logs.mean(axis=1)
+    centres = means(logs)
     n = np.asarray(widths, dtype=float)
     widest = int(np.argmax(n))
     # Terms are divided by observations, (taps, widths, orders), so that all have the same relative error.
     terms = (n / n[widest])[:, None] ** (2.0 * powers)
-    columns = terms / np.exp(2.0 * (means - means[widest])).T[:, :, None]
+    columns = terms / np.exp(2.0 * (centres - centres[widest])).T[:, :, None]
     inverse = np.linalg.pinv(columns)
     amounts = inverse.sum(axis=2)
     whole = amounts.sum(axis=1)
     values = amounts[:, -1] / whole
     # Derivative of the share with respect to each relative error.
     taken = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / whole[:, None]
-    errors, freedom = errors_of(2.0 * logs, taken.T)
-    return Estimates(values, errors, freedom)
+    return Estimates(values, *errors_of(logs, 2.0 * taken.T))

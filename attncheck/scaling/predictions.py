@@ -36,15 +36,18 @@ class TapSeries:
         One of ``attncheck.scaling.taps.KINDS``.
     grows : bool
         Whether it has more entries in a wider model.
-    again : bool
-        Whether its module has run before in the pass.
+    rescaled : bool
+        Whether a factor may follow that depends on the width.
+    note : str
+        Remark for the reader.
     """
 
     name: str
     what: str
     kind: str
     grows: bool
-    again: bool = False
+    rescaled: bool = False
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,11 +86,15 @@ _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
 
 def standard(place: TapSeries, moment: str) -> ExponentPrediction | None:
     """Standard parametrisation: variances 1/fan-in, scores over √head_dim, and no predictions after steps."""
+    if place.rescaled:
+        return _rescaled(place) if moment == INIT else None
     return _CONSTANT if moment == INIT else None
 
 
 def mup(place: TapSeries, moment: str) -> ExponentPrediction | None:
     """Maximal update parametrisation: scores over head_dim, readout variance 1/width², and changes of order 1."""
+    if place.rescaled:
+        return _rescaled(place)
     if moment == CHANGE:
         return _NEARLY if place.kind == EMBEDDING else _MIXED
     if place.kind in (SCORES, OUTPUT):
@@ -97,6 +104,14 @@ def mup(place: TapSeries, moment: str) -> ExponentPrediction | None:
     if place.kind in (EMBEDDING, NORM):
         return _CONSTANT
     return _NEARLY if place.kind == MODULE and place.grows else _EVENS_OUT
+
+
+def _rescaled(place: TapSeries) -> ExponentPrediction | None:
+    """Return the prediction for a tap before an unknown factor.
+
+    A shared embedding is constant, or falls and is multiplied by √width. A readout is judged at the output.
+    """
+    return ExponentPrediction(-NEXT, 0.0) if place.kind == EMBEDDING else None
 
 
 #: Predictions by name.

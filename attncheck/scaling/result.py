@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -20,6 +21,8 @@ _MOMENTS = ("at initialisation", "change after 1 step")
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 # Maximum number of taps named in a finding.
 _NAMED = 3
+# Number in a name, such as that of a block, after a named module.
+_NUMBER = re.compile(r"(?<=[^\W\d][._])\d+(?![^._])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +50,8 @@ class WidthsRow:
     verdict : Verdict
     p_values : tuple of float
         One per look.
-    more_seeds : int or None
-        Additional seeds per width that would decide an inconclusive result, if any number would.
+    seeds_needed : int or None
+        Option `seeds` that would decide an inconclusive result, if any number would.
     notes : tuple of str
     """
 
@@ -67,7 +70,7 @@ class WidthsRow:
     sizes: tuple[float, ...]
     verdict: Verdict
     p_values: tuple[float, ...]
-    more_seeds: int | None
+    seeds_needed: int | None
     notes: tuple[str, ...]
 
     @property
@@ -86,7 +89,8 @@ class WidthsRow:
         """Verdict with notes."""
         more = self.notes
         if self.verdict is Verdict.INCONCLUSIVE:
-            more = ("no number of seeds decides" if self.more_seeds is None else _more(self.more_seeds), *more)
+            needed = "no number of seeds decides" if self.seeds_needed is None else f"seeds={self.seeds_needed} decides"
+            more = (needed, *more)
         return f"{self.verdict}{': ' if more else ''}{'; '.join(more)}"
 
 
@@ -97,8 +101,8 @@ class Widths:
     Attributes
     ----------
     widths : tuple of int
-    seeds : int
-        Models per width and look.
+    seeds : tuple of int
+        Models per look at each width.
     level : float
         Error probability of an interval.
     false_alarm : float
@@ -107,14 +111,21 @@ class Widths:
         Allowed difference between an exponent and its prediction.
     rows : tuple of WidthsRow
         In the order of the computation.
+    fixed_scales : tuple of float
+        If a size at initialisation is violated, standard deviations of the matrices between growing axes that have the
+        same one at every width.
+    seconds : float
+        Duration of the longest look.
     """
 
     widths: tuple[int, ...]
-    seeds: int
+    seeds: tuple[int, ...]
     level: float
     false_alarm: float
     tolerance: float
     rows: tuple[WidthsRow, ...]
+    fixed_scales: tuple[float, ...] = ()
+    seconds: float = dataclasses.field(default=0.0, compare=False)
 
     @property
     def verdict(self) -> Verdict:
@@ -166,10 +177,35 @@ class Widths:
 
     @property
     def headline(self) -> str:
-        """Verdict and number of exponents examined."""
-        examined = sum(row.verdict is not Verdict.NOT_EXAMINED for row in self.rows)
-        widths = f"widths {self.widths[0]} to {self.widths[-1]}, {counted(self.seeds, 'seed')} each"
-        return f"{str(self.verdict).upper()}: {counted(examined, 'exponent')} examined, {widths}"
+        """Verdict, number of exponents, and the cause of violations or the seeds that decide the rest, if known."""
+        number = counted(sum(row.verdict is not Verdict.NOT_EXAMINED for row in self.rows), "exponent")
+        plan = f"widths {self.widths[0]} to {self.widths[-1]}, {min(self.seeds)} to {max(self.seeds)} seeds each"
+        count = f"{len(self.violated)} of {number}" if self.violated else f"{number} examined"
+        parts = [f"{count}, {plan}"]
+        if self.fixed_scales:
+            parts = [self._fixed(), *parts]
+        elif self._undecided and not self.violated:
+            parts += [self._remedy()]
+        return f"{str(self.verdict).upper()}: {'; '.join(parts)}"
+
+    @property
+    def _undecided(self) -> list[WidthsRow]:
+        return [row for row in self.rows if row.verdict is Verdict.INCONCLUSIVE]
+
+    def _remedy(self) -> str:
+        """Return the option that decides inconclusive exponents, with its duration."""
+        known = [row.seeds_needed for row in self._undecided if row.seeds_needed is not None]
+        if not known:
+            return "no number of seeds decides the open ones"
+        seconds = self.seconds * max(known) / min(self.seeds)
+        option = f"seeds={max(known)} (--seeds {max(known)})"
+        return f"{option} decides {len(known)} of {len(self._undecided)} open, in some {seconds:,.0f} s"
+
+    def _fixed(self) -> str:
+        """Describe matrices with the same standard deviation at every width."""
+        scales = dict.fromkeys(f"{std:.2g}" for std in sorted(self.fixed_scales))
+        matrices = "1 matrix has" if len(self.fixed_scales) == 1 else f"{len(self.fixed_scales)} matrices have"
+        return f"{matrices} std {listed(scales)} at every width: neither standard parametrisation nor μP"
 
     def _said(self) -> Iterator[str]:
         for what, text in self.findings:
@@ -177,32 +213,31 @@ class Widths:
 
     @property
     def findings(self) -> list[tuple[str, str]]:
-        """Findings on rows that are not consistent, as pairs of a label ("first", "then", "and", "open") and a text."""
+        """Findings on rows that are not consistent: pairs of "first", "then", "and", "also" or "open" and a text."""
         return list(self._findings())
 
     def _findings(self) -> Iterator[tuple[str, str]]:
-        told: set[str] = set()
-        for steps in sorted({row.steps for row in self.violated}):
-            new = [row for row in self.violated if row.steps == steps and row.name not in told]
-            if new:
-                yield "and" if told else "first", _finding(new[0])
-            if len(new) > 1:
-                hidden = [f"{len(new) - 1 - _NAMED} more"] if len(new) - 1 > _NAMED else []
-                names = listed([row.name for row in new[1 : 1 + _NAMED]] + hidden)
-                yield "then", f"{names}: may follow from it"
-            told |= {row.name for row in new}
-        undecided = [row for row in self.rows if row.verdict is Verdict.INCONCLUSIVE]
-        known = [row.more_seeds for row in undecided if row.more_seeds is not None]
-        if undecided:
-            needed = f"{_more(max(known))} would decide {len(known)} of them" if known else "no number of seeds decides"
-            yield "open", f"{counted(len(undecided), 'exponent')}; {needed}"
+        initial = [row for row in self.violated if not row.steps]
+        later = [row for row in self.violated if row.name not in {row.name for row in initial}]
+        for label, rows, others, cause in (
+            ("first", initial, "then", "computed later, may follow from it"),
+            ("and" if initial else "first", later, "also", "changes in the same steps; check learning rates"),
+        ):
+            if rows:
+                yield label, _finding(rows[0])
+            names = _names(row for row in rows if row.name != rows[0].name)
+            if names:
+                yield others, f"{names}: {cause}"
+        if self._undecided:
+            # The headline of an inconclusive result has the remedy.
+            yield "open", _names(self._undecided) + (f"; {self._remedy()}" if self.violated else "")
 
     @property
     def tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
-        """One table at initialisation and one per step, each starting with its heading."""
+        """One table at initialisation and one per step, each starting with its heading; similar rows are merged."""
         heading = ("tap", "of", "sizes", "exponent", "from", "to", "predicted", "verdict")
         moments = dict.fromkeys(row.moment for row in self.rows)
-        return [(m, [heading, *(row.cells for row in self.rows if row.moment == m)]) for m in moments]
+        return [(m, [heading, *(row.cells for row in _merged(self.rows) if row.moment == m)]) for m in moments]
 
     def _tables(self, red: bool) -> Iterator[str]:
         for moment, rows in self.tables:
@@ -221,8 +256,47 @@ def _finding(row: WidthsRow) -> str:
     )
 
 
-def _more(seeds: int) -> str:
-    return f"{counted(seeds, 'more seed')} a width"
+def _pattern(name: str) -> str:
+    """Replace the number of a block by a star.
+
+    Examples
+    --------
+    >>> _pattern("blocks.0.attn.q"), _pattern("Block_1.Dense"), _pattern("0"), _pattern("block.ln2")
+    ('blocks.*.attn.q', 'Block_*.Dense', '0', 'block.ln2')
+    """
+    return _NUMBER.sub("*", name)
+
+
+def _names(rows: Iterable[WidthsRow]) -> str:
+    """List the first names of rows, with a star for the number of a block; empty without rows."""
+    names = list(dict.fromkeys(_pattern(row.name) for row in rows))
+    hidden = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return listed(names[:_NAMED] + hidden) if names else ""
+
+
+def _merged(rows: Iterable[WidthsRow]) -> list[WidthsRow]:
+    """Merge rows with the same verdict and prediction whose names differ in the numbers of blocks."""
+    groups: dict[tuple[str, ...], list[WidthsRow]] = {}
+    for row in rows:
+        key = _pattern(row.name), row.what, row.moment, row.predicted, row.verdict
+        groups.setdefault(key, []).append(row)
+    return [group[0] if len(group) == 1 else _merge(group) for group in groups.values()]
+
+
+def _merge(rows: Sequence[WidthsRow]) -> WidthsRow:
+    """Return a row with the mean exponent, the range of all intervals, and the notes common to all."""
+    first = rows[0]
+    measured = [row for row in rows if row.exponent is not None]
+    needed = [row.seeds_needed for row in rows if row.seeds_needed is not None]
+    return dataclasses.replace(
+        first,
+        name=f"{_pattern(first.name)} ({len(rows)})",
+        exponent=sum(row.exponent or 0.0 for row in measured) / len(measured) if measured else None,
+        low=min((row.low or 0.0 for row in measured), default=None),
+        high=max((row.high or 0.0 for row in measured), default=None),
+        seeds_needed=max(needed, default=None),
+        notes=tuple(note for note in first.notes if all(note in row.notes for row in rows)),
+    )
 
 
 def _bars(sizes: tuple[float, ...]) -> str:

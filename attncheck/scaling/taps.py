@@ -35,8 +35,11 @@ class Tap:
         that size count as rounding.
     precision : float
         Unit in the last place of 1.
-    again : bool
-        Whether its module had run before in the pass.
+    rescaled : bool
+        Whether a factor may follow that depends on the width, as after a readout, or where an embedding and a readout
+        share a matrix.
+    note : str
+        Remark for the reader.
     """
 
     values: FloatArray
@@ -44,7 +47,8 @@ class Tap:
     what: str = ""
     summed: float = 0.0
     precision: float = float(np.finfo(np.float64).eps)
-    again: bool = False
+    rescaled: bool = False
+    note: str = ""
 
     @property
     def size(self) -> float:

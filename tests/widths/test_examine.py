@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +18,9 @@ from attncheck._lib.errors import InputError
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
-from attncheck.scaling.predictions import INIT, ExponentPrediction, TapSeries, expectation
+from attncheck.scaling.predictions import CHANGE, INIT, ExponentPrediction, TapSeries, expectation
 from attncheck.scaling.result import Widths
-from attncheck.scaling.taps import MODULE, Tap
+from attncheck.scaling.taps import EMBEDDING, MODULE, OUTPUT, Tap
 from tests.widths.synthetic import Law, Laws, normal, power_law
 
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -75,14 +76,14 @@ class TestVerdicts:
         assert found.verdict is Verdict.VIOLATED
         assert len(found["wrong"].p_values) == 3
         assert found["wrong"].exponent == pytest.approx(0.5, abs=0.05)
-        more = found["noisy"].more_seeds
-        assert more is not None
-        assert 300 < more < 100_000
+        needed = found["noisy"].seeds_needed
+        assert needed is not None
+        assert 300 < needed < 100_000
         text = str(found)
         assert text.startswith(
-            "VIOLATED: 3 exponents examined, widths 64 to 1024, 8 seeds each\n  first:    wrong (law)"
+            "VIOLATED: 1 of 3 exponents, widths 64 to 1024, 14 to 28 seeds each\n  first:    wrong (law)"
         )
-        assert "1 exponent; " in text
+        assert re.search(r"\n  open: +noisy; seeds=\d+ \(--seeds \d+\) decides 1 of 1 open, in some ", text)
         with pytest.raises(AssertionError, match=r"wrong \(law\) at initialisation: n\^\+0.5"):
             found.require()
 
@@ -90,9 +91,10 @@ class TestVerdicts:
         laws = Laws({"noisy": power_law(0.0)}, normal(0.1))
         few = examined(laws, seeds=4)
         assert few.verdict is Verdict.INCONCLUSIVE
-        more = few["noisy"].more_seeds
-        assert more is not None
-        assert examined(laws, seeds=4 + 2 * more, seed=1).verdict is Verdict.CONSISTENT
+        needed = few["noisy"].seeds_needed
+        assert needed is not None
+        assert f"; seeds={needed} (--seeds {needed}) decides 1 of 1 open" in few.headline
+        assert examined(laws, seeds=needed, seed=1).verdict is Verdict.CONSISTENT
 
     def test_without_a_prediction_exponents_are_shown_and_not_examined(self) -> None:
         found = examined(self.laws, {"right": 0})
@@ -162,9 +164,105 @@ class Plain:
             "zero": np.zeros(4),
             "rounding": Tap(1e-15 * values, summed=1.0),
             "norm": Tap(values / np.sqrt(np.mean(values**2)), "norm"),
-            "again": Tap(values, again=True),
+            "remark": Tap(values, note="module runs more than once"),
             "seldom": values * (self.rng.random() < 0.5),
         }
+
+
+@dataclasses.dataclass
+class Blocks:
+    """Blocks with a fixed standard deviation, or variance 1/width, whose changes grow as the width to `rate`.
+
+    `factor` is the power of 1/width in a factor of every block, and `readout` that in the last matrix.
+    """
+
+    width: int
+    rng: np.random.Generator
+    std: float | None = None
+    rate: float = 0.0
+    readout: float = 1.0
+    factor: float = 0.0
+    depth: int = 3
+    change: float = 0.0
+
+    def __post_init__(self) -> None:
+        std = self.std or self.width**-0.5
+        self.matrices = [std * self.rng.standard_normal((self.width, self.width)) for _ in range(self.depth)]
+        self.last = self.rng.standard_normal((64, self.width)) / self.width**self.readout
+        self.x = self.rng.standard_normal((self.width, 16))
+
+    def taps(self) -> Mapping[str, Any]:
+        first = {"embedding": Tap(self.x, "embedding")}
+        x = self.x / self.width**self.factor
+        blocks = {f"blocks.{k}.fc": Tap(w @ x + self.change, what="Linear") for k, w in enumerate(self.matrices)}
+        return first | blocks | {"output": Tap(self.last @ self.x + self.change, "output")}
+
+    def step(self) -> None:
+        self.change += 100.0 * self.width**self.rate
+
+    def weights(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        return {f"blocks.{k}.fc.weight": matrix for k, matrix in enumerate(self.matrices)}
+
+
+def blocks(expect: str = "mup", steps: int = 0, **options: Any) -> Widths:
+    def make(width: int, seed: int) -> Any:
+        return Blocks(width, np.random.default_rng(seed), **options)
+
+    return examine(make, (32, 64, 128, 256), expectation(expect), steps=steps, seeds=24)
+
+
+def test_matrices_with_one_scale_are_named_first_and_their_rows_are_one() -> None:
+    found = blocks("standard", std=0.02, readout=0.5, depth=12)
+    assert found.headline.startswith(
+        "VIOLATED: 12 matrices have std 0.02 at every width: neither standard parametrisation nor μP; 12 of 14 "
+    )
+    ((_, (_, *rows)),) = found.tables
+    assert [row[0] for row in rows] == ["embedding", "blocks.*.fc (12)", "output"]
+    assert rows[1][-1] == "violated"
+    low, high = (row for row in zip(*((row.low, row.high) for row in found.rows[1:13]), strict=True))
+    assert rows[1][4:6] == (f"{min(low):+.3f}", f"{max(high):+.3f}")
+    assert len(found.rows) == 14
+
+
+def test_matrices_with_right_outputs_are_no_cause() -> None:
+    """Their scales fall with the width, or a factor does."""
+    for found, verdict in ((blocks(), Verdict.CONSISTENT), (blocks(readout=0.5), Verdict.VIOLATED)):
+        assert (found.verdict, found.fixed_scales) == (verdict, ())
+    factor = blocks(readout=0.5, std=1.0, factor=0.5)
+    assert ([row.name for row in factor.violated], factor.fixed_scales) == (["output"], ())
+
+
+def test_a_row_with_another_verdict_is_not_merged() -> None:
+    laws = Laws({f"blocks.{k}.fc": power_law(0.5 * (k == 2)) for k in range(4)}, normal(0.02))
+    found = examined(laws)
+    ((_, (_, *rows)),) = found.tables
+    assert [(row[0], row[-1]) for row in rows] == [("blocks.*.fc (3)", "consistent"), ("blocks.2.fc", "violated")]
+
+
+def test_changes_do_not_follow_from_a_size_at_initialisation() -> None:
+    """A readout of the standard parametrisation, and a learning rate that is too large in wide models."""
+    found = blocks(steps=2, rate=1.0, readout=0.5)
+    (one, readout), (two, change), (three, others) = found.findings
+    assert (one, two, three) == ("first", "and", "also")
+    assert readout.startswith("output at initialisation: n^")
+    assert change.startswith("blocks.0.fc (Linear) change after 1 step: n^")
+    assert others == "blocks.*.fc: changes in the same steps; check learning rates"
+    right = blocks(steps=2, readout=0.5)
+    assert {(row.name, row.steps) for row in right.violated} == {("output", 0)}
+
+
+@pytest.mark.parametrize("name", ["standard", "mup"])
+def test_sizes_before_a_factor(name: str) -> None:
+    """A shared embedding is constant or multiplied by √width; a readout is judged at the output."""
+    expected = expectation(name)
+    embedding = TapSeries("embedding", "Embedding", EMBEDDING, grows=True)
+    shared = dataclasses.replace(embedding, rescaled=True)
+    assert expected(embedding, INIT) == ExponentPrediction(0.0, 0.0)
+    assert expected(shared, INIT) == ExponentPrediction(-0.5, 0.0)
+    readout = TapSeries("head", "Linear", MODULE, grows=False, rescaled=True)
+    assert expected(readout, INIT) is expected(readout, CHANGE) is None
+    output = TapSeries("output", "Model", OUTPUT, grows=False)
+    assert expected(output, INIT) == ExponentPrediction(*(2 * [-0.5 if name == "mup" else 0.0]))
 
 
 def test_a_number_in_a_string_is_that_exponent() -> None:
@@ -185,7 +283,7 @@ def test_what_says_nothing_is_named() -> None:
     said = {row.name: (str(row.verdict), *row.notes) for row in found.rows}
     assert said["zero"] == said["rounding"] == ("not examined", "zero by design")
     assert said["norm"] == ("consistent", "after a norm: size independent of its input")
-    assert said["again"][1:] == ("module runs more than once",)
+    assert said["remark"][1:] == ("module runs more than once",)
     assert said["seldom"][0] == "not examined"
     assert "zero in " in said["seldom"][1]
 

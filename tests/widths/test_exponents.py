@@ -17,6 +17,8 @@ FloatArray = NDArray[np.float64]
 WIDTHS = (64, 128, 256, 512, 1024)
 N = np.array(WIDTHS, dtype=float)[:, None, None]
 TAPS = 100_000
+# Seeds of `examine` at each width, by default.
+SEEDS = (28, 24, 20, 17, 14)
 # About that of a look at some 180 numbers.
 LEVEL = 1.4e-3
 
@@ -47,12 +49,21 @@ def test_no_more_false_alarms_than_the_level_says(noise: str, seeds: int) -> Non
     assert missed == alarms
 
 
+@pytest.mark.parametrize("noise", NOISE)
+def test_no_more_false_alarms_with_more_seeds_at_narrow_widths(noise: str) -> None:
+    """As many as `examine` draws."""
+    rng = np.random.default_rng(6)
+    found = exponents([NOISE[noise](rng, (seeds, TAPS)) for seeds in SEEDS], WIDTHS)
+    few_alarms(found.p_values(0.0, 0.0))
+
+
 @pytest.mark.parametrize(("order", "most"), [(-0.5, 1.0), (0.25, 1.25), (0.5, 2.0)])
 def test_false_alarms_where_spreads_differ_over_widths(order: float, most: float) -> None:
     """Spreads of averages over neurons fall as the root of the width. Growing ones are harder; none grow so fast."""
     rng = np.random.default_rng(1)
-    found = exponents(rng.standard_normal((5, 8, TAPS)) * N**order, WIDTHS)
-    few_alarms(found.p_values(0.0, 0.0), most * LEVEL)
+    for counts in ((8,) * 5, SEEDS):
+        logs = [rng.standard_normal((seeds, TAPS)) * n**order for seeds, n in zip(counts, WIDTHS, strict=True)]
+        few_alarms(exponents(logs, WIDTHS).p_values(0.0, 0.0), most * LEVEL)
 
 
 def test_the_next_order_is_taken_off() -> None:
@@ -64,19 +75,20 @@ def test_the_next_order_is_taken_off() -> None:
 
 @pytest.mark.parametrize("spread", [0.05, 0.15])
 def test_seeds_that_are_said_to_be_needed_decide(spread: float) -> None:
-    seeds = seeds_needed(0.1, spread, WIDTHS, LEVEL)
-    assert seeds is not None
     rng = np.random.default_rng(3)
+    pilot = exponents(spread * rng.standard_normal((5, 100, 1)), WIDTHS)
+    seeds = seeds_needed(0.1, float(pilot.errors[0]), float(pilot.freedom[0]), 100, LEVEL)
+    assert seeds is not None
     decided = []
-    for number in (seeds, seeds // 2):
+    for number in (seeds, seeds // 3):
         found = exponents(spread * rng.standard_normal((5, number, 4_000)), WIDTHS)
         decided.append(float(np.mean(np.abs(found.values) + found.half_widths(LEVEL) < 0.1)))
-    assert decided[0] > 0.75 > 0.5 > decided[1]
+    assert decided[0] > 0.95 > 0.5 > decided[1]
 
 
 def test_no_number_of_seeds_decides_at_the_edge() -> None:
-    assert seeds_needed(0.0, 0.1, WIDTHS, LEVEL) is None
-    assert seeds_needed(1e-6, 1.0, WIDTHS, LEVEL) is None
+    assert seeds_needed(0.0, 0.1, 20.0, 8, LEVEL) is None
+    assert seeds_needed(1e-6, 1.0, 20.0, 8, LEVEL) is None
 
 
 def test_sizes_that_never_differ_are_no_division_by_zero() -> None:
