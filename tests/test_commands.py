@@ -218,7 +218,7 @@ def test_where_the_subject_failed_is_told_beside_a_violation(capsys: pytest.Capt
         failure="",
         traceback="in boom",
         refused=None,
-        conclusion=SimpleNamespace(verdict="violated"),
+        record=SimpleNamespace(conclusion=SimpleNamespace(verdict="violated")),
         summary=lambda color, verbose: "VIOLATED: mine",
     )
     assert conclude(taken, None) == ExitCode.VIOLATED
