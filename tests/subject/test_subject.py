@@ -379,7 +379,8 @@ class TestDeclared:
         narrow.supports = lambda layer: layer.width < 16 or "too wide"  # type: ignore[attr-defined]
         subject = Subject.of(narrow)
         wide = run_item(Item("draws", LAYER.replace(width=16)), subject, 0, Cost(1000, 1e-3, 0.9))
-        assert {(result.verdict, result.reason) for result in wide} == {("not examined", "the subject does not support this layer: too wide")}
+        reason = "the subject does not support this layer: too wide"
+        assert {(result.verdict, result.reason) for result in wide} == {("not examined", reason)}
         assert subject.reason_unsupported(LAYER) == ""
 
     @pytest.mark.parametrize(
