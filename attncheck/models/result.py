@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import refuse
+from attncheck._lib.groups import grouped
 from attncheck._lib.text import counted
 from attncheck.frameworks.notes import Note, wrong_first
 from attncheck.frameworks.paths import DROPOUT
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import AttentionModules
+from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult
+from attncheck.models.duties.registry import NAMES, expectation
 from attncheck.models.initialisers import unmet as unmet_initialisers
 from attncheck.models.table import ParameterTable
 
@@ -48,6 +51,8 @@ class ModelInspection(PrintedInspection):
         Notes on the model and its parameters; those on attention modules are in `modules`.
     refused : mapping of str to str
         Why attention modules were not read, by name.
+    duties : tuple of DutyResult
+        Properties of any attention model, measured on this one.
     numbers : mapping of str to float
         Numbers in the model's configuration, for use in the initialisers that `require` takes.
     """
@@ -59,6 +64,7 @@ class ModelInspection(PrintedInspection):
     parameters: ParameterTable
     notes: tuple[Note, ...]
     refused: Mapping[str, str]
+    duties: tuple[DutyResult, ...] = ()
     numbers: Mapping[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Inspection:
@@ -75,7 +81,17 @@ class ModelInspection(PrintedInspection):
     @property
     def all_notes(self) -> list[Note]:
         """Notes on the model, its attention and its parameters, errors first."""
-        return wrong_first([*self.notes, *self._of_attention()])
+        violations = (note for result in self.duties for note in result.notes)
+        return wrong_first([*violations, *self.notes, *self._of_attention()])
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Notes, and the properties that hold or were not examined, as pairs of a label and a text."""
+        holding = [result.name for result in self.duties if result.outcome == HOLDS]
+        reasons = grouped([result for result in self.duties if result.reason], lambda result: result.reason)
+        unexamined = [f"{', '.join(r.name for r in results)} ({reason})" for reason, results in reasons.items()]
+        lines = ((HOLDS, ", ".join(holding)), (NOT_EXAMINED, "; ".join(unexamined)))
+        return super().told + [(label, text) for label, text in lines if text]
 
     def _of_attention(self) -> Iterator[Note]:
         """Yield the notes on attention modules, each with the names of all modules concerned."""
@@ -97,7 +113,8 @@ class ModelInspection(PrintedInspection):
         ----------
         *declared, **expected
             Expectations of every attention module, as for `Inspection.require`; ``mask`` is not compared in
-            cross-attention. ``blamed=False`` requires that no note reports an error.
+            cross-attention. ``blamed=False`` requires that no note reports an error. ``"causality"``, or
+            ``causality=True``, requires that property of the model; ``causality=False`` declares its violation.
         parameters : mapping of str to str
             Initialisers by name pattern, such as ``{"*.bias": "zeros", "*.c_proj.weight":
             "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry. Expressions may contain
@@ -120,8 +137,9 @@ class ModelInspection(PrintedInspection):
         A text such as ``"*.bias=zeros"`` counts as an entry of `parameters`.
         """
         patterns = dict(text.split("=", 1) for text in declared if is_pattern(text))
-        declared = tuple(text for text in declared if not is_pattern(text))
-        said: list[str] = []
+        wanted = {name: expected.pop(name) for name in NAMES if name in expected} | _duties(declared)
+        declared = tuple(text for text in declared if not is_pattern(text) and not expectation(text))
+        said = [text for result in self.duties if result.name in wanted if (text := result.unmet(wanted[result.name]))]
         if (declared or expected) and self.not_examined:
             said.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
         elif (declared or expected.keys() - {"blamed"}) and self.refused:
@@ -129,9 +147,9 @@ class ModelInspection(PrintedInspection):
         if "blamed" in expected and not expected.pop("blamed"):
             said += self.blamed
         for group in self.attention:
-            wanted = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
+            values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
-            said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **wanted)]
+            said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **values)]
         said += unmet_initialisers(patterns, self.parameters, self.numbers)
         return said + unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
 
@@ -140,13 +158,15 @@ class ModelInspection(PrintedInspection):
 
         If the model meets an expectation, the conventions that this expectation declares are no longer in question.
         """
-        own = [text for text in declared if not is_pattern(text)]
+        own = [text for text in declared if not is_pattern(text) and not expectation(text)]
+        meant = {name for name, value in _duties(declared).items() if not value}
         met = [text.partition("=")[0] for text in declared if is_pattern(text) and not self.unmet(text)]
         names = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in met)}
         groups = (dataclasses.replace(group, inspection=group.inspection.expecting(*own)) for group in self.attention)
         modules = {name: each.expecting(*own) for name, each in self.modules.items()}
         notes = tuple(note.confirmed(names) for note in self.notes)
-        return dataclasses.replace(self, attention=tuple(groups), modules=modules, notes=notes)
+        duties = tuple(result.confirmed({*meant, *names}) for result in self.duties)
+        return dataclasses.replace(self, attention=tuple(groups), modules=modules, notes=notes, duties=duties)
 
     def _fields(self, theory: bool) -> dict[str, Any]:
         return {
@@ -155,6 +175,7 @@ class ModelInspection(PrintedInspection):
             "verdict": self.verdict,
             "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
             "refused": dict(self.refused),
+            "duties": {result.name: result.outcome for result in self.duties},
             "parameters": self.parameters.rows,
             "notes": self.all_notes,
         }
@@ -208,6 +229,11 @@ class ModelInspection(PrintedInspection):
         return [
             (what, f"{group.title}: {line}") for group in self.attention for what, line in group.inspection.predicted
         ]
+
+
+def _duties(declared: Sequence[str]) -> dict[str, bool]:
+    """Return the expected values of properties of the model, by name."""
+    return dict(pair for text in declared if (pair := expectation(text)))
 
 
 def is_pattern(text: str) -> bool:

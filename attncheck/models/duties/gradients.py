@@ -1,0 +1,104 @@
+"""Gradients of parameters, and tensors that have one without being parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from attncheck._lib.text import listed
+from attncheck.frameworks.notes import Note, asks, wrong
+from attncheck.models.duties.duty import NotExaminedError
+from attncheck.models.duties.probe import TorchModel, noise, restored
+from attncheck.models.names import names_of
+
+# Number of steps after which factors that start at 0 must have a gradient, and size of the largest change of an entry.
+_STEPS, _STEP = 3, 0.02
+# Parameters that some tokens reach only.
+_ROUTED = re.compile("expert|router|moe")
+# Smallest number of neurons in a head.
+_HEAD = 4
+
+
+def registration(probe: TorchModel) -> Iterator[Note]:
+    """Report tensors with a gradient that are no parameters of the model."""
+    registered = {id(tensor) for tensor in (*probe.model.parameters(), *probe.model.buffers())}
+    pending = [output.grad_fn for output in probe.reals()]
+    if not any(pending):
+        raise NotExaminedError("the outputs have no gradient")
+    visited, shapes = set[Any](), list[str]()
+    while pending:
+        node = pending.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in registered:
+            shapes.append(" × ".join(map(str, leaf.shape)) or "1")
+        pending += [other for other, _ in node.next_functions]
+    if shapes:
+        size = f"{len(shapes)} tensors" if len(shapes) > 1 else "a tensor"
+        kinds = listed(sorted({*shapes})[:_HEAD])
+        yield wrong(f"the outputs depend on {size} not registered as parameters ({kinds}): modules in a Python list?")
+
+
+def reach(probe: TorchModel) -> Iterator[Note]:
+    """Report parameters, and rows of the matrices of attention, whose gradient is exactly 0, also after steps."""
+    parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad}
+    first = _gradients(probe, parameters)
+    zero = [name for name, gradient in first.items() if not gradient.any() and not _ROUTED.search(name)]
+    if zero:
+        zero = _zero_after_steps(probe, parameters, zero)
+    never = [name for name in zero if parameters[name].ndim > 1 and not parameters[name].any()]
+    if never:
+        yield wrong(f"{names_of(never)}: zeros, and their gradients stay exactly 0: they never train")
+    if others := [name for name in zero if name not in never]:
+        yield asks(f"{names_of(others)}: the gradient is exactly 0, also after steps", "reach")
+    unused = {name: rows for name in first if (rows := _unused_rows(probe, name, first[name]))}
+    if unused:
+        number, total = next(iter(unused.values()))
+        text = f"{names_of(list(unused))}: {number} of {total} rows are unused: their gradient is exactly 0"
+        yield asks(text, "reach")
+    elif not zero and len(first) < len(parameters):
+        raise NotExaminedError("the outputs do not depend on all parameters")
+
+
+def _gradients(probe: TorchModel, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the gradients of a random combination of all outputs, for the parameters on which it depends."""
+    outputs = [output for output in probe.reals() if output.requires_grad]
+    if not outputs or not parameters:
+        raise NotExaminedError("the outputs have no gradient")
+    total = torch.stack([(output * noise(output)).sum().float() for output in outputs]).sum()
+    computed = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    return {name: g for name, g in zip(parameters, computed, strict=True) if g is not None}
+
+
+def _zero_after_steps(probe: TorchModel, parameters: dict[str, Any], zero: list[str]) -> list[str]:
+    """Return those names whose gradient is also 0 after parameters that are 0 have followed theirs."""
+    movable = {name: p for name, p in parameters.items() if not p.any()}
+    with restored(list(movable.values())):
+        for _ in range(_STEPS):
+            steps = _gradients(probe, parameters)
+            with torch.no_grad():
+                for name in movable.keys() & steps.keys():
+                    movable[name] -= _STEP * steps[name] / steps[name].abs().max().clamp(min=1e-30)
+        last = _gradients(probe, parameters)
+    return [name for name in zero if name in last and not last[name].any()]
+
+
+def _unused_rows(probe: TorchModel, name: str, gradient: Any) -> tuple[int, int] | None:
+    """Return the number of rows without a gradient, and of all rows, if the former are whole heads of attention."""
+    at, _, _ = name.rpartition(".")
+    owner = probe.model.get_submodule(at)
+    in_attention = any(f"{name}.".startswith(f"{call.name}.") for call in probe.attention)
+    conv = type(owner).__name__ == "Conv1D"  # of transformers: (inputs, outputs)
+    matrix = conv or isinstance(owner, torch.nn.Linear | torch.nn.MultiheadAttention)
+    if gradient.ndim != 2 or not in_attention or not matrix or not gradient.any():
+        return None
+    used = (gradient.T if conv else gradient).any(1)
+    values, lengths = used.unique_consecutive(return_counts=True)
+    if used.all() or lengths[~values].min() < _HEAD:
+        return None
+    return int((~used).sum()), len(used)

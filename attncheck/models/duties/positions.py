@@ -1,0 +1,151 @@
+"""Properties of outputs by position and by sequence, from derivatives and permuted inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from attncheck.frameworks.notes import Note, asks, wrong
+from attncheck.models.duties.duty import NotExaminedError
+from attncheck.models.duties.probe import TorchModel, noise, same
+
+# Difference of scores that counts as hidden, and ratio of derivatives that no bidirectional attention has.
+_HIDDEN, _TINY = 3.0, 1e-3
+# Numbers of padded positions at either end.
+_PADDED = 2
+# Arguments that mark padding, and whether they mark tokens instead.
+_MASKS = {"attention_mask": True, "key_padding_mask": False, "src_key_padding_mask": False}
+_POSITIONAL = re.compile(r"pos|rotary|inv_freq|relative|alibi")
+
+
+def causality(probe: TorchModel) -> Iterator[Note]:
+    """Report outputs that depend on later inputs although the model hides later positions from attention."""
+    if not _depends_on_later(probe):
+        return
+    positions, derivatives = probe.dependence
+    rows = derivatives[:, 0]
+    is_later = _later(positions, rows.shape[1])
+    later = rows * is_later
+    row, j = divmod(int(later.argmax()), rows.shape[1])
+    ratio = float(later.max() / (rows * ~is_later).max())
+    text = f"outputs at position {positions[row]} depend on the later input at {j} ({ratio:.2g} of the largest effect)"
+    if probe.scores and all(_hides_later(scores) for scores in probe.scores):
+        yield wrong(f"attention is causal, but {text}")
+    elif _causal_without_cache(probe):
+        yield wrong(f"attention is not causal if a cache is passed: {text}")
+    elif ratio < _TINY:
+        yield asks(f"attention is almost causal, but {text}", "causality")
+    else:
+        raise NotExaminedError("attention is bidirectional")
+
+
+def permutation(probe: TorchModel) -> Iterator[Note]:
+    """Report models for which permuted tokens merely permute the outputs."""
+    _needs_steady(probe)
+    if not _depends_on_later(probe):
+        raise NotExaminedError("attention is causal, so it depends on the order")
+    x = probe.vectors.values
+    shuffled = noise(x[0, :, 0]).argsort()
+    with torch.no_grad():
+        y, permuted = probe.for_vectors(x), probe.for_vectors(x[:, shuffled])
+    if not same(y[:, shuffled], permuted):
+        return
+    names = [name for name, p in probe.model.named_parameters() if _POSITIONAL.search(name) and p.any()]
+    text = "the outputs do not depend on the order of the tokens"
+    if names:
+        yield wrong(f"{text}, though there are positions: {names[0]}")
+    else:
+        yield asks(f"{text}: positions are the same for all, or absent", "permutation")
+
+
+def sequences(probe: TorchModel) -> Iterator[Note]:
+    """Report outputs of a sequence that depend on other sequences, or on its index in the batch."""
+    x = probe.vectors.values.clone().requires_grad_()
+    y = probe.with_vectors(x)
+    if len(x) < 2 or len(y) != len(x):
+        raise NotExaminedError("the inputs are one sequence")
+    derivatives = probe.derivatives((y[0] * noise(y[0])).sum(), [x])[0]
+    if derivatives[1:].any():
+        yield asks("the outputs of one sequence depend on the other sequences of the batch", "sequences")
+        return
+    tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
+    if any(len(value) != len(x) for value in tensors.values()):
+        raise NotExaminedError("not all inputs have the batch as first axis")
+    _needs_steady(probe)
+    with torch.no_grad():
+        flipped = probe.first({name: value.flip(0) for name, value in tensors.items()}).flip(0)
+    if not same(y, flipped, 1e-4):
+        yield asks("the outputs of a sequence depend on its index in the batch", "sequences")
+
+
+def pad_tokens(probe: TorchModel) -> Iterator[Note]:
+    """Report outputs at tokens that depend on padding."""
+    tokens = probe.vectors.values.shape[:2]
+    accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
+    name = next((name for name in _MASKS if name in accepted), None)
+    if name is None or tokens[1] <= 2 * _PADDED:
+        raise NotExaminedError("no argument marks them")
+    for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
+        is_padded = torch.zeros(tokens, dtype=torch.bool)
+        is_padded[:, padded] = True
+        mask = (~is_padded).long() if _MASKS[name] else is_padded
+        positions, derivatives = probe.influence({name: mask})
+        real = ~is_padded[0, positions]
+        if derivatives[real, 0][:, is_padded[0]].any():
+            yield asks(f"tokens that {name} marks as padding on the {side} change the outputs at others", "pad_tokens")
+
+
+def _needs_steady(probe: TorchModel) -> None:
+    if not probe.steady:
+        raise NotExaminedError("two calls differ")
+
+
+def _later(positions: list[int], length: int) -> Any:
+    return torch.arange(length) > torch.tensor(positions)[:, None]
+
+
+def _depends_on_later(probe: TorchModel) -> bool:
+    positions, derivatives = probe.dependence
+    return bool((derivatives[:, 0] * _later(positions, derivatives.shape[2])).any())
+
+
+def _hides_later(scores: Any) -> bool:
+    """Return whether scores of later positions are far below those of earlier ones, or all the same."""
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    highest, others = (scores.masked_fill(mask, -torch.inf).amax(-1)[..., :-1] for mask in (~later, later))
+    hidden, visible = scores[..., later], scores[..., ~later]
+    constant = bool(hidden.isfinite().all()) and hidden.std() < 1e-6 and visible.std() > 1e-3
+    return bool((highest < others - _HIDDEN).all()) or bool(constant)
+
+
+def _causal_without_cache(probe: TorchModel) -> bool:
+    """Return whether no output depends on later inputs if modules get None for every cache."""
+    with _without_caches(probe.model) as removed:
+        positions, derivatives = probe.influence()
+    later = derivatives[:, 0] * _later(positions, derivatives.shape[2])
+    return bool(removed) and not later.any()
+
+
+@contextlib.contextmanager
+def _without_caches(model: Any) -> Iterator[list[Any]]:
+    """Pass None for every object with a method `update`, and collect these objects."""
+    removed: list[Any] = []
+
+    def without(value: Any) -> Any:
+        if not hasattr(value, "update") or isinstance(value, Mapping | torch.nn.Module):
+            return value
+        removed.append(value)
+        return None
+
+    def change(module: Any, args: Any, kwargs: Any) -> Any:
+        return tuple(map(without, args)), {name: without(value) for name, value in kwargs.items()}
+
+    with contextlib.ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(module.register_forward_pre_hook(change, with_kwargs=True).remove)
+        yield removed

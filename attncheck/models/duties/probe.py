@@ -1,0 +1,222 @@
+"""A PyTorch model with the inputs of one call, for measurements."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from attncheck.frameworks.framework import Arguments
+from attncheck.frameworks.torch_trace import traced
+from attncheck.frameworks.trace import Trace
+from attncheck.models.calls import ModuleCall
+from attncheck.models.duties.duty import NotExaminedError
+from attncheck.models.factory import ModelFactory
+
+# Largest number of positions whose derivatives are computed, and of products of parameters and tokens for them.
+_POSITIONS, _WORK = 12, 2**31
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vectors:
+    """The vectors by which a model represents its tokens, (batch, positions, width), or other real inputs.
+
+    They are the input `name`, or what `module` returns for the input `name`.
+    """
+
+    values: Any
+    name: Any
+    module: Any = None
+
+    @contextlib.contextmanager
+    def replaced(self, x: Any) -> Iterator[None]:
+        """Let the module return `x` at its first call."""
+        calls: list[None] = []
+
+        def answer(module: Any, args: Any, output: Any) -> Any:
+            calls.append(None)
+            return x if len(calls) == 1 else output
+
+        handle = self.module.register_forward_hook(answer)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TorchModel:
+    """A PyTorch model in evaluation mode, and its inputs.
+
+    Attributes
+    ----------
+    factory : ModelFactory
+    model : torch.nn.Module
+    attention : sequence of ModuleCall
+        Calls of its attention modules.
+    steady : bool
+        Whether two calls with the same inputs agree.
+    """
+
+    factory: ModelFactory
+    model: Any
+    attention: Sequence[ModuleCall]
+    steady: bool
+
+    @functools.cached_property
+    def arguments(self) -> dict[Any, Any]:
+        """Inputs by index or name, as tensors."""
+        args, kwargs = self.factory.arguments(self.model, None)
+        values: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        return {name: self.factory.adapter.tensor(self.model, value) for name, value in values.items()}
+
+    @property
+    def work(self) -> int:
+        """Number of parameters times that of positions."""
+        sizes = [int(value.shape[1]) for value in self.arguments.values() if getattr(value, "ndim", 0) > 1]
+        parameters: int = sum(p.numel() for p in self.model.parameters())
+        return parameters * max(sizes, default=1)
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Enable gradients in this context, and restore the random generators afterwards."""
+        with self.factory.adapter.running(), torch.enable_grad(), torch.random.fork_rng():
+            yield
+
+    def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
+        """Return all outputs for the inputs with some `changes` by name."""
+        return self.factory.outputs_for(self.model, _arguments({**self.arguments, **(changes or {})}))
+
+    def reals(self, changes: Mapping[Any, Any] | None = None) -> list[Any]:
+        """Return the outputs of real numbers."""
+        leaves = tree_leaves(self.outputs(changes))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+    def first(self, changes: Mapping[Any, Any] | None = None) -> Any:
+        """Return the first output of real numbers."""
+        outputs = self.factory.adapter.first(self.outputs(changes))
+        if outputs is None:
+            raise NotExaminedError("no output has real numbers")
+        return outputs
+
+    @functools.cached_property
+    def vectors(self) -> Vectors:
+        """The vectors of the tokens: an input, or the outputs of the innermost module that receives the tokens."""
+        for name, value in self.arguments.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 2:
+                return Vectors(value.detach(), name)
+        tokens = [
+            (name, value)
+            for name, value in self.arguments.items()
+            if isinstance(value, torch.Tensor) and not value.is_floating_point() and value.ndim == 2
+        ]
+        results: list[Vectors] = []
+
+        def receive(module: Any, args: Any, output: Any) -> None:
+            ids = next((a for a in args if isinstance(a, torch.Tensor)), None)
+            real = isinstance(output, torch.Tensor) and output.is_floating_point() and output.ndim == 3
+            if ids is None or ids.is_floating_point() or not real:
+                return
+            names = [name for name, value in tokens if ids.shape == value.shape and torch.equal(ids, value)]
+            results.extend(Vectors(output.detach(), name, module) for name in names[:1])
+
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            for module in self.model.modules():
+                stack.callback(module.register_forward_hook(receive).remove)
+            self.outputs()
+        if not results:
+            raise NotExaminedError("no module returns vectors of tokens")
+        return results[0]
+
+    def with_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
+        """Return the first output of real numbers for vectors `x` of the tokens."""
+        vectors = self.vectors
+        if vectors.module is None:
+            return self.first({**(changes or {}), vectors.name: x})
+        with vectors.replaced(x):
+            return self.first(changes)
+
+    def for_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
+        """Return the outputs, one vector per position, for vectors `x` of the tokens."""
+        y = self.with_vectors(x, changes)
+        if x.ndim != 3 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
+            raise NotExaminedError("the outputs are not one vector per position")
+        return y
+
+    def influence(self, changes: Mapping[Any, Any] | None = None) -> tuple[list[int], Any]:
+        """Return positions i, and the largest derivatives of outputs there by all inputs, (i, batch, positions)."""
+        x = self.vectors.values.clone().requires_grad_()
+        y = self.for_vectors(x, changes)
+        most = min(max(_WORK // self.work, 2), _POSITIONS)
+        positions = sorted({round(i) for i in torch.linspace(0, x.shape[1] - 1, most).tolist()})
+        rows = [self.derivatives((y[0, i] * noise(y[0, i])).sum(), [x])[0] for i in positions]
+        derivatives = torch.stack([row.abs().amax(-1) for row in rows])
+        if not derivatives.isfinite().all():
+            raise NotExaminedError("derivatives are not finite")
+        return positions, derivatives
+
+    @functools.cached_property
+    def dependence(self) -> tuple[list[int], Any]:
+        """The result of `influence` for the inputs as they are."""
+        return self.influence()
+
+    def derivatives(self, total: Any, tensors: Sequence[Any]) -> list[Any]:
+        """Return the gradients of a number."""
+        if not total.requires_grad:
+            raise NotExaminedError("the outputs have no gradient")
+        gradients = torch.autograd.grad(total, tensors, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
+
+    @functools.cached_property
+    def scores(self) -> Sequence[Any]:
+        """Scores of each softmax over as many keys as queries."""
+        with torch.no_grad(), softmaxes() as scores:
+            self.outputs()
+        return [each for each in scores if each.ndim > 2 and each.shape[-1] == each.shape[-2] > 1]
+
+
+@contextlib.contextmanager
+def restored(tensors: Sequence[Any]) -> Iterator[None]:
+    """Write the present values of tensors back at the end of this context."""
+    values = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+
+
+def noise(tensor: Any) -> Any:
+    """Return Gaussian numbers in the shape of a tensor, the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(tensor.shape, generator=generator).to(tensor)
+
+
+def same(one: Any, other: Any, tolerance: float = 1e-5) -> bool:
+    """Return whether two tensors agree up to roundoff."""
+    return one.shape == other.shape and bool((one - other).abs().max() <= tolerance * one.abs().max())
+
+
+@contextlib.contextmanager
+def softmaxes() -> Iterator[list[Any]]:
+    """Collect the scores of all softmaxes in this context, as tensors."""
+    scores: list[Any] = []
+
+    class Scores(Trace):
+        def softmax(self, values: Any, axis: int) -> None:
+            if axis == -1:
+                scores.append(torch.as_tensor(values))
+
+    with traced(Scores()):
+        yield scores
+
+
+def _arguments(values: Mapping[Any, Any]) -> Arguments:
+    args = tuple(value for name, value in values.items() if isinstance(name, int))
+    return args, {name: value for name, value in values.items() if not isinstance(name, int)}
