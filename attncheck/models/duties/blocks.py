@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,10 +21,11 @@ from attncheck.models.duties.probe import TorchModel, restored, same
 from attncheck.models.names import names_of, pattern_of
 
 # Cosine of an array and its norm.
-_PARALLEL = 0.9999
+_PARALLEL = 1 - 1e-6
 # Relative changes of linear and of normalised arrays when inputs are doubled, and variation of normalised ones.
 _LINEAR, _NORMALISED, _CONSTANT = 0.5, 0.05, 1e-3
-_DROPPED = 0.5
+# Names of functions after which a tensor no longer has the entries that were dropped.
+_PRODUCTS = ("linear", "matmul", "__matmul__", "bmm", "einsum")
 
 
 def residual(probe: TorchModel) -> Iterator[Note]:
@@ -32,19 +33,20 @@ def residual(probe: TorchModel) -> Iterator[Note]:
 
     Blocks that normalise after the residual path are not examined.
     """
-    blocks = [block for call in _representatives(probe) if (block := _block(probe, call)) is not None]
-    if not blocks:
+    all_blocks = [blocks for call in _representatives(probe) if (blocks := _blocks(probe, call))]
+    if not all_blocks:
         raise NotExaminedError("no block passes the norm of its input to attention")
-    for name in dict.fromkeys(blocks):
-        block = probe.model.get_submodule(name)
-        matrices = [m for m in block.modules() if any(p.ndim > 1 for p in m.parameters(recurse=False))]
+    for blocks in all_blocks:
+        modules = probe.model.get_submodule(blocks[-1]).modules()
+        matrices = [m for m in modules if any(p.ndim > 1 for p in m.parameters(recurse=False))]
         weights = [p for m in matrices for p in m.parameters(recurse=False)]
         with torch.no_grad(), restored(weights):
             for weight in weights:
                 weight.zero_()
-            x, y = _recorded(probe, [name])[name]
-        if not same(x, y):
-            yield asks(f"residual path: if all matrices of {name} are 0, it returns {_described(x, y)}", "residual")
+            recorded = _recorded(probe, blocks)
+        if not any(same(*recorded[name]) for name in blocks):
+            text = f"residual path: if all matrices of {blocks[0]} are 0, it returns "
+            yield asks(text + _described(*recorded[blocks[0]]), "residual")
 
 
 def norms(probe: TorchModel) -> Iterator[Note]:
@@ -63,18 +65,16 @@ def norms(probe: TorchModel) -> Iterator[Note]:
 
 
 def dropout(probe: TorchModel) -> Iterator[Note]:
-    """Report dropout of scores, and modules for dropout that are not called and change nothing in training."""
+    """Report dropout of scores, and modules for dropout that are not called, in modules that drop nothing."""
     modules = {n: m for n, m in probe.model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0}
     if not modules:
         raise NotExaminedError("no module drops entries")
-    with torch.no_grad(), restored(list(probe.model.buffers())), _training(probe.model):
-        mode = _Dropped()
-        with mode, _called(probe.model) as called:
-            probe.outputs()
-        if mode.of_scores:
-            yield asks("dropout acts on scores, before the softmax", "dropout")
-        idle = [n for n in modules if n not in called and n.rpartition(".")[0] in called]
-        unused = [n for names in grouped(idle, pattern_of).values() for n in _without_effect(probe, modules, names)]
+    with torch.no_grad(), restored(list(probe.model.buffers())), _training(probe.model), _Dropping(probe.model) as mode:
+        probe.outputs()
+    if mode.of_scores:
+        yield asks("dropout acts on scores, before the softmax", "dropout")
+    parents = mode.called - mode.dropping
+    unused = [name for name in modules if name not in mode.called and name.rpartition(".")[0] in parents]
     if unused:
         yield asks(f"{names_of(unused)}: dropout that changes nothing in training", "dropout")
 
@@ -84,20 +84,22 @@ def _representatives(probe: TorchModel) -> list[ModuleCall]:
     return [calls[0] for calls in grouped(probe.attention, lambda call: (pattern_of(call.name), call.source)).values()]
 
 
-def _block(probe: TorchModel, call: ModuleCall) -> str | None:
-    """Return the name of the innermost module around one attention module that passes the norm of its input to it."""
+def _blocks(probe: TorchModel, call: ModuleCall) -> list[str]:
+    """Return the names of modules around one attention module that pass the norm of their input to it, innermost first.
+
+    One of them may be a part of a block without the residual path, or contain more than a block.
+    """
     parts = call.name.split(".")
     around = [".".join(parts[:i]) for i in range(len(parts) - 1, 0, -1)]
     recorded = _recorded(probe, [call.name, *around])
-    if call.name not in recorded:
-        return None
-    h = recorded[call.name][0]
-    for name in around:
+    blocks = []
+    for name in around if call.name in recorded else []:
         inside = [c for c in probe.attention if c.name.startswith(f"{name}.")]
-        alone = sum(pattern_of(c.name) == pattern_of(call.name) for c in inside) == 1
-        if name in recorded and alone and _is_norm(h, *recorded[name]) and _has_other_matrices(probe, name, call):
-            return name
-    return None
+        alone = sum(pattern_of(c.name) == pattern_of(call.name) for c in inside) == 1 and inside[0] is call
+        normed = name in recorded and _is_norm(recorded[call.name][0], *recorded[name])
+        if alone and normed and _has_other_matrices(probe, name, call):
+            blocks.append(name)
+    return blocks
 
 
 def _has_other_matrices(probe: TorchModel, name: str, call: ModuleCall) -> bool:
@@ -138,13 +140,15 @@ def _hidden(values: Any) -> Iterator[Any]:
 
 
 def _described(x: Any, y: Any) -> str:
-    """Describe the output y of a block for its input x."""
+    """Describe the output y of a block for its input x; learned scales and gates of residual paths are not examined."""
     factor = float((x * y).sum() / (x * x).sum())
     if not y.any():
         return "0, not its input"
-    if same(y, factor * x, 1e-3):
-        return f"{factor:.3g} times its input"
-    return "the norm of its input, not its input" if _is_norm(y, x, y) else "other values than its input"
+    if factor > 1 and same(y, round(factor) * x, 1e-3):
+        return f"{round(factor)} times its input"
+    if _is_norm(y, x, y) and not same(y, factor * x, 1e-3):
+        return "the norm of its input, not its input"
+    raise NotExaminedError("residual paths are scaled or gated")
 
 
 def _core(probe: TorchModel, call: ModuleCall, factor: float) -> tuple[Any, Any, Any]:
@@ -179,47 +183,51 @@ def _training(model: Any) -> Iterator[None]:
         model.eval()
 
 
-@contextlib.contextmanager
-def _called(model: Any) -> Iterator[set[str]]:
-    """Collect the names of modules that are called."""
-    names: set[str] = set()
-    with contextlib.ExitStack() as stack:
-        for name, module in model.named_modules():
-            handle = module.register_forward_hook(lambda *_, name=name: names.add(name))
-            stack.callback(handle.remove)
-        yield names
+class _Dropping(TorchFunctionMode):
+    """Mode that notices where a model drops entries.
 
+    Attributes
+    ----------
+    called, dropping : set of str
+        Names of modules that are called, and of those that call functions for dropout.
+    of_scores : bool
+        Whether negative numbers are dropped before a softmax in the same shape, without a product between.
+    """
 
-class _Dropped(TorchFunctionMode):
-    """Mode that notices dropout of negative numbers just before a softmax in the same shape."""
-
-    def __init__(self) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.of_scores = False
-        self._shape: Any = None
+        self.called, self.dropping, self.of_scores = set[str](), set[str](), False
+        self._model, self._running, self._shape = model, list[str](), None
+        self._hooks = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        for name, module in self._model.named_modules():
+            begins = module.register_forward_pre_hook(lambda *_, name=name: self._running.append(name))
+            ends = module.register_forward_hook(lambda *_: self.called.add(self._running.pop()))
+            self._hooks.callback(begins.remove)
+            self._hooks.callback(ends.remove)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        super().__exit__(*details)
+        self._hooks.close()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
+        name, options = getattr(function, "__name__", ""), kwargs or {}
         tensor = next((a for a in args if isinstance(a, torch.Tensor)), None)
-        if name == "dropout" and tensor is not None and tensor.ndim > 2:
-            self._shape = tensor.shape if (tensor < 0).any() else None
+        if _drops(name, args, options):
+            self.dropping |= {*self._running[-1:]}
+            self._shape = tensor.shape if tensor is not None and (tensor < 0).any() else None
+        elif name in _PRODUCTS:
+            self._shape = None
         elif name == "softmax" and tensor is not None:
             self.of_scores |= tensor.shape == self._shape
             self._shape = None
-        return function(*args, **(kwargs or {}))
+        return function(*args, **options)
 
 
-def _without_effect(probe: TorchModel, modules: dict[str, Any], names: list[str]) -> list[str]:
-    """Return these names of modules if the outputs do not depend on how much the modules drop."""
-    rates = {name: module.p for name, module in modules.items()}
-    outputs = []
-    try:
-        for rate in (0.0, _DROPPED):
-            for name, module in modules.items():
-                module.p = rate if name in names else 0.0
-            torch.manual_seed(0)
-            outputs.append(probe.first())
-    finally:
-        for name, module in modules.items():
-            module.p = rates[name]
-    return names if torch.equal(outputs[0], outputs[1]) else []
+def _drops(name: str, args: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether a call of a PyTorch function drops entries."""
+    rate, index = {"dropout": ("p", 1), "scaled_dot_product_attention": ("dropout_p", 4)}.get(name, ("", 0))
+    return bool(rate) and options.get(rate, args[index] if len(args) > index else 0.0) > 0

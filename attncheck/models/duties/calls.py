@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,10 @@ from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, same
 
 _CACHE = re.compile(r"past|(past_)?key_values?|caches?|(past|kv)_caches?|layer_past")
-# Numbers of tokens in the last calls with a cache, relative tolerance, and largest number of roundoffs.
-_CALLS, _TOLERANCE, _ROUNDOFFS = (2, 1, 1), 1e-3, 16
+# Numbers of tokens in the last calls with a cache.
+_CALLS = {"single tokens": (1, 1), "two tokens": (2, 1)}
+# Relative tolerance, and largest number of roundoffs.
+_TOLERANCE, _ROUNDOFFS = 1e-3, 16
 
 
 def cache(probe: TorchModel) -> Iterator[Note]:
@@ -28,20 +30,30 @@ def cache(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("no argument is a cache")
     if len(probe.arguments) > 1 or not probe.steady:
         raise NotExaminedError("the model has other inputs, or two calls differ")
-    main, tokens = next(iter(probe.arguments.items()))
-    cached = {"use_cache": True} if "use_cache" in accepted else {}
-    lengths = [tokens.shape[1] - sum(_CALLS), *_CALLS]
-    if lengths[0] < 1:
-        raise NotExaminedError("the inputs are too short")
+    options = {"use_cache": True} if "use_cache" in accepted else {}
     with torch.no_grad():
-        whole, parts = probe.first(), []
-        values = dict(cached)
-        for part in tokens.split(lengths, 1):
-            outputs = probe.outputs({main: part, **values})
-            parts.append(probe.factory.adapter.first(outputs))
-            values = {**cached, name: _cache_of(outputs, name)}
-    if whole.ndim != 3 or not same(whole, torch.cat(parts, 1), _TOLERANCE):
-        yield asks("calls with a cache differ from one call on all tokens", "cache")
+        whole = probe.first()
+        for text, lengths in _CALLS.items():
+            outputs = _step_by_step(probe, name, options, lengths)
+            if outputs.shape[:2] != whole.shape[:2]:
+                raise NotExaminedError("the outputs are not one vector per position")
+            if not same(whole, outputs, _TOLERANCE):
+                yield asks(f"calls on {text} with a cache differ from one call on all tokens", "cache")
+                return
+
+
+def _step_by_step(probe: TorchModel, name: str, options: Mapping[str, Any], lengths: Sequence[int]) -> Any:
+    """Return the outputs of calls with a cache, of which the last ones are on these numbers of tokens."""
+    main, tokens = next(iter(probe.arguments.items()))
+    first = tokens.shape[1] - sum(lengths)
+    if first < 1:
+        raise NotExaminedError("the inputs are too short")
+    parts, values = [], dict(options)
+    for part in tokens.split([first, *lengths], 1):
+        outputs = probe.outputs({main: part, **values})
+        parts.append(probe.factory.adapter.first(outputs))
+        values = {**options, name: _cache_of(outputs, name)}
+    return torch.cat(parts, 1)
 
 
 def _cache_of(outputs: Any, name: str) -> Any:

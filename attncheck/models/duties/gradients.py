@@ -46,7 +46,7 @@ def registration(probe: TorchModel) -> Iterator[Note]:
 
 def reach(probe: TorchModel) -> Iterator[Note]:
     """Report parameters, and rows of the matrices of attention, whose gradient is exactly 0, also after steps."""
-    parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad}
+    parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad and p.numel()}
     first = _gradients(probe, parameters)
     zero = [name for name, gradient in first.items() if not gradient.any() and not _ROUTED.search(name)]
     if zero:

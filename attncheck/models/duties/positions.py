@@ -16,6 +16,8 @@ from attncheck.models.duties.probe import TorchModel, noise, same
 
 # Difference of scores that counts as hidden, and ratio of derivatives that no bidirectional attention has.
 _HIDDEN, _TINY = 3.0, 1e-3
+# Smallest divisor.
+_SMALLEST = 1e-300
 # Numbers of padded positions at either end.
 _PADDED = 2
 # Arguments that mark padding, and whether they mark tokens instead.
@@ -25,14 +27,12 @@ _POSITIONAL = re.compile(r"pos|rotary|inv_freq|relative|alibi")
 
 def causality(probe: TorchModel) -> Iterator[Note]:
     """Report outputs that depend on later inputs although the model hides later positions from attention."""
-    if not _depends_on_later(probe):
+    if not _effect_of_later(probe) or probe.is_roundoff(_effect_of_later):
         return
     positions, derivatives = probe.dependence
-    rows = derivatives[:, 0]
-    is_later = _later(positions, rows.shape[1])
-    later = rows * is_later
-    row, j = divmod(int(later.argmax()), rows.shape[1])
-    ratio = float(later.max() / (rows * ~is_later).max())
+    later = derivatives[:, 0] * _later(positions, derivatives.shape[2])
+    row, j = divmod(int(later.argmax()), derivatives.shape[2])
+    ratio = _effect_of_later(probe)
     text = f"outputs at position {positions[row]} depend on the later input at {j} ({ratio:.2g} of the largest effect)"
     if probe.scores and all(_hides_later(scores) for scores in probe.scores):
         yield wrong(f"attention is causal, but {text}")
@@ -47,7 +47,7 @@ def causality(probe: TorchModel) -> Iterator[Note]:
 def permutation(probe: TorchModel) -> Iterator[Note]:
     """Report models for which permuted tokens merely permute the outputs."""
     _needs_steady(probe)
-    if not _depends_on_later(probe):
+    if not _effect_of_later(probe):
         raise NotExaminedError("attention is causal, so it depends on the order")
     x = probe.vectors.values
     shuffled = noise(x[0, :, 0]).argsort()
@@ -65,12 +65,14 @@ def permutation(probe: TorchModel) -> Iterator[Note]:
 
 def sequences(probe: TorchModel) -> Iterator[Note]:
     """Report outputs of a sequence that depend on other sequences, or on its index in the batch."""
-    x = probe.vectors.values.clone().requires_grad_()
-    y = probe.with_vectors(x)
+    x = probe.vectors.values
+    with torch.no_grad():
+        y = probe.with_vectors(x)
     if len(x) < 2 or len(y) != len(x):
         raise NotExaminedError("the inputs are one sequence")
-    derivatives = probe.derivatives((y[0] * noise(y[0])).sum(), [x])[0]
-    if derivatives[1:].any():
+    if y.shape == (len(x), len(x)):
+        raise NotExaminedError("the outputs compare all pairs of sequences")
+    if _effect_of_others(probe) and not probe.is_roundoff(_effect_of_others):
         yield asks("the outputs of one sequence depend on the other sequences of the batch", "sequences")
         return
     tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
@@ -109,9 +111,19 @@ def _later(positions: list[int], length: int) -> Any:
     return torch.arange(length) > torch.tensor(positions)[:, None]
 
 
-def _depends_on_later(probe: TorchModel) -> bool:
+def _effect_of_later(probe: TorchModel) -> float:
+    """Return the largest derivative of outputs by later inputs, divided by that by all inputs of the sequence."""
     positions, derivatives = probe.dependence
-    return bool((derivatives[:, 0] * _later(positions, derivatives.shape[2])).any())
+    rows = derivatives[:, 0]
+    return float((rows * _later(positions, rows.shape[1])).max() / rows.max().clamp(min=_SMALLEST))
+
+
+def _effect_of_others(probe: TorchModel) -> float:
+    """Return the largest derivative of outputs of a sequence by others, divided by that by its own inputs."""
+    x = probe.vectors.values.clone().requires_grad_()
+    y = probe.with_vectors(x)
+    derivatives = probe.derivatives((y[0] * noise(y[0])).sum(), [x])[0].abs()
+    return float(derivatives[1:].max() / derivatives[0].max().clamp(min=_SMALLEST))
 
 
 def _hides_later(scores: Any) -> bool:

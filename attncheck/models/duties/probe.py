@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from attncheck.models.factory import ModelFactory
 
 # Largest number of positions whose derivatives are computed, and of products of parameters and tokens for them.
 _POSITIONS, _WORK = 12, 2**31
+# Largest relative effect that may be roundoff, and the factor by which double precision reduces roundoff.
+_ROUNDOFF, _LESS = 1e-5, 0.1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -164,6 +167,14 @@ class TorchModel:
     def dependence(self) -> tuple[list[int], Any]:
         """The result of `influence` for the inputs as they are."""
         return self.influence()
+
+    def is_roundoff(self, effect: Callable[[TorchModel], float]) -> bool:
+        """Return whether an effect, relative to 1, is so small only for want of precision: if it is less in double."""
+        here = effect(self)
+        if here > _ROUNDOFF:
+            return False
+        double = dataclasses.replace(self, model=copy.deepcopy(self.model).double())
+        return effect(double) < _LESS * here
 
     def derivatives(self, total: Any, tensors: Sequence[Any]) -> list[Any]:
         """Return the gradients of a number."""

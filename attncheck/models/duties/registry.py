@@ -54,8 +54,8 @@ def _result(duty: Duty, probe: Any) -> DutyResult:
         return DutyResult(duty.name, reason=str(reason))
     except InputError as error:  # of the model, for changed inputs
         return DutyResult(duty.name, reason=str(error).partition("; ")[0])
-    except RuntimeError as error:  # of the backward pass
-        return DutyResult(duty.name, reason=str(error).partition("\n")[0])
+    except Exception as error:  # a backward pass may fail in any way
+        return DutyResult(duty.name, reason=f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 def expectation(text: str) -> tuple[str, bool] | None:
