@@ -180,8 +180,8 @@ def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
         *([] if kept.calls else [Note(UNRECOGNISED)]),
     ]
     reasons = {name: why for (_, why), names in refused.items() for name in names}
-    found = (kept.kind, draws, groups, inspections, table, tuple(notes), reasons, kept.duties, kept.numbers)
-    return ModelInspection(*found)
+    results = tuple(notes), reasons, kept.duties, kept.numbers
+    return ModelInspection(kept.kind, draws, groups, inspections, table, *results)
 
 
 def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import refuse
@@ -17,7 +17,7 @@ from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import AttentionModules
 from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult
-from attncheck.models.duties.registry import NAMES, expectation
+from attncheck.models.duties.registry import NAMES, expectations
 from attncheck.models.initialisers import unmet as unmet_initialisers
 from attncheck.models.table import ParameterTable
 
@@ -137,8 +137,8 @@ class ModelInspection(PrintedInspection):
         A text such as ``"*.bias=zeros"`` counts as an entry of `parameters`.
         """
         patterns = dict(text.split("=", 1) for text in declared if is_pattern(text))
-        wanted = {name: expected.pop(name) for name in NAMES if name in expected} | _duties(declared)
-        declared = tuple(text for text in declared if not is_pattern(text) and not expectation(text))
+        wanted = {name: expected.pop(name) for name in NAMES if name in expected} | expectations(declared)
+        declared = tuple(text for text in declared if not is_pattern(text) and not expectations([text]))
         said = [text for result in self.duties if result.name in wanted if (text := result.unmet(wanted[result.name]))]
         if (declared or expected) and self.not_examined:
             said.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
@@ -158,8 +158,8 @@ class ModelInspection(PrintedInspection):
 
         If the model meets an expectation, the conventions that this expectation declares are no longer in question.
         """
-        own = [text for text in declared if not is_pattern(text) and not expectation(text)]
-        meant = {name for name, value in _duties(declared).items() if not value}
+        own = [text for text in declared if not is_pattern(text) and not expectations([text])]
+        meant = {name for name, value in expectations(declared).items() if not value}
         met = [text.partition("=")[0] for text in declared if is_pattern(text) and not self.unmet(text)]
         names = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in met)}
         groups = (dataclasses.replace(group, inspection=group.inspection.expecting(*own)) for group in self.attention)
@@ -229,11 +229,6 @@ class ModelInspection(PrintedInspection):
         return [
             (what, f"{group.title}: {line}") for group in self.attention for what, line in group.inspection.predicted
         ]
-
-
-def _duties(declared: Sequence[str]) -> dict[str, bool]:
-    """Return the expected values of properties of the model, by name."""
-    return dict(pair for text in declared if (pair := expectation(text)))
 
 
 def is_pattern(text: str) -> bool:

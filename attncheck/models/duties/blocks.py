@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.groups import grouped
 from attncheck.frameworks.notes import Note, asks
-from attncheck.frameworks.trace import CoreTrace
+from attncheck.frameworks.trace import CoreTrace, Trace
 from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, restored, same
@@ -69,8 +70,9 @@ def dropout(probe: TorchModel) -> Iterator[Note]:
     modules = {n: m for n, m in probe.model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0}
     if not modules:
         raise NotExaminedError("no module drops entries")
-    with torch.no_grad(), restored(list(probe.model.buffers())), _training(probe.model), _Dropping(probe.model) as mode:
-        probe.outputs()
+    mode, training = _Dropping(), dataclasses.replace(probe, model=copy.deepcopy(probe.model).train())
+    with torch.no_grad(), probe.factory.adapter.traced(mode, training.model), mode:
+        training.outputs()
     if mode.of_scores:
         yield asks("dropout acts on scores, before the softmax", "dropout")
     parents = mode.called - mode.dropping
@@ -116,27 +118,35 @@ def _is_norm(h: Any, x: Any, y: Any) -> bool:
     return any(bool((torch.cosine_similarity(a, b, dim=-1) > _PARALLEL).all()) for a, b in pairs)
 
 
-def _recorded(probe: TorchModel, names: list[str]) -> dict[str, tuple[Any, Any]]:
+class _States(Trace):
+    """Trace that keeps the first hidden states among the arguments, and the outputs, of the first call of modules."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.pairs: dict[str, tuple[Any, Any]] = {}
+        self._names, self._running = names, list[tuple[str, Any]]()
+
+    def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._running.append((name, _hidden((args, kwargs))))
+
+    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+        name, x = self._running.pop()
+        y = _hidden(made)
+        if name in self._names and name not in self.pairs and x is not None and y is not None:
+            self.pairs[name] = x, y
+
+
+def _recorded(probe: TorchModel, names: Sequence[str]) -> Mapping[str, tuple[Any, Any]]:
     """Return hidden states and outputs of the first call of modules."""
-    recorded: dict[str, tuple[Any, Any]] = {}
-    with contextlib.ExitStack() as stack, torch.no_grad():
-        for name in names:
-
-            def record(module: Any, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
-                states = [next(_hidden(values), None) for values in ((args, kwargs), output)]
-                if name not in recorded and states[0] is not None and states[1] is not None:
-                    recorded[name] = (states[0].clone(), states[1].clone())
-
-            module = probe.model.get_submodule(name)
-            stack.callback(module.register_forward_hook(record, with_kwargs=True).remove)
+    trace = _States(names)
+    with torch.no_grad(), probe.factory.adapter.traced(trace, probe.model):
         probe.outputs()
-    return recorded
+    return trace.pairs
 
 
-def _hidden(values: Any) -> Iterator[Any]:
-    for leaf in tree_leaves(values):
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.ndim == 3:
-            yield leaf
+def _hidden(values: Any) -> Any:
+    """Return a copy of the first hidden states in nested containers, or None."""
+    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
+    return next((tensor.clone() for tensor in tensors if tensor.ndim == 3), None)
 
 
 def _described(x: Any, y: Any) -> str:
@@ -174,17 +184,8 @@ def _is_normalised(array: Any) -> bool:
     return bool(lengths.std() < _CONSTANT * lengths.mean())
 
 
-@contextlib.contextmanager
-def _training(model: Any) -> Iterator[None]:
-    model.train()
-    try:
-        yield
-    finally:
-        model.eval()
-
-
-class _Dropping(TorchFunctionMode):
-    """Mode that notices where a model drops entries.
+class _Dropping(Trace, TorchFunctionMode):
+    """Trace and mode that notice where a model drops entries.
 
     Attributes
     ----------
@@ -194,24 +195,17 @@ class _Dropping(TorchFunctionMode):
         Whether negative numbers are dropped before a softmax in the same shape, without a product between.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.called, self.dropping, self.of_scores = set[str](), set[str](), False
-        self._model, self._running, self._shape = model, list[str](), None
-        self._hooks = contextlib.ExitStack()
+        self._running, self._shape = list[str](), None
 
-    def __enter__(self) -> Self:
-        for name, module in self._model.named_modules():
-            begins = module.register_forward_pre_hook(lambda *_, name=name: self._running.append(name))
-            ends = module.register_forward_hook(lambda *_: self.called.add(self._running.pop()))
-            self._hooks.callback(begins.remove)
-            self._hooks.callback(ends.remove)
-        super().__enter__()
-        return self
+    def begins(self, name: str, *_: Any) -> None:
+        self.called.add(name)
+        self._running.append(name)
 
-    def __exit__(self, *details: Any) -> None:
-        super().__exit__(*details)
-        self._hooks.close()
+    def ends(self, *_: Any) -> None:
+        self._running.pop()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, options = getattr(function, "__name__", ""), kwargs or {}

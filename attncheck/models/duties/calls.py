@@ -13,6 +13,7 @@ import torch
 
 from attncheck.frameworks.notes import Note, asks
 from attncheck.models.duties.duty import NotExaminedError
+from attncheck.models.duties.positions import effect_of_later
 from attncheck.models.duties.probe import TorchModel, same
 
 _CACHE = re.compile(r"past|(past_)?key_values?|caches?|(past|kv)_caches?|layer_past")
@@ -30,6 +31,8 @@ def cache(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("no argument is a cache")
     if len(probe.arguments) > 1 or not probe.steady:
         raise NotExaminedError("the model has other inputs, or two calls differ")
+    if effect_of_later(probe):
+        raise NotExaminedError("attention is not causal")
     options = {"use_cache": True} if "use_cache" in accepted else {}
     with torch.no_grad():
         whole = probe.first()

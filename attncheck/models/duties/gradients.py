@@ -48,7 +48,7 @@ def reach(probe: TorchModel) -> Iterator[Note]:
     """Report parameters, and rows of the matrices of attention, whose gradient is exactly 0, also after steps."""
     parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad and p.numel()}
     first = _gradients(probe, parameters)
-    zero = [name for name, gradient in first.items() if not gradient.any() and not _ROUTED.search(name)]
+    zero = [name for name, g in first.items() if not g.any() and not _ROUTED.search(name) and not _pads(probe, name)]
     if zero:
         zero = _zero_after_steps(probe, parameters, zero)
     never = [name for name in zero if parameters[name].ndim > 1 and not parameters[name].any()]
@@ -65,6 +65,12 @@ def reach(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("the outputs do not depend on all parameters")
 
 
+def _pads(probe: TorchModel, name: str) -> bool:
+    """Return whether a parameter is the table of an embedding, in which the gradient of one row is set to 0."""
+    owner = probe.model.get_submodule(name.rpartition(".")[0])
+    return getattr(owner, "padding_idx", None) is not None
+
+
 def _gradients(probe: TorchModel, parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the gradients of a random combination of all outputs, for the parameters on which it depends."""
     outputs = [output for output in probe.reals() if output.requires_grad]
@@ -79,13 +85,12 @@ def _zero_after_steps(probe: TorchModel, parameters: dict[str, Any], zero: list[
     """Return those names whose gradient is also 0 after parameters that are 0 have followed theirs."""
     movable = {name: p for name, p in parameters.items() if not p.any()}
     with restored(list(movable.values())):
-        for _ in range(_STEPS):
+        for _ in range(_STEPS + 1):
             steps = _gradients(probe, parameters)
             with torch.no_grad():
                 for name in movable.keys() & steps.keys():
                     movable[name] -= _STEP * steps[name] / steps[name].abs().max().clamp(min=1e-30)
-        last = _gradients(probe, parameters)
-    return [name for name in zero if name in last and not last[name].any()]
+    return [name for name in zero if name in steps and not steps[name].any()]
 
 
 def _unused_rows(probe: TorchModel, name: str, gradient: Any) -> tuple[int, int] | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
@@ -17,7 +18,7 @@ from attncheck.models.duties.probe import TorchModel, noise, same
 # Difference of scores that counts as hidden, and ratio of derivatives that no bidirectional attention has.
 _HIDDEN, _TINY = 3.0, 1e-3
 # Smallest divisor.
-_SMALLEST = 1e-300
+_SMALLEST = 1e-30
 # Numbers of padded positions at either end.
 _PADDED = 2
 # Arguments that mark padding, and whether they mark tokens instead.
@@ -27,13 +28,13 @@ _POSITIONAL = re.compile(r"pos|rotary|inv_freq|relative|alibi")
 
 def causality(probe: TorchModel) -> Iterator[Note]:
     """Report outputs that depend on later inputs although the model hides later positions from attention."""
-    if not _effect_of_later(probe) or probe.is_roundoff(_effect_of_later):
+    if not effect_of_later(probe) or probe.is_roundoff(effect_of_later):
         return
     positions, derivatives = probe.dependence
     later = derivatives[:, 0] * _later(positions, derivatives.shape[2])
     row, j = divmod(int(later.argmax()), derivatives.shape[2])
-    ratio = _effect_of_later(probe)
-    text = f"outputs at position {positions[row]} depend on the later input at {j} ({ratio:.2g} of the largest effect)"
+    ratio = effect_of_later(probe)
+    text = f"outputs at {positions[row]} depend on the later input at {j}, {ratio:.2g} times as much as on earlier ones"
     if probe.scores and all(_hides_later(scores) for scores in probe.scores):
         yield wrong(f"attention is causal, but {text}")
     elif _causal_without_cache(probe):
@@ -47,7 +48,7 @@ def causality(probe: TorchModel) -> Iterator[Note]:
 def permutation(probe: TorchModel) -> Iterator[Note]:
     """Report models for which permuted tokens merely permute the outputs."""
     _needs_steady(probe)
-    if not _effect_of_later(probe):
+    if not effect_of_later(probe):
         raise NotExaminedError("attention is causal, so it depends on the order")
     x = probe.vectors.values
     shuffled = noise(x[0, :, 0]).argsort()
@@ -57,10 +58,8 @@ def permutation(probe: TorchModel) -> Iterator[Note]:
         return
     names = [name for name, p in probe.model.named_parameters() if _POSITIONAL.search(name) and p.any()]
     text = "the outputs do not depend on the order of the tokens"
-    if names:
-        yield wrong(f"{text}, though there are positions: {names[0]}")
-    else:
-        yield asks(f"{text}: positions are the same for all, or absent", "permutation")
+    absent = asks(f"{text}: positions are the same for all, or absent", "permutation")
+    yield wrong(f"{text}, though there are positions: {names[0]}") if names else absent
 
 
 def sequences(probe: TorchModel) -> Iterator[Note]:
@@ -72,6 +71,8 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("the inputs are one sequence")
     if y.shape == (len(x), len(x)):
         raise NotExaminedError("the outputs compare all pairs of sequences")
+    if _effect_of_others(probe, 0) and not _effect_of_others(probe, 1):
+        raise NotExaminedError("the first axis holds the positions")
     if _effect_of_others(probe) and not probe.is_roundoff(_effect_of_others):
         yield asks("the outputs of one sequence depend on the other sequences of the batch", "sequences")
         return
@@ -111,18 +112,22 @@ def _later(positions: list[int], length: int) -> Any:
     return torch.arange(length) > torch.tensor(positions)[:, None]
 
 
-def _effect_of_later(probe: TorchModel) -> float:
-    """Return the largest derivative of outputs by later inputs, divided by that by all inputs of the sequence."""
+def effect_of_later(probe: TorchModel) -> float:
+    """Return the largest derivative of outputs by later inputs, divided by that by earlier ones."""
     positions, derivatives = probe.dependence
     rows = derivatives[:, 0]
-    return float((rows * _later(positions, rows.shape[1])).max() / rows.max().clamp(min=_SMALLEST))
+    earlier = rows * (torch.arange(rows.shape[1]) < torch.tensor(positions)[:, None])
+    return float((rows * _later(positions, rows.shape[1])).max() / earlier.max().clamp(min=_SMALLEST))
 
 
-def _effect_of_others(probe: TorchModel) -> float:
-    """Return the largest derivative of outputs of a sequence by others, divided by that by its own inputs."""
+def _effect_of_others(probe: TorchModel, axis: int = 0) -> float:
+    """Return the largest derivative of the first outputs along an axis by other inputs, divided by that by the first.
+
+    Axis 0 contains the sequences.
+    """
     x = probe.vectors.values.clone().requires_grad_()
-    y = probe.with_vectors(x)
-    derivatives = probe.derivatives((y[0] * noise(y[0])).sum(), [x])[0].abs()
+    y = probe.with_vectors(x).select(axis, 0)
+    derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0].abs().movedim(axis, 0)
     return float(derivatives[1:].max() / derivatives[0].max().clamp(min=_SMALLEST))
 
 
@@ -136,28 +141,20 @@ def _hides_later(scores: Any) -> bool:
 
 
 def _causal_without_cache(probe: TorchModel) -> bool:
-    """Return whether no output depends on later inputs if modules get None for every cache."""
-    with _without_caches(probe.model) as removed:
-        positions, derivatives = probe.influence()
-    later = derivatives[:, 0] * _later(positions, derivatives.shape[2])
-    return bool(removed) and not later.any()
-
-
-@contextlib.contextmanager
-def _without_caches(model: Any) -> Iterator[list[Any]]:
-    """Pass None for every object with a method `update`, and collect these objects."""
+    """Return whether no output depends on later inputs if modules get None for every object with a method `update`."""
     removed: list[Any] = []
 
-    def without(value: Any) -> Any:
-        if not hasattr(value, "update") or isinstance(value, Mapping | torch.nn.Module):
+    def without_cache(value: Any) -> Any:
+        if not hasattr(value, "update") or isinstance(value, torch.nn.Module):
             return value
         removed.append(value)
         return None
 
-    def change(module: Any, args: Any, kwargs: Any) -> Any:
-        return tuple(map(without, args)), {name: without(value) for name, value in kwargs.items()}
+    def change(module: Any, *arguments: Any) -> Any:
+        return tree_map(without_cache, arguments)
 
     with contextlib.ExitStack() as stack:
-        for module in model.modules():
+        for module in probe.model.modules():
             stack.callback(module.register_forward_pre_hook(change, with_kwargs=True).remove)
-        yield removed
+        positions, derivatives = probe.influence()
+    return bool(removed) and not (derivatives[:, 0] * _later(positions, derivatives.shape[2])).any()

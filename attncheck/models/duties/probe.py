@@ -13,7 +13,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from attncheck.frameworks.framework import Arguments
-from attncheck.frameworks.torch_trace import traced
 from attncheck.frameworks.trace import Trace
 from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import NotExaminedError
@@ -27,7 +26,7 @@ _ROUNDOFF, _LESS = 1e-5, 0.1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vectors:
-    """The vectors by which a model represents its tokens, (batch, positions, width), or other real inputs.
+    """The vectors for the tokens of a model, (batch, positions, width), or other real inputs.
 
     They are the input `name`, or what `module` returns for the input `name`.
     """
@@ -35,21 +34,6 @@ class Vectors:
     values: Any
     name: Any
     module: Any = None
-
-    @contextlib.contextmanager
-    def replaced(self, x: Any) -> Iterator[None]:
-        """Let the module return `x` at its first call."""
-        calls: list[None] = []
-
-        def answer(module: Any, args: Any, output: Any) -> Any:
-            calls.append(None)
-            return x if len(calls) == 1 else output
-
-        handle = self.module.register_forward_hook(answer)
-        try:
-            yield
-        finally:
-            handle.remove()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,35 +97,19 @@ class TorchModel:
         for name, value in self.arguments.items():
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 2:
                 return Vectors(value.detach(), name)
-        tokens = [
-            (name, value)
-            for name, value in self.arguments.items()
-            if isinstance(value, torch.Tensor) and not value.is_floating_point() and value.ndim == 2
-        ]
-        results: list[Vectors] = []
-
-        def receive(module: Any, args: Any, output: Any) -> None:
-            ids = next((a for a in args if isinstance(a, torch.Tensor)), None)
-            real = isinstance(output, torch.Tensor) and output.is_floating_point() and output.ndim == 3
-            if ids is None or ids.is_floating_point() or not real:
-                return
-            names = [name for name, value in tokens if ids.shape == value.shape and torch.equal(ids, value)]
-            results.extend(Vectors(output.detach(), name, module) for name in names[:1])
-
-        with contextlib.ExitStack() as stack, torch.no_grad():
-            for module in self.model.modules():
-                stack.callback(module.register_forward_hook(receive).remove)
+        trace = _Lookups({n: v for n, v in self.arguments.items() if getattr(v, "ndim", 0) == 2})
+        with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
             self.outputs()
-        if not results:
+        if not trace.results:
             raise NotExaminedError("no module returns vectors of tokens")
-        return results[0]
+        return trace.results[0]
 
     def with_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
         """Return the first output of real numbers for vectors `x` of the tokens."""
-        vectors = self.vectors
-        if vectors.module is None:
-            return self.first({**(changes or {}), vectors.name: x})
-        with vectors.replaced(x):
+        if self.vectors.module is None:
+            return self.first({**(changes or {}), self.vectors.name: x})
+        results = iter([x])  # of the first call of the module
+        with self.vectors.module.register_forward_hook(lambda module, args, output: next(results, output)):
             return self.first(changes)
 
     def for_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
@@ -186,9 +154,39 @@ class TorchModel:
     @functools.cached_property
     def scores(self) -> Sequence[Any]:
         """Scores of each softmax over as many keys as queries."""
-        with torch.no_grad(), softmaxes() as scores:
+        trace = _Scores()
+        with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
             self.outputs()
-        return [each for each in scores if each.ndim > 2 and each.shape[-1] == each.shape[-2] > 1]
+        return trace.results
+
+
+class _Lookups(Trace):
+    """Trace that keeps the vectors that modules return for tokens."""
+
+    def __init__(self, tokens: Mapping[Any, Any]) -> None:
+        self.tokens, self.results = tokens, list[Vectors]()
+
+    def begins(self, *_: Any) -> None:
+        """Ignore the start of a call."""
+
+    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+        """Keep the result of a call if its argument is an array of tokens."""
+        if not args or not isinstance(made, torch.Tensor) or made.ndim != 3 or not made.is_floating_point():
+            return
+        names = (name for name, ids in self.tokens.items() if isinstance(args[0], torch.Tensor) and same(ids, args[0]))
+        self.results.extend(Vectors(made.detach(), name, module) for name in names)
+
+
+class _Scores(Trace):
+    """Trace that keeps the scores of softmaxes over keys."""
+
+    def __init__(self) -> None:
+        self.results: list[Any] = []
+
+    def softmax(self, scores: Any, axis: int) -> None:
+        """Keep scores over as many keys as queries."""
+        if axis == -1 and scores.ndim > 2 and scores.shape[-1] == scores.shape[-2] > 1:
+            self.results.append(torch.as_tensor(scores))
 
 
 @contextlib.contextmanager
@@ -212,20 +210,6 @@ def noise(tensor: Any) -> Any:
 def same(one: Any, other: Any, tolerance: float = 1e-5) -> bool:
     """Return whether two tensors agree up to roundoff."""
     return one.shape == other.shape and bool((one - other).abs().max() <= tolerance * one.abs().max())
-
-
-@contextlib.contextmanager
-def softmaxes() -> Iterator[list[Any]]:
-    """Collect the scores of all softmaxes in this context, as tensors."""
-    scores: list[Any] = []
-
-    class Scores(Trace):
-        def softmax(self, values: Any, axis: int) -> None:
-            if axis == -1:
-                scores.append(torch.as_tensor(values))
-
-    with traced(Scores()):
-        yield scores
 
 
 def _arguments(values: Mapping[Any, Any]) -> Arguments:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import refuse
 from attncheck._lib.imports import find
 from attncheck.frameworks.framework import framework_of
 from attncheck.models.calls import ModuleCall
-from attncheck.models.duties.duty import Duty, DutyResult, NotExaminedError
+from attncheck.models.duties.duty import Duty, DutyResult
 from attncheck.models.factory import ModelFactory
 
 _HERE = __name__.rpartition(".")[0]
@@ -29,46 +29,45 @@ DUTIES = (
     Duty("precision", "bfloat16 differs from float32 by roundoff only", f"{_HERE}.calls:precision"),
 )
 NAMES = tuple(duty.name for duty in DUTIES)
-_OTHER = "measured in PyTorch models only"
+# Largest product of parameters and positions.
 _MOST = 2**33
 
 
 def measured(factory: ModelFactory, model: Any, calls: Sequence[ModuleCall], steady: bool) -> tuple[DutyResult, ...]:
     """Measure all properties of a model with attention modules `calls`; it is restored afterwards."""
     if framework_of(model) != "torch":
-        return tuple(DutyResult(name, reason=_OTHER) for name in NAMES)
+        return _unexamined("measured in PyTorch models only")
     from attncheck.models.duties.probe import TorchModel
 
     probe = TorchModel(factory, model, calls, steady)
     if probe.work > _MOST:
-        reason = "the model is too large"
-        return tuple(DutyResult(name, reason=reason) for name in NAMES)
+        return _unexamined("the model is too large")
     with probe.ready():
         return tuple(_result(duty, probe) for duty in DUTIES)
+
+
+def _unexamined(reason: str) -> tuple[DutyResult, ...]:
+    return tuple(DutyResult(name, reason=reason) for name in NAMES)
 
 
 def _result(duty: Duty, probe: Any) -> DutyResult:
     try:
         return DutyResult(duty.name, tuple(dict.fromkeys(find(duty.measure)(probe))))
-    except NotExaminedError as reason:
-        return DutyResult(duty.name, reason=str(reason))
-    except InputError as error:  # of the model, for changed inputs
-        return DutyResult(duty.name, reason=str(error).partition("; ")[0])
-    except Exception as error:  # a backward pass may fail in any way
-        return DutyResult(duty.name, reason=f"{type(error).__name__}: {error}".partition("\n")[0])
+    except Exception as error:  # of the measurement, of the model for changed inputs, or of its backward pass
+        reason = str(error).partition("; ")[0] or type(error).__name__
+        return DutyResult(duty.name, reason=reason.partition("\n")[0])
 
 
-def expectation(text: str) -> tuple[str, bool] | None:
-    """Return the name and value of an expectation on a property, or None for any other text.
+def expectations(texts: Sequence[str]) -> dict[str, bool]:
+    """Return the expected values of properties by name, and ignore all other expectations.
 
     Examples
     --------
-    >>> expectation("causality"), expectation("state=false"), expectation("causal")
-    (('causality', True), ('state', False), None)
+    >>> expectations(["causality", "state=false", "causal"])
+    {'causality': True, 'state': False}
     """
-    name, equals, value = text.partition("=")
-    if name not in NAMES:
-        return None
-    if equals and value not in ("true", "false"):
-        refuse("expect", text, "is neither true nor false", f"write {name} or {name}=false")
-    return name, value != "false"
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, value in pairs:
+        if name in NAMES and equals and value not in ("true", "false"):
+            refuse("expect", f"{name}={value}", "is neither true nor false", f"write {name} or {name}=false")
+    return {name: value != "false" for name, _, value in pairs if name in NAMES}

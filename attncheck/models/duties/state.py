@@ -20,17 +20,17 @@ _SEED = 2**31 - 1
 
 def state(probe: TorchModel) -> Iterator[Note]:
     """Report buffers that are not initialised, tables of zeros, and copies of parameters."""
-    yield from _buffers(probe)
+    other = probe.factory.fresh(_SEED)
+    yield from _buffers(probe, dict(other.named_buffers()))
     parameters = {name: p.detach() for name, p in probe.model.named_parameters()}
     zeros = [name for name, p in parameters.items() if p.ndim > 1 and _is_zero_table(name, p)]
     if zeros:
         yield asks(f"{names_of(zeros)}: zeros", "state", *zeros)
-    yield from _copies(parameters)
+    yield from _copies(parameters, dict(other.named_parameters()))
 
 
-def _buffers(probe: TorchModel) -> Iterator[Note]:
+def _buffers(probe: TorchModel, others: dict[str, Any]) -> Iterator[Note]:
     buffers = {name: b for name, b in probe.model.named_buffers() if b.numel()}
-    others = dict(probe.factory.fresh(_SEED).named_buffers())
     unwritten = [name for name, b in buffers.items() if _is_unwritten(b) and _used(probe, b)]
     if unwritten:
         yield wrong(f"{names_of(unwritten)} not initialised: nothing, or NaN, was written to this memory")
@@ -48,11 +48,9 @@ def _is_zero_table(name: str, tensor: Any) -> bool:
 
 def _is_unwritten(tensor: Any) -> bool:
     """Return whether a buffer contains NaN, or only the number that marks new memory for integers."""
-    if tensor.is_floating_point():
+    if tensor.is_floating_point() or tensor.is_complex():
         return bool(tensor.isnan().any())
-    if tensor.dtype == torch.bool or tensor.is_complex():
-        return False
-    return bool((tensor == torch.iinfo(tensor.dtype).max).all())
+    return tensor.dtype != torch.bool and bool((tensor == torch.iinfo(tensor.dtype).max).all())
 
 
 def _used(probe: TorchModel, buffer: Any) -> bool:
@@ -64,11 +62,11 @@ def _used(probe: TorchModel, buffer: Any) -> bool:
         return not torch.equal(zero, probe.first())
 
 
-def _copies(parameters: dict[str, Any]) -> Iterator[Note]:
+def _copies(parameters: dict[str, Any], others: dict[str, Any]) -> Iterator[Note]:
     """Report drawn matrices with equal entries whose names differ in more than numbers."""
     groups: dict[Any, list[str]] = {}
     for name, p in parameters.items():
-        if p.ndim > 1 and p.numel() > 1 and bool((p != p.flatten()[0]).any()):
+        if p.ndim > 1 and name in others and not torch.equal(p, others[name]):
             groups.setdefault((p.shape, float(p.double().sum())), []).append(name)
     for names in groups.values():
         first = names[0]
