@@ -57,8 +57,8 @@ def norms(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("no self-attention was found")
     for call in calls:
         one, two = (_core(probe, call, factor) for factor in (1.0, 2.0))
-        q, k, v = (_change(one[i], two[i]) for i in range(3))
-        if v > _LINEAR and min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
+        q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, two, strict=True))
+        if v > _LINEAR and 0 < min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
             which, other = ("queries", "keys") if q < k else ("keys", "queries")
             yield asks(f"{call.name}: a norm reaches {which}, but not {other} and values", "norms")
         elif _is_normalised(one[2]) and not _is_normalised(one[0]):
@@ -172,10 +172,6 @@ def _core(probe: TorchModel, call: ModuleCall, factor: float) -> tuple[Any, Any,
         raise NotExaminedError("attention was not read")
     core = trace.cores[0]
     return core.query, core.key, core.value
-
-
-def _change(one: Any, other: Any) -> float:
-    return float(np.linalg.norm(other - one) / np.linalg.norm(one)) if one.shape == other.shape else np.nan
 
 
 def _is_normalised(array: Any) -> bool:

@@ -61,12 +61,10 @@ def _step_by_step(probe: TorchModel, name: str, options: Mapping[str, Any], leng
 
 def _cache_of(outputs: Any, name: str) -> Any:
     """Return the cache among the outputs of a call."""
-    if isinstance(outputs, Mapping):
-        value = outputs.get(name)
-    elif isinstance(outputs, tuple | list):
+    if isinstance(outputs, tuple | list):
         value = outputs[1] if len(outputs) > 1 else None
     else:
-        value = getattr(outputs, name, None)
+        value = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
     if value is None:
         raise NotExaminedError("no output is a cache")
     return value
@@ -82,7 +80,7 @@ def precision(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("the model is not in float32, or two calls differ")
     copied = dataclasses.replace(probe, model=copy.deepcopy(probe.model).bfloat16())
     with torch.no_grad():
-        exact = probe.first()
+        exact = probe.for_vectors(probe.vectors.values)
         half = _error(exact, copied.first())
         rounded = _error(exact, dataclasses.replace(probe, model=copied.model.float()).first())
     if half > _ROUNDOFFS * max(rounded, 2.0**-9):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attncheck._lib.text import listed
+from attncheck._lib.text import counted
 from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, restored
@@ -39,19 +39,22 @@ def registration(probe: TorchModel) -> Iterator[Note]:
             shapes.append(" × ".join(map(str, leaf.shape)) or "1")
         pending += [other for other, _ in node.next_functions]
     if shapes:
-        size = f"{len(shapes)} tensors" if len(shapes) > 1 else "a tensor"
-        kinds = listed(sorted({*shapes})[:_HEAD])
-        yield wrong(f"the outputs depend on {size} not registered as parameters ({kinds}): modules in a Python list?")
+        number = f"{counted(len(shapes), 'tensor')} not registered as parameters, the first of shape {shapes[0]}"
+        yield wrong(f"the outputs depend on {number}: modules in a Python list?")
 
 
 def reach(probe: TorchModel) -> Iterator[Note]:
     """Report parameters, and rows of the matrices of attention, whose gradient is exactly 0, also after steps."""
     parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad and p.numel()}
     first = _gradients(probe, parameters)
+    reals = [v for v in probe.arguments.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    if any(scores.shape[-1] == 1 for scores in probe.scores) or not all(v.any() for v in reals):
+        raise NotExaminedError("some attention is to one position, whose weight is 1, or the inputs are 0")
     zero = [name for name, g in first.items() if not g.any() and not _ROUTED.search(name) and not _pads(probe, name)]
     if zero:
         zero = _zero_after_steps(probe, parameters, zero)
     never = [name for name in zero if parameters[name].ndim > 1 and not parameters[name].any()]
+    never = never if len(never) > 1 else []  # with one factor at 0, the cause is elsewhere
     if never:
         yield wrong(f"{names_of(never)}: zeros, and their gradients stay exactly 0: they never train")
     if others := [name for name in zero if name not in never]:

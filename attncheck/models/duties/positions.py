@@ -47,9 +47,8 @@ def causality(probe: TorchModel) -> Iterator[Note]:
 
 def permutation(probe: TorchModel) -> Iterator[Note]:
     """Report models for which permuted tokens merely permute the outputs."""
-    _needs_steady(probe)
-    if not effect_of_later(probe):
-        raise NotExaminedError("attention is causal, so it depends on the order")
+    if not probe.steady or not effect_of_later(probe):
+        raise NotExaminedError("attention is causal, so it depends on the order, or two calls differ")
     x = probe.vectors.values
     shuffled = noise(x[0, :, 0]).argsort()
     with torch.no_grad():
@@ -67,8 +66,8 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
     x = probe.vectors.values
     with torch.no_grad():
         y = probe.with_vectors(x)
-    if len(x) < 2 or len(y) != len(x):
-        raise NotExaminedError("the inputs are one sequence")
+    if len(x) < 2 or len(y) != len(x) or not y.isfinite().all():
+        raise NotExaminedError("the inputs are one sequence, or outputs are not finite")
     if y.shape == (len(x), len(x)):
         raise NotExaminedError("the outputs compare all pairs of sequences")
     if _effect_of_others(probe, 0) and not _effect_of_others(probe, 1):
@@ -77,9 +76,8 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         yield asks("the outputs of one sequence depend on the other sequences of the batch", "sequences")
         return
     tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
-    if any(len(value) != len(x) for value in tensors.values()):
-        raise NotExaminedError("not all inputs have the batch as first axis")
-    _needs_steady(probe)
+    if not probe.steady or any(len(value) != len(x) for value in tensors.values()):
+        raise NotExaminedError("not all inputs have the batch as first axis, or two calls differ")
     with torch.no_grad():
         flipped = probe.first({name: value.flip(0) for name, value in tensors.items()}).flip(0)
     if not same(y, flipped, 1e-4):
@@ -101,11 +99,6 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
         real = ~is_padded[0, positions]
         if derivatives[real, 0][:, is_padded[0]].any():
             yield asks(f"tokens that {name} marks as padding on the {side} change the outputs at others", "pad_tokens")
-
-
-def _needs_steady(probe: TorchModel) -> None:
-    if not probe.steady:
-        raise NotExaminedError("two calls differ")
 
 
 def _later(positions: list[int], length: int) -> Any:

@@ -185,7 +185,7 @@ class _Scores(Trace):
 
     def softmax(self, scores: Any, axis: int) -> None:
         """Keep scores over as many keys as queries."""
-        if axis == -1 and scores.ndim > 2 and scores.shape[-1] == scores.shape[-2] > 1:
+        if axis == -1 and scores.ndim > 2 and scores.shape[-1] == scores.shape[-2]:
             self.results.append(torch.as_tensor(scores))
 
 

@@ -13,7 +13,7 @@ from attncheck.models.duties.probe import TorchModel, restored
 from attncheck.models.names import names_of, pattern_of
 
 # Names of tables whose entries are never all 0 in use.
-_TABLE = re.compile(r"relative|rel_\w*bias|bias_table|rotary|inv_freq|freqs")
+_TABLE = re.compile(r"(relative|rel_\w*bias|bias_table|rotary|inv_freq|freqs)\w*(\.weight)?$")
 # Seed of a second model.
 _SEED = 2**31 - 1
 
