@@ -144,8 +144,6 @@ class Positions(Model):
 
 
 class AlongBatch(Positions):
-    """Positions are counted along the batch."""
-
     axis = 0
 
 
@@ -197,8 +195,6 @@ class Dropped(Model):
 
 
 class Forgotten(Dropped):
-    """Dropout is made, and not used."""
-
     used = False
 
 
@@ -260,8 +256,6 @@ class Padded(Model):
 
 
 class Unpadded(Padded):
-    """The mask is ignored."""
-
     used = False
 
 

@@ -23,24 +23,29 @@ _HEAD = 4
 
 
 def registration(probe: TorchModel) -> Iterator[Note]:
-    """Report tensors with a gradient that are no parameters of the model."""
-    registered = {id(tensor) for tensor in (*probe.model.parameters(), *probe.model.buffers())}
-    pending = [output.grad_fn for output in probe.reals()]
-    if not any(pending):
+    """Report tensors with a gradient that are no parameters of the model; those that one call makes do not count."""
+    leaves, again = _leaves(probe), _leaves(probe)
+    if not leaves:
         raise NotExaminedError("the outputs have no gradient")
-    visited, shapes = set[Any](), list[str]()
+    registered = {id(tensor) for tensor in (*probe.model.parameters(), *probe.model.buffers())}
+    others = [again[i] for i in leaves.keys() & again.keys() if i not in registered]
+    if others:
+        number = f"{counted(len(others), 'tensor')} not registered as parameters, one of shape {tuple(others[0].shape)}"
+        yield wrong(f"the outputs depend on {number}: modules in a Python list?")
+
+
+def _leaves(probe: TorchModel) -> dict[int, Any]:
+    """Return the tensors at which the graph of the outputs begins, by identity."""
+    pending, visited, leaves = [output.grad_fn for output in probe.reals()], set[Any](), dict[int, Any]()
     while pending:
         node = pending.pop()
         if node is None or node in visited:
             continue
         visited.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in registered:
-            shapes.append(" × ".join(map(str, leaf.shape)) or "1")
+        if hasattr(node, "variable"):
+            leaves[id(node.variable)] = node.variable
         pending += [other for other, _ in node.next_functions]
-    if shapes:
-        number = f"{counted(len(shapes), 'tensor')} not registered as parameters, the first of shape {shapes[0]}"
-        yield wrong(f"the outputs depend on {number}: modules in a Python list?")
+    return leaves
 
 
 def reach(probe: TorchModel) -> Iterator[Note]:

@@ -48,7 +48,7 @@ def causality(probe: TorchModel) -> Iterator[Note]:
 def permutation(probe: TorchModel) -> Iterator[Note]:
     """Report models for which permuted tokens merely permute the outputs."""
     if not probe.steady or not effect_of_later(probe):
-        raise NotExaminedError("attention is causal, so it depends on the order, or two calls differ")
+        raise NotExaminedError("attention is causal, or two calls differ")
     x = probe.vectors.values
     shuffled = noise(x[0, :, 0]).argsort()
     with torch.no_grad():
