@@ -51,11 +51,11 @@ def permutation(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("attention is causal, or two calls differ")
     x = probe.vectors.values
     shuffled = noise(x[0, :, 0]).argsort()
-    with torch.no_grad():
-        y, permuted = probe.for_vectors(x), probe.for_vectors(x[:, shuffled])
+    y, permuted = probe.for_vectors(x), probe.for_vectors(x[:, shuffled])
     if not same(y[:, shuffled], permuted):
         return
-    names = [name for name, p in probe.model.named_parameters() if _POSITIONAL.search(name) and p.any()]
+    tables = {n: p for n, p in probe.model.named_parameters() if _POSITIONAL.search(n) and p.requires_grad}
+    names = [n for n, p in tables.items() if probe.derivatives((y * noise(y)).sum(), [p])[0].any()]
     text = "the outputs do not depend on the order of the tokens"
     absent = asks(f"{text}: positions are the same for all, or absent", "permutation")
     yield wrong(f"{text}, though there are positions: {names[0]}") if names else absent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,28 +30,25 @@ DUTIES = (
     Duty("precision", "bfloat16 differs from float32 by roundoff only", f"{_HERE}.calls:precision"),
 )
 NAMES = tuple(duty.name for duty in DUTIES)
-# Largest product of parameters and positions.
-_MOST = 2**33
+# Processor time after which no other property is measured.
+_SECONDS = 2.0
 
 
 def measured(factory: ModelFactory, model: Any, calls: Sequence[ModuleCall], steady: bool) -> tuple[DutyResult, ...]:
     """Measure all properties of a model with attention modules `calls`; it is restored afterwards."""
     if framework_of(model) != "torch":
-        return _unexamined("measured in PyTorch models only")
+        return tuple(DutyResult(name, reason="measured in PyTorch models only") for name in NAMES)
     from attncheck.models.duties.probe import TorchModel
 
-    probe = TorchModel(factory, model, calls, steady)
-    if probe.work > _MOST:
-        return _unexamined("the model is too large")
+    probe, end = TorchModel(factory, model, calls, steady), time.process_time() + _SECONDS
     with probe.ready():
-        return tuple(_result(duty, probe) for duty in DUTIES)
+        return tuple(_result(duty, probe, end) for duty in DUTIES)
 
 
-def _unexamined(reason: str) -> tuple[DutyResult, ...]:
-    return tuple(DutyResult(name, reason=reason) for name in NAMES)
-
-
-def _result(duty: Duty, probe: Any) -> DutyResult:
+def _result(duty: Duty, probe: Any, end: float) -> DutyResult:
+    """Measure a property, unless the earlier ones took too long."""
+    if time.process_time() > end:
+        return DutyResult(duty.name, reason="the model is too slow")
     try:
         return DutyResult(duty.name, tuple(dict.fromkeys(find(duty.measure)(probe))))
     except Exception as error:  # of the measurement, of the model for changed inputs, or of its backward pass
