@@ -1,4 +1,4 @@
-"""Nothing is imported from files: one test per kind of input in `docs/trust.md`."""
+"""Nothing is imported from files: one test per kind of input in `docs/commands.md`."""
 
 from __future__ import annotations
 

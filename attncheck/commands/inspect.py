@@ -56,11 +56,12 @@ def inspect(
         Also write an HTML page to this path.
     """
     from attncheck.frameworks.expectations import check_declared
+    from attncheck.models.duties.registry import expectations
     from attncheck.models.inspection import inspect as inspected
     from attncheck.models.result import is_pattern
 
     wanted = tuple(expect or ())
-    check_declared([text for text in wanted if width is not None or not is_pattern(text)])
+    check_declared([text for text in wanted if width is not None or not (is_pattern(text) or expectations([text]))])
     called = None if call is None else function_named("call", call)
     given = None if inputs is None else function_named("inputs", inputs)
     found = inspected(function_named("make", make), width, called, inputs=given, draws=draws, seed=seed)

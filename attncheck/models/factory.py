@@ -69,8 +69,12 @@ class ModelFactory:
 
     def outputs(self, model: Any, sequences: int | None = None) -> Any:
         """Return the outputs for all inputs, or for a batch of `sequences` copies of the first sequence."""
+        return self.outputs_for(model, self.arguments(model, sequences))
+
+    def outputs_for(self, model: Any, arguments: Arguments) -> Any:
+        """Return the outputs for these arguments, without a cache."""
         with _without_cache(model):
-            return self.adapter.called(model, self.arguments(model, sequences))
+            return self.adapter.called(model, arguments)
 
     def calls(self, model: Any) -> Sequence[ModuleCall]:
         """Return the calls of modules in a forward pass on the first sequence, in the order in which they start."""

@@ -18,6 +18,8 @@ from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import alike, attention_calls, differences
 from attncheck.models.calls import ModuleCall
+from attncheck.models.duties.duty import DutyResult
+from attncheck.models.duties.registry import measured
 from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of_configuration
 from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
@@ -152,6 +154,7 @@ class _ModelDraws:
     modules: Mapping[str, Sequence[Any]]
     parameters: Sequence[Parameter]
     long: int
+    duties: tuple[DutyResult, ...]
 
 
 def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
@@ -177,7 +180,8 @@ def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
         *([] if kept.calls else [Note(UNRECOGNISED)]),
     ]
     reasons = {name: why for (_, why), names in refused.items() for name in names}
-    return ModelInspection(kept.kind, draws, groups, inspections, table, tuple(notes), reasons, kept.numbers)
+    results = tuple(notes), reasons, kept.duties, kept.numbers
+    return ModelInspection(kept.kind, draws, groups, inspections, table, *results)
 
 
 def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:
@@ -193,7 +197,7 @@ def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, dr
     long = max((each.given.lengths[0] for each in calls if each.given is not None and each.given.long), default=0)
     parts = factory.adapter.modules(model)
     calls = attention_calls(calls, lambda each: factory.replayed(each, [parts[each.name]]))
-    unused = factory.unused(model)
+    unused, duties = factory.unused(model), measured(factory, model, calls, steady)
     modules = {each.name: [parts[each.name]] for each in calls}
     first = {(pattern_of(each.name), each.kind, each.source): each.name for each in reversed(calls)}
     for i in range(1, draws):
@@ -203,7 +207,7 @@ def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, dr
         parts = factory.adapter.modules(model)
         for name in first.values():
             modules[name].append(parts[name])
-    return _ModelDraws(factory, kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long)
+    return _ModelDraws(factory, kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long, duties)
 
 
 def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | str:

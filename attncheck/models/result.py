@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import refuse
+from attncheck._lib.groups import grouped
 from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import LEVELS, excluding
 from attncheck.frameworks.expectations import declared as declarations
@@ -17,6 +18,8 @@ from attncheck.frameworks.paths import DROPOUT
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import AttentionModules
+from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult
+from attncheck.models.duties.registry import NAMES, expectations
 from attncheck.models.initialisers import unmet as unmet_initialisers
 from attncheck.models.table import ParameterTable
 
@@ -50,6 +53,8 @@ class ModelInspection(PrintedInspection):
         Notes on the model and its parameters; those on attention modules are in `modules`.
     refused : mapping of str to str
         Why attention modules were not read, by name.
+    duties : tuple of DutyResult
+        Properties of any attention model, measured on this one.
     numbers : mapping of str to float
         Numbers in the model's configuration, for use in the initialisers that `require` takes.
     """
@@ -61,6 +66,7 @@ class ModelInspection(PrintedInspection):
     parameters: ParameterTable
     notes: tuple[Note, ...]
     refused: Mapping[str, str]
+    duties: tuple[DutyResult, ...] = ()
     numbers: Mapping[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Inspection:
@@ -77,7 +83,17 @@ class ModelInspection(PrintedInspection):
     @property
     def all_notes(self) -> list[Note]:
         """Notes on the model, its attention and its parameters, errors first."""
-        return wrong_first([*self.notes, *self._of_attention()])
+        violations = (note for result in self.duties for note in result.notes)
+        return wrong_first([*violations, *self.notes, *self._of_attention()])
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Notes, and the properties that hold or were not examined, as pairs of a label and a text."""
+        holding = [result.name for result in self.duties if result.outcome == HOLDS]
+        reasons = grouped([result for result in self.duties if result.reason], lambda result: result.reason)
+        unexamined = [f"{', '.join(r.name for r in results)} ({reason})" for reason, results in reasons.items()]
+        lines = ((HOLDS, ", ".join(holding)), (NOT_EXAMINED, "; ".join(unexamined)))
+        return super().told + [(label, text) for label, text in lines if text]
 
     def _of_attention(self) -> Iterator[Note]:
         """Yield the notes on attention modules, each with the names of all modules concerned."""
@@ -101,7 +117,8 @@ class ModelInspection(PrintedInspection):
             Expectations of every attention module, as for `Inspection.require`; ``mask`` is not compared in
             cross-attention. ``blamed=False`` requires that no note reports an error, ``asked=False`` that none asks
             whether a choice is meant, besides those that the other expectations declare; ``asked=["KV heads are
-            tiled"]`` allows those with this text.
+            tiled"]`` allows those with this text. ``"causality"``, or ``causality=True``, requires that property of the
+            model; ``causality=False`` declares its violation.
         parameters : mapping of str to str
             Initialisers by name pattern, such as ``{"*.bias": "zeros", "*.c_proj.weight":
             "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry. Expressions may contain
@@ -124,24 +141,26 @@ class ModelInspection(PrintedInspection):
         A text such as ``"*.bias=zeros"`` counts as an entry of `parameters`.
         """
         patterns = dict(text.split("=", 1) for text in declared if is_pattern(text))
-        declared = tuple(text for text in declared if not is_pattern(text))
+        wanted = {name: expected.pop(name) for name in NAMES if name in expected} | expectations(declared)
+        declared = tuple(text for text in declared if not is_pattern(text) and not expectations([text]))
         for text in declared:
             if text.partition("=")[0] in LEVELS:
                 expected |= declarations(text, {})
         declared = tuple(text for text in declared if text.partition("=")[0] not in LEVELS)
-        said: list[str] = []
+        said = [text for result in self.duties if result.name in wanted if (text := result.unmet(wanted[result.name]))]
         if (declared or expected) and self.not_examined:
             said.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
         elif (declared or expected.keys() - {*LEVELS}) and self.refused:
             said.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
         said += excluding(self.blamed, expected.pop("blamed", True))
         asked = expected.pop("asked", True)
-        confirmed = self.expecting(*declared)._confirmed({*expected}, {**patterns, **(parameters or {})})
+        meant = {name for name, value in wanted.items() if not value}
+        confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, {**patterns, **(parameters or {})})
         said += excluding(confirmed.asked, asked)
         for group in self.attention:
-            wanted = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
+            values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
-            said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **wanted)]
+            said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **values)]
         said += unmet_initialisers(patterns, self.parameters, self.numbers)
         return said + unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
 
@@ -150,11 +169,12 @@ class ModelInspection(PrintedInspection):
 
         If the model meets an expectation, the conventions that this expectation declares are no longer in question.
         """
-        own = [text for text in declared if not is_pattern(text)]
+        own = [text for text in declared if not is_pattern(text) and not expectations([text])]
+        meant = {name for name, value in expectations(declared).items() if not value}
         met = [text.partition("=")[0] for text in declared if is_pattern(text) and not self.unmet(text)]
         groups = (dataclasses.replace(group, inspection=group.inspection.expecting(*own)) for group in self.attention)
         modules = {name: each.expecting(*own) for name, each in self.modules.items()}
-        return dataclasses.replace(self, attention=tuple(groups), modules=modules)._confirmed(set(), met)
+        return dataclasses.replace(self, attention=tuple(groups), modules=modules)._confirmed(meant, met)
 
     def _confirmed(self, names: set[str], patterns: Iterable[str]) -> ModelInspection:
         """Return a copy without questions that expectations on attention, or on parameters of a pattern, declare."""
@@ -162,7 +182,8 @@ class ModelInspection(PrintedInspection):
         rows = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in wanted)}
         groups = (dataclasses.replace(group, inspection=group.inspection.confirmed(names)) for group in self.attention)
         notes = tuple(note.confirmed(names | rows) for note in self.notes)
-        return dataclasses.replace(self, attention=tuple(groups), notes=notes)
+        duties = tuple(result.confirmed(names | rows) for result in self.duties)
+        return dataclasses.replace(self, attention=tuple(groups), notes=notes, duties=duties)
 
     def _fields(self, theory: bool) -> dict[str, Any]:
         return {
@@ -171,6 +192,7 @@ class ModelInspection(PrintedInspection):
             "verdict": self.verdict,
             "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
             "refused": dict(self.refused),
+            "duties": {result.name: result.outcome for result in self.duties},
             "parameters": self.parameters.rows,
             "notes": self.all_notes,
         }

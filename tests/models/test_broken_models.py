@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from tests.models.language_model import HEADS, IDS, LAYERS, STD, WIDTH, Model, i
 
 def varying() -> Callable[[], Any]:
     """Return a function that makes wider and wider models."""
-    widths = iter((3, 4))
+    widths = itertools.count(3)
     return lambda: nn.Linear(next(widths), 2)
 
 

@@ -1,0 +1,1 @@
+"""Properties that any attention model must have, measured on whole PyTorch models."""

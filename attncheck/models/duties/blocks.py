@@ -1,0 +1,223 @@
+"""Blocks around attention: residual paths, norms, and dropout."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from attncheck._lib.groups import grouped
+from attncheck.frameworks.notes import Note, asks
+from attncheck.frameworks.trace import CoreTrace, Trace
+from attncheck.models.calls import ModuleCall
+from attncheck.models.duties.duty import NotExaminedError
+from attncheck.models.duties.probe import TorchModel, restored, same
+from attncheck.models.names import names_of, pattern_of
+
+# Cosine of an array and its norm.
+_PARALLEL = 1 - 1e-6
+# Relative changes of linear and of normalised arrays when inputs are doubled, and variation of normalised ones.
+_LINEAR, _NORMALISED, _CONSTANT = 0.5, 0.05, 1e-3
+# Names of functions after which a tensor no longer has the entries that were dropped.
+_PRODUCTS = ("linear", "matmul", "__matmul__", "bmm", "einsum")
+
+
+def residual(probe: TorchModel) -> Iterator[Note]:
+    """Report blocks that are not the identity if all their matrices are 0, although attention gets a norm of the input.
+
+    Blocks that normalise after the residual path are not examined.
+    """
+    all_blocks = [blocks for call in _representatives(probe) if (blocks := _blocks(probe, call))]
+    if not all_blocks:
+        raise NotExaminedError("no block passes the norm of its input to attention")
+    for blocks in all_blocks:
+        modules = probe.model.get_submodule(blocks[-1]).modules()
+        matrices = [m for m in modules if any(p.ndim > 1 for p in m.parameters(recurse=False))]
+        weights = [p for m in matrices for p in m.parameters(recurse=False)]
+        with torch.no_grad(), restored(weights):
+            for weight in weights:
+                weight.zero_()
+            recorded = _recorded(probe, blocks)
+        if not any(same(*recorded[name]) for name in blocks):
+            text = f"residual path: if all matrices of {blocks[0]} are 0, it returns "
+            yield asks(text + _described(*recorded[blocks[0]]), "residual")
+
+
+def norms(probe: TorchModel) -> Iterator[Note]:
+    """Report norms that reach queries or keys only, and normalised values with queries that are not."""
+    calls = [call for call in _representatives(probe) if not call.source]
+    if not calls:
+        raise NotExaminedError("no self-attention was found")
+    for call in calls:
+        one, two = (_core(probe, call, factor) for factor in (1.0, 2.0))
+        q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, two, strict=True))
+        if v > _LINEAR and 0 < min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
+            which, other = ("queries", "keys") if q < k else ("keys", "queries")
+            yield asks(f"{call.name}: a norm reaches {which}, but not {other} and values", "norms")
+        elif _is_normalised(one[2]) and not _is_normalised(one[0]):
+            yield asks(f"{call.name}: values are normalised in every head, but queries are not", "norms")
+
+
+def dropout(probe: TorchModel) -> Iterator[Note]:
+    """Report dropout of scores, and modules for dropout that are not called, in modules that drop nothing."""
+    modules = {n: m for n, m in probe.model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0}
+    if not modules:
+        raise NotExaminedError("no module drops entries")
+    mode, training = _Dropping(), dataclasses.replace(probe, model=copy.deepcopy(probe.model).train())
+    with torch.no_grad(), probe.factory.adapter.traced(mode, training.model), mode:
+        training.outputs()
+    if mode.of_scores:
+        yield asks("dropout acts on scores, before the softmax", "dropout")
+    parents = mode.called - mode.dropping
+    unused = [name for name in modules if name not in mode.called and name.rpartition(".")[0] in parents]
+    if unused:
+        yield asks(f"{names_of(unused)}: dropout that changes nothing in training", "dropout")
+
+
+def _representatives(probe: TorchModel) -> list[ModuleCall]:
+    """Return the first call of attention of each kind."""
+    return [calls[0] for calls in grouped(probe.attention, lambda call: (pattern_of(call.name), call.source)).values()]
+
+
+def _blocks(probe: TorchModel, call: ModuleCall) -> list[str]:
+    """Return the names of modules around one attention module that pass the norm of their input to it, innermost first.
+
+    One of them may be a part of a block without the residual path, or contain more than a block.
+    """
+    parts = call.name.split(".")
+    around = [".".join(parts[:i]) for i in range(len(parts) - 1, 0, -1)]
+    recorded = _recorded(probe, [call.name, *around])
+    blocks = []
+    for name in around if call.name in recorded else []:
+        inside = [c for c in probe.attention if c.name.startswith(f"{name}.")]
+        alone = sum(pattern_of(c.name) == pattern_of(call.name) for c in inside) == 1 and inside[0] is call
+        normed = name in recorded and _is_norm(recorded[call.name][0], *recorded[name])
+        if alone and normed and _has_other_matrices(probe, name, call):
+            blocks.append(name)
+    return blocks
+
+
+def _has_other_matrices(probe: TorchModel, name: str, call: ModuleCall) -> bool:
+    """Return whether a module has matrices outside of attention, as blocks have."""
+    parameters = probe.model.get_submodule(name).named_parameters()
+    return any(p.ndim > 1 and not f"{name}.{at}".startswith(f"{call.name}.") for at, p in parameters)
+
+
+def _is_norm(h: Any, x: Any, y: Any) -> bool:
+    """Return whether h is x, normalised at each position, and y, the output for x, has its shape."""
+    if not h.shape == x.shape == y.shape or torch.equal(h, x):
+        return False
+    pairs = ((h, x), (h - h.mean(-1, keepdim=True), x - x.mean(-1, keepdim=True)))
+    return any(bool((torch.cosine_similarity(a, b, dim=-1) > _PARALLEL).all()) for a, b in pairs)
+
+
+class _States(Trace):
+    """Trace that keeps the first hidden states among the arguments, and the outputs, of the first call of modules."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.pairs: dict[str, tuple[Any, Any]] = {}
+        self._names, self._running = names, list[tuple[str, Any]]()
+
+    def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._running.append((name, _hidden((args, kwargs))))
+
+    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+        name, x = self._running.pop()
+        y = _hidden(made)
+        if name in self._names and name not in self.pairs and x is not None and y is not None:
+            self.pairs[name] = x, y
+
+
+def _recorded(probe: TorchModel, names: Sequence[str]) -> Mapping[str, tuple[Any, Any]]:
+    """Return hidden states and outputs of the first call of modules."""
+    trace = _States(names)
+    with torch.no_grad(), probe.factory.adapter.traced(trace, probe.model):
+        probe.outputs()
+    return trace.pairs
+
+
+def _hidden(values: Any) -> Any:
+    """Return a copy of the first hidden states in nested containers, or None."""
+    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
+    return next((tensor.clone() for tensor in tensors if tensor.ndim == 3), None)
+
+
+def _described(x: Any, y: Any) -> str:
+    """Describe the output y of a block for its input x; learned scales and gates of residual paths are not examined."""
+    factor = float((x * y).sum() / (x * x).sum())
+    if not y.any():
+        return "0, not its input"
+    if factor > 1 and same(y, round(factor) * x, 1e-3):
+        return f"{round(factor)} times its input"
+    if _is_norm(y, x, y) and not same(y, factor * x, 1e-3):
+        return "the norm of its input, not its input"
+    raise NotExaminedError("residual paths are scaled or gated")
+
+
+def _core(probe: TorchModel, call: ModuleCall, factor: float) -> tuple[Any, Any, Any]:
+    """Return queries, keys and values of an attention module for random inputs of this size."""
+    assert call.given is not None
+    adapter = probe.factory.replayed(call, [probe.model.get_submodule(call.name)])
+    rng, trace = np.random.default_rng(0), CoreTrace()
+    x = factor * rng.standard_normal((2, call.given.lengths[-1], call.given.width))
+    adapter.outputs(adapter.fresh(0), x, trace, adapter.paths[0])
+    if not trace.cores:
+        raise NotExaminedError("attention was not read")
+    core = trace.cores[0]
+    return core.query, core.key, core.value
+
+
+def _is_normalised(array: Any) -> bool:
+    """Return whether all vectors have the same length."""
+    lengths = np.linalg.norm(array, axis=-1)
+    return bool(lengths.std() < _CONSTANT * lengths.mean())
+
+
+class _Dropping(Trace, TorchFunctionMode):
+    """Trace and mode that notice where a model drops entries.
+
+    Attributes
+    ----------
+    called, dropping : set of str
+        Names of modules that are called, and of those that call functions for dropout.
+    of_scores : bool
+        Whether negative numbers are dropped before a softmax in the same shape, without a product between.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.dropping, self.of_scores = set[str](), set[str](), False
+        self._running, self._shape = list[str](), None
+
+    def begins(self, name: str, *_: Any) -> None:
+        self.called.add(name)
+        self._running.append(name)
+
+    def ends(self, *_: Any) -> None:
+        self._running.pop()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, options = getattr(function, "__name__", ""), kwargs or {}
+        tensor = next((a for a in args if isinstance(a, torch.Tensor)), None)
+        if _drops(name, args, options):
+            self.dropping |= {*self._running[-1:]}
+            self._shape = tensor.shape if tensor is not None and (tensor < 0).any() else None
+        elif name in _PRODUCTS:
+            self._shape = None
+        elif name == "softmax" and tensor is not None:
+            self.of_scores |= tensor.shape == self._shape
+            self._shape = None
+        return function(*args, **options)
+
+
+def _drops(name: str, args: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether a call of a PyTorch function drops entries."""
+    rate, index = {"dropout": ("p", 1), "scaled_dot_product_attention": ("dropout_p", 4)}.get(name, ("", 0))
+    return bool(rate) and options.get(rate, args[index] if len(args) > index else 0.0) > 0

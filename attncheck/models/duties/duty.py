@@ -1,0 +1,77 @@
+"""A property of whole models, and the result of measuring it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from attncheck.frameworks.notes import Note
+
+#: Outcomes of a measurement.
+HOLDS, VIOLATED, NOT_EXAMINED = "holds", "violated", "not examined"
+
+
+class NotExaminedError(Exception):
+    """Raised if a property does not apply to a model, or cannot be measured; the message is the reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Duty:
+    """A property of whole models.
+
+    Attributes
+    ----------
+    name : str
+        Name in messages and expectations.
+    statement : str
+        The property as a sentence.
+    measure : str
+        "module:function" that measures it in a PyTorch model. For a `duties.probe.TorchModel`, the function yields
+        notes on violations, or raises `NotExaminedError`.
+    """
+
+    name: str
+    statement: str
+    measure: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DutyResult:
+    """Result of measuring a property of a model.
+
+    Attributes
+    ----------
+    name : str
+    notes : tuple of Note
+        Violations.
+    reason : str
+        Why the property was not examined, or an empty string.
+    """
+
+    name: str
+    notes: tuple[Note, ...] = ()
+    reason: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """One of "holds", "violated" and "not examined"."""
+        if self.notes:
+            return VIOLATED
+        return NOT_EXAMINED if self.reason else HOLDS
+
+    def confirmed(self, names: set[str]) -> DutyResult:
+        """Return the result, whose notes no longer ask if `names` contains one of their expectations."""
+        return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
+
+    def unmet(self, expected: Any) -> str:
+        """Return a sentence if the outcome is not the expected one, else an empty string.
+
+        Examples
+        --------
+        >>> DutyResult("cache", reason="there is none").unmet(True), DutyResult("cache").unmet(True)
+        ('cache: not examined: there is none', '')
+        """
+        if self.outcome == (HOLDS if expected else VIOLATED):
+            return ""
+        details = "; ".join(map(str, self.notes)) or self.reason
+        return f"{self.name}: {self.outcome}{f': {details}' if details else ''}"

@@ -1,0 +1,117 @@
+"""Gradients of parameters, and tensors that have one without being parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from attncheck._lib.text import counted
+from attncheck.frameworks.notes import Note, asks, wrong
+from attncheck.models.duties.duty import NotExaminedError
+from attncheck.models.duties.probe import TorchModel, noise, restored
+from attncheck.models.names import names_of
+
+# Number of steps after which factors that start at 0 must have a gradient, and size of the largest change of an entry.
+_STEPS, _STEP = 3, 0.02
+# Parameters that some tokens reach only.
+_ROUTED = re.compile("expert|router|moe")
+# Smallest number of neurons in a head.
+_HEAD = 4
+
+
+def registration(probe: TorchModel) -> Iterator[Note]:
+    """Report tensors with a gradient that are no parameters of the model; those that one call makes do not count."""
+    leaves, again = _leaves(probe), _leaves(probe)
+    if not leaves:
+        raise NotExaminedError("the outputs have no gradient")
+    registered = {id(tensor) for tensor in (*probe.model.parameters(), *probe.model.buffers())}
+    others = [again[i] for i in leaves.keys() & again.keys() if i not in registered]
+    if others:
+        number = f"{counted(len(others), 'tensor')} not registered as parameters, one of shape {tuple(others[0].shape)}"
+        yield wrong(f"the outputs depend on {number}: modules in a Python list?")
+
+
+def _leaves(probe: TorchModel) -> dict[int, Any]:
+    """Return the tensors at which the graph of the outputs begins, by identity."""
+    pending, visited, leaves = [output.grad_fn for output in probe.reals()], set[Any](), dict[int, Any]()
+    while pending:
+        node = pending.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        if hasattr(node, "variable"):
+            leaves[id(node.variable)] = node.variable
+        pending += [other for other, _ in node.next_functions]
+    return leaves
+
+
+def reach(probe: TorchModel) -> Iterator[Note]:
+    """Report parameters, and rows of the matrices of attention, whose gradient is exactly 0, also after steps."""
+    parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad and p.numel()}
+    first = _gradients(probe, parameters)
+    reals = [v for v in probe.arguments.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    if any(scores.shape[-1] == 1 for scores in probe.scores) or not all(v.any() for v in reals):
+        raise NotExaminedError("some attention is to one position, whose weight is 1, or the inputs are 0")
+    zero = [name for name, g in first.items() if not g.any() and not _ROUTED.search(name) and not _pads(probe, name)]
+    if zero:
+        zero = _zero_after_steps(probe, parameters, zero)
+    never = [name for name in zero if parameters[name].ndim > 1 and not parameters[name].any()]
+    never = never if len(never) > 1 else []  # with one factor at 0, the cause is elsewhere
+    if never:
+        yield wrong(f"{names_of(never)}: zeros, and their gradients stay exactly 0: they never train")
+    if others := [name for name in zero if name not in never]:
+        yield asks(f"{names_of(others)}: the gradient is exactly 0, also after steps", "reach")
+    unused = {name: rows for name in first if (rows := _unused_rows(probe, name, first[name]))}
+    if unused:
+        number, total = next(iter(unused.values()))
+        text = f"{names_of(list(unused))}: {number} of {total} rows are unused: their gradient is exactly 0"
+        yield asks(text, "reach")
+    elif not zero and len(first) < len(parameters):
+        raise NotExaminedError("the outputs do not depend on all parameters")
+
+
+def _pads(probe: TorchModel, name: str) -> bool:
+    """Return whether a parameter is the table of an embedding, in which the gradient of one row is set to 0."""
+    owner = probe.model.get_submodule(name.rpartition(".")[0])
+    return getattr(owner, "padding_idx", None) is not None
+
+
+def _gradients(probe: TorchModel, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the gradients of a random combination of all outputs, for the parameters on which it depends."""
+    outputs = [output for output in probe.reals() if output.requires_grad]
+    if not outputs or not parameters:
+        raise NotExaminedError("the outputs have no gradient")
+    total = torch.stack([(output * noise(output)).sum().float() for output in outputs]).sum()
+    computed = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    return {name: g for name, g in zip(parameters, computed, strict=True) if g is not None}
+
+
+def _zero_after_steps(probe: TorchModel, parameters: dict[str, Any], zero: list[str]) -> list[str]:
+    """Return those names whose gradient is also 0 after parameters that are 0 have followed theirs."""
+    movable = {name: p for name, p in parameters.items() if not p.any()}
+    with restored(list(movable.values())):
+        for _ in range(_STEPS + 1):
+            steps = _gradients(probe, parameters)
+            with torch.no_grad():
+                for name in movable.keys() & steps.keys():
+                    movable[name] -= _STEP * steps[name] / steps[name].abs().max().clamp(min=1e-30)
+    return [name for name in zero if name in steps and not steps[name].any()]
+
+
+def _unused_rows(probe: TorchModel, name: str, gradient: Any) -> tuple[int, int] | None:
+    """Return the number of rows without a gradient, and of all rows, if the former are whole heads of attention."""
+    at, _, _ = name.rpartition(".")
+    owner = probe.model.get_submodule(at)
+    in_attention = any(f"{name}.".startswith(f"{call.name}.") for call in probe.attention)
+    conv = type(owner).__name__ == "Conv1D"  # of transformers: (inputs, outputs)
+    matrix = conv or isinstance(owner, torch.nn.Linear | torch.nn.MultiheadAttention)
+    if gradient.ndim != 2 or not in_attention or not matrix or not gradient.any():
+        return None
+    used = (gradient.T if conv else gradient).any(1)
+    values, lengths = used.unique_consecutive(return_counts=True)
+    if used.all() or lengths[~values].min() < _HEAD:
+        return None
+    return int((~used).sum()), len(used)

@@ -1,0 +1,153 @@
+"""Properties of outputs by position and by sequence, from derivatives and permuted inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from attncheck.frameworks.notes import Note, asks, wrong
+from attncheck.models.duties.duty import NotExaminedError
+from attncheck.models.duties.probe import TorchModel, noise, same
+
+# Difference of scores that counts as hidden, and ratio of derivatives that no bidirectional attention has.
+_HIDDEN, _TINY = 3.0, 1e-3
+# Smallest divisor.
+_SMALLEST = 1e-30
+# Numbers of padded positions at either end.
+_PADDED = 2
+# Arguments that mark padding, and whether they mark tokens instead.
+_MASKS = {"attention_mask": True, "key_padding_mask": False, "src_key_padding_mask": False}
+_POSITIONAL = re.compile(r"pos|rotary|inv_freq|relative|alibi")
+
+
+def causality(probe: TorchModel) -> Iterator[Note]:
+    """Report outputs that depend on later inputs although the model hides later positions from attention."""
+    if not effect_of_later(probe) or probe.is_roundoff(effect_of_later):
+        return
+    positions, derivatives = probe.dependence
+    later = derivatives[:, 0] * _later(positions, derivatives.shape[2])
+    row, j = divmod(int(later.argmax()), derivatives.shape[2])
+    ratio = effect_of_later(probe)
+    text = f"outputs at {positions[row]} depend on the later input at {j}, {ratio:.2g} times as much as on earlier ones"
+    if probe.scores and all(_hides_later(scores) for scores in probe.scores):
+        yield wrong(f"attention is causal, but {text}")
+    elif _causal_without_cache(probe):
+        yield wrong(f"attention is not causal if a cache is passed: {text}")
+    elif ratio < _TINY:
+        yield asks(f"attention is almost causal, but {text}", "causality")
+    else:
+        raise NotExaminedError("attention is bidirectional")
+
+
+def permutation(probe: TorchModel) -> Iterator[Note]:
+    """Report models for which permuted tokens merely permute the outputs."""
+    if not probe.steady or not effect_of_later(probe):
+        raise NotExaminedError("attention is causal, or two calls differ")
+    x = probe.vectors.values
+    shuffled = noise(x[0, :, 0]).argsort()
+    y, permuted = probe.for_vectors(x), probe.for_vectors(x[:, shuffled])
+    if not same(y[:, shuffled], permuted):
+        return
+    tables = {n: p for n, p in probe.model.named_parameters() if _POSITIONAL.search(n) and p.requires_grad}
+    names = [n for n, p in tables.items() if probe.derivatives((y * noise(y)).sum(), [p])[0].any()]
+    text = "the outputs do not depend on the order of the tokens"
+    absent = asks(f"{text}: positions are the same for all, or absent", "permutation")
+    yield wrong(f"{text}, though there are positions: {names[0]}") if names else absent
+
+
+def sequences(probe: TorchModel) -> Iterator[Note]:
+    """Report outputs of a sequence that depend on other sequences, or on its index in the batch."""
+    x = probe.vectors.values
+    with torch.no_grad():
+        y = probe.with_vectors(x)
+    if len(x) < 2 or len(y) != len(x) or not y.isfinite().all():
+        raise NotExaminedError("the inputs are one sequence, or outputs are not finite")
+    if y.shape == (len(x), len(x)):
+        raise NotExaminedError("the outputs compare all pairs of sequences")
+    if _effect_of_others(probe, 0) and not _effect_of_others(probe, 1):
+        raise NotExaminedError("the first axis holds the positions")
+    if _effect_of_others(probe) and not probe.is_roundoff(_effect_of_others):
+        yield asks("the outputs of one sequence depend on the other sequences of the batch", "sequences")
+        return
+    tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
+    if not probe.steady or any(len(value) != len(x) for value in tensors.values()):
+        raise NotExaminedError("not all inputs have the batch as first axis, or two calls differ")
+    with torch.no_grad():
+        flipped = probe.first({name: value.flip(0) for name, value in tensors.items()}).flip(0)
+    if not same(y, flipped, 1e-4):
+        yield asks("the outputs of a sequence depend on its index in the batch", "sequences")
+
+
+def pad_tokens(probe: TorchModel) -> Iterator[Note]:
+    """Report outputs at tokens that depend on padding."""
+    tokens = probe.vectors.values.shape[:2]
+    accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
+    name = next((name for name in _MASKS if name in accepted), None)
+    if name is None or tokens[1] <= 2 * _PADDED:
+        raise NotExaminedError("no argument marks them")
+    for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
+        is_padded = torch.zeros(tokens, dtype=torch.bool)
+        is_padded[:, padded] = True
+        mask = (~is_padded).long() if _MASKS[name] else is_padded
+        positions, derivatives = probe.influence({name: mask})
+        real = ~is_padded[0, positions]
+        if derivatives[real, 0][:, is_padded[0]].any():
+            yield asks(f"tokens that {name} marks as padding on the {side} change the outputs at others", "pad_tokens")
+
+
+def _later(positions: list[int], length: int) -> Any:
+    return torch.arange(length) > torch.tensor(positions)[:, None]
+
+
+def effect_of_later(probe: TorchModel) -> float:
+    """Return the largest derivative of outputs by later inputs, divided by that by earlier ones."""
+    positions, derivatives = probe.dependence
+    rows = derivatives[:, 0]
+    earlier = rows * (torch.arange(rows.shape[1]) < torch.tensor(positions)[:, None])
+    return float((rows * _later(positions, rows.shape[1])).max() / earlier.max().clamp(min=_SMALLEST))
+
+
+def _effect_of_others(probe: TorchModel, axis: int = 0) -> float:
+    """Return the largest derivative of the first outputs along an axis by other inputs, divided by that by the first.
+
+    Axis 0 contains the sequences.
+    """
+    x = probe.vectors.values.clone().requires_grad_()
+    y = probe.with_vectors(x).select(axis, 0)
+    derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0].abs().movedim(axis, 0)
+    return float(derivatives[1:].max() / derivatives[0].max().clamp(min=_SMALLEST))
+
+
+def _hides_later(scores: Any) -> bool:
+    """Return whether scores of later positions are far below those of earlier ones, or all the same."""
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    highest, others = (scores.masked_fill(mask, -torch.inf).amax(-1)[..., :-1] for mask in (~later, later))
+    hidden, visible = scores[..., later], scores[..., ~later]
+    constant = bool(hidden.isfinite().all()) and hidden.std() < 1e-6 and visible.std() > 1e-3
+    return bool((highest < others - _HIDDEN).all()) or bool(constant)
+
+
+def _causal_without_cache(probe: TorchModel) -> bool:
+    """Return whether no output depends on later inputs if modules get None for every object with a method `update`."""
+    removed: list[Any] = []
+
+    def without_cache(value: Any) -> Any:
+        if not hasattr(value, "update") or isinstance(value, torch.nn.Module):
+            return value
+        removed.append(value)
+        return None
+
+    def change(module: Any, *arguments: Any) -> Any:
+        return tree_map(without_cache, arguments)
+
+    with contextlib.ExitStack() as stack:
+        for module in probe.model.modules():
+            stack.callback(module.register_forward_pre_hook(change, with_kwargs=True).remove)
+        positions, derivatives = probe.influence()
+    return bool(removed) and not (derivatives[:, 0] * _later(positions, derivatives.shape[2])).any()

@@ -1,0 +1,217 @@
+"""A PyTorch model with the inputs of one call, for measurements."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from attncheck.frameworks.framework import Arguments
+from attncheck.frameworks.trace import Trace
+from attncheck.models.calls import ModuleCall
+from attncheck.models.duties.duty import NotExaminedError
+from attncheck.models.factory import ModelFactory
+
+# Largest number of positions whose derivatives are computed, and of products of parameters and tokens for them.
+_POSITIONS, _WORK = 12, 2**31
+# Largest relative effect that may be roundoff, and the factor by which double precision reduces roundoff.
+_ROUNDOFF, _LESS = 1e-5, 0.1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vectors:
+    """The vectors for the tokens of a model, (batch, positions, width), or other real inputs.
+
+    They are the input `name`, or what `module` returns for the input `name`.
+    """
+
+    values: Any
+    name: Any
+    module: Any = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TorchModel:
+    """A PyTorch model in evaluation mode, and its inputs.
+
+    Attributes
+    ----------
+    factory : ModelFactory
+    model : torch.nn.Module
+    attention : sequence of ModuleCall
+        Calls of its attention modules.
+    steady : bool
+        Whether two calls with the same inputs agree.
+    """
+
+    factory: ModelFactory
+    model: Any
+    attention: Sequence[ModuleCall]
+    steady: bool
+
+    @functools.cached_property
+    def arguments(self) -> dict[Any, Any]:
+        """Inputs by index or name, as tensors."""
+        args, kwargs = self.factory.arguments(self.model, None)
+        values: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        return {name: self.factory.adapter.tensor(self.model, value) for name, value in values.items()}
+
+    @property
+    def work(self) -> int:
+        """Number of parameters times that of positions."""
+        sizes = [int(value.shape[1]) for value in self.arguments.values() if getattr(value, "ndim", 0) > 1]
+        parameters: int = sum(p.numel() for p in self.model.parameters())
+        return parameters * max(sizes, default=1)
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Enable gradients in this context, and restore the random generators afterwards."""
+        with self.factory.adapter.running(), torch.enable_grad(), torch.random.fork_rng():
+            yield
+
+    def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
+        """Return all outputs for the inputs with some `changes` by name."""
+        return self.factory.outputs_for(self.model, _arguments({**self.arguments, **(changes or {})}))
+
+    def reals(self, changes: Mapping[Any, Any] | None = None) -> list[Any]:
+        """Return the outputs of real numbers."""
+        leaves = tree_leaves(self.outputs(changes))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+    def first(self, changes: Mapping[Any, Any] | None = None) -> Any:
+        """Return the first output of real numbers."""
+        outputs = self.factory.adapter.first(self.outputs(changes))
+        if outputs is None:
+            raise NotExaminedError("no output has real numbers")
+        return outputs
+
+    @functools.cached_property
+    def vectors(self) -> Vectors:
+        """The vectors of the tokens: an input, or the outputs of the innermost module that receives the tokens."""
+        for name, value in self.arguments.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 2:
+                return Vectors(value.detach(), name)
+        trace = _Lookups({n: v for n, v in self.arguments.items() if getattr(v, "ndim", 0) == 2})
+        with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
+            self.outputs()
+        if not trace.results:
+            raise NotExaminedError("no module returns vectors of tokens")
+        return trace.results[0]
+
+    def with_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
+        """Return the first output of real numbers for vectors `x` of the tokens."""
+        if self.vectors.module is None:
+            return self.first({**(changes or {}), self.vectors.name: x})
+        results = iter([x])  # of the first call of the module
+        with self.vectors.module.register_forward_hook(lambda module, args, output: next(results, output)):
+            return self.first(changes)
+
+    def for_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
+        """Return the outputs, one vector per position, for vectors `x` of the tokens."""
+        y = self.with_vectors(x, changes)
+        if x.ndim != 3 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
+            raise NotExaminedError("the outputs are not one vector per position")
+        return y
+
+    def influence(self, changes: Mapping[Any, Any] | None = None) -> tuple[list[int], Any]:
+        """Return positions i, and the largest derivatives of outputs there by all inputs, (i, batch, positions)."""
+        x = self.vectors.values.clone().requires_grad_()
+        y = self.for_vectors(x, changes)
+        most = min(max(_WORK // self.work, 2), _POSITIONS)
+        positions = sorted({round(i) for i in torch.linspace(0, x.shape[1] - 1, most).tolist()})
+        rows = [self.derivatives((y[0, i] * noise(y[0, i])).sum(), [x])[0] for i in positions]
+        derivatives = torch.stack([row.abs().amax(-1) for row in rows])
+        if not derivatives.isfinite().all():
+            raise NotExaminedError("derivatives are not finite")
+        return positions, derivatives
+
+    @functools.cached_property
+    def dependence(self) -> tuple[list[int], Any]:
+        """The result of `influence` for the inputs as they are."""
+        return self.influence()
+
+    def is_roundoff(self, effect: Callable[[TorchModel], float]) -> bool:
+        """Return whether an effect, relative to 1, is so small only for want of precision: if it is less in double."""
+        here = effect(self)
+        if here > _ROUNDOFF:
+            return False
+        double = dataclasses.replace(self, model=copy.deepcopy(self.model).double())
+        return effect(double) < _LESS * here
+
+    def derivatives(self, total: Any, tensors: Sequence[Any]) -> list[Any]:
+        """Return the gradients of a number."""
+        if not total.requires_grad:
+            raise NotExaminedError("the outputs have no gradient")
+        gradients = torch.autograd.grad(total, tensors, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
+
+    @functools.cached_property
+    def scores(self) -> Sequence[Any]:
+        """Scores of each softmax over as many keys as queries."""
+        trace = _Scores()
+        with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
+            self.outputs()
+        return trace.results
+
+
+class _Lookups(Trace):
+    """Trace that keeps the vectors that modules return for tokens."""
+
+    def __init__(self, tokens: Mapping[Any, Any]) -> None:
+        self.tokens, self.results = tokens, list[Vectors]()
+
+    def begins(self, *_: Any) -> None:
+        """Ignore the start of a call."""
+
+    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+        """Keep the result of a call if its argument is an array of tokens."""
+        if not args or not isinstance(made, torch.Tensor) or made.ndim != 3 or not made.is_floating_point():
+            return
+        names = (name for name, ids in self.tokens.items() if isinstance(args[0], torch.Tensor) and same(ids, args[0]))
+        self.results.extend(Vectors(made.detach(), name, module) for name in names)
+
+
+class _Scores(Trace):
+    """Trace that keeps the scores of softmaxes over keys."""
+
+    def __init__(self) -> None:
+        self.results: list[Any] = []
+
+    def softmax(self, scores: Any, axis: int) -> None:
+        """Keep scores over as many keys as queries."""
+        if axis == -1 and scores.ndim > 2 and scores.shape[-1] == scores.shape[-2]:
+            self.results.append(torch.as_tensor(scores))
+
+
+@contextlib.contextmanager
+def restored(tensors: Sequence[Any]) -> Iterator[None]:
+    """Write the present values of tensors back at the end of this context."""
+    values = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+
+
+def noise(tensor: Any) -> Any:
+    """Return Gaussian numbers in the shape of a tensor, the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(tensor.shape, generator=generator).to(tensor)
+
+
+def same(one: Any, other: Any, tolerance: float = 1e-5) -> bool:
+    """Return whether two tensors agree up to roundoff."""
+    return one.shape == other.shape and bool((one - other).abs().max() <= tolerance * one.abs().max())
+
+
+def _arguments(values: Mapping[Any, Any]) -> Arguments:
+    args = tuple(value for name, value in values.items() if isinstance(name, int))
+    return args, {name: value for name, value in values.items() if not isinstance(name, int)}

@@ -1,0 +1,77 @@
+"""Buffers, tables, and tensors that are equal without being tied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from attncheck.frameworks.notes import Note, asks, wrong
+from attncheck.models.duties.probe import TorchModel, restored
+from attncheck.models.names import names_of, pattern_of
+
+# Names of tables whose entries are never all 0 in use.
+_TABLE = re.compile(r"(relative|rel_\w*bias|bias_table|rotary|inv_freq|freqs)\w*(\.weight)?$")
+# Seed of a second model.
+_SEED = 2**31 - 1
+
+
+def state(probe: TorchModel) -> Iterator[Note]:
+    """Report buffers that are not initialised, tables of zeros, and copies of parameters."""
+    other = probe.factory.fresh(_SEED)
+    yield from _buffers(probe, dict(other.named_buffers()))
+    parameters = {name: p.detach() for name, p in probe.model.named_parameters()}
+    zeros = [name for name, p in parameters.items() if p.ndim > 1 and _is_zero_table(name, p)]
+    if zeros:
+        yield asks(f"{names_of(zeros)}: zeros", "state", *zeros)
+    yield from _copies(parameters, dict(other.named_parameters()))
+
+
+def _buffers(probe: TorchModel, others: dict[str, Any]) -> Iterator[Note]:
+    buffers = {name: b for name, b in probe.model.named_buffers() if b.numel()}
+    unwritten = [name for name, b in buffers.items() if _is_unwritten(b) and _used(probe, b)]
+    if unwritten:
+        yield wrong(f"{names_of(unwritten)} not initialised: nothing, or NaN, was written to this memory")
+    zeros = [name for name, b in buffers.items() if _is_zero_table(name, b) and _used(probe, b)]
+    if zeros:
+        yield asks(f"{names_of(zeros)}: zeros", "state")
+    drawn = [n for n, b in buffers.items() if n in others and not _is_unwritten(b) and not torch.equal(b, others[n])]
+    if drawn:
+        yield asks(f"{names_of(drawn)}: the buffer differs between draws", "state")
+
+
+def _is_zero_table(name: str, tensor: Any) -> bool:
+    return tensor.numel() > 1 and bool(_TABLE.search(name)) and not tensor.any()
+
+
+def _is_unwritten(tensor: Any) -> bool:
+    """Return whether a buffer contains NaN, or only the number that marks new memory for integers."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return bool(tensor.isnan().any())
+    return tensor.dtype != torch.bool and bool((tensor == torch.iinfo(tensor.dtype).max).all())
+
+
+def _used(probe: TorchModel, buffer: Any) -> bool:
+    """Return whether the outputs depend on a buffer."""
+    with torch.no_grad(), restored([buffer]):
+        buffer.zero_()
+        zero = probe.first()
+        buffer.fill_(1)
+        return not torch.equal(zero, probe.first())
+
+
+def _copies(parameters: dict[str, Any], others: dict[str, Any]) -> Iterator[Note]:
+    """Report drawn matrices with equal entries whose names differ in more than numbers."""
+    groups: dict[Any, list[str]] = {}
+    for name, p in parameters.items():
+        if p.ndim > 1 and name in others and not torch.equal(p, others[name]):
+            groups.setdefault((p.shape, float(p.double().sum())), []).append(name)
+    for names in groups.values():
+        first = names[0]
+        for name in names[1:]:
+            if pattern_of(name) != pattern_of(first) and torch.equal(parameters[name], parameters[first]):
+                tied = parameters[name].data_ptr() == parameters[first].data_ptr()
+                reason = "shares its memory, but is another parameter" if tied else "is not tied to it"
+                yield asks(f"{name} has the same entries as {first}, and {reason}", "state")

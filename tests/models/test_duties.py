@@ -1,0 +1,381 @@
+"""What any attention must do: each property on a model that has it, and on one that lacks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import attncheck as ac
+from attncheck._lib.errors import InputError
+from attncheck.models.duties.registry import DUTIES, NAMES
+from attncheck.models.result import ModelInspection
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # only where torch is
+
+WIDTH, HEADS, TOKENS, LENGTH = 32, 2, 40, 8
+IDS = torch.arange(2 * LENGTH).reshape(2, LENGTH)
+
+
+class Attention(nn.Module):
+    """Causal attention, whose steps are methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def weights(self, scores: Any) -> Any:
+        return self.masked(scores).softmax(-1)
+
+    def masked(self, scores: Any) -> Any:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + scores.shape[-1] - scores.shape[-2])
+        return scores.masked_fill(later, -torch.inf)
+
+    def projected(self, x: Any) -> list[Any]:
+        return [a(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for a in (self.q, self.k, self.v)]
+
+    def forward(self, x: Any, cache: Any = None) -> Any:
+        q, k, v = self.projected(x)
+        if cache is not None:
+            k, v = cache.update(k, v)
+        return self.o((self.weights(q @ k.mT / q.shape[-1] ** 0.5) @ v).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """A block that normalises first."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2, self.attn, self.fc = (
+            nn.LayerNorm(WIDTH),
+            nn.LayerNorm(WIDTH),
+            attention,
+            nn.Linear(WIDTH, WIDTH),
+        )
+
+    def forward(self, x: Any, cache: Any = None) -> Any:
+        x = x + self.attn(self.ln_1(x), cache)
+        return x + self.fc(self.ln_2(x))
+
+
+class Model(nn.Module):
+    """Two blocks between an embedding and a projection."""
+
+    def __init__(self, attention: Callable[[], nn.Module] = Attention, block: Callable[..., nn.Module] = Block) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, TOKENS, bias=False)
+        self.h = nn.ModuleList(block(attention()) for _ in range(2))
+
+    def embedded(self, ids: Any) -> Any:
+        return self.embed(ids)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.embedded(ids)
+        for block in self.h:
+            x = block(x)
+        return self.head(x)
+
+
+def attention(method: str, function: Callable[..., Any]) -> Callable[[], nn.Module]:
+    """Return a function that makes models with another method of attention."""
+    return lambda: Model(type("Other", (Attention,), {method: function}))
+
+
+def block(function: Callable[..., Any]) -> Callable[[], nn.Module]:
+    """Return a function that makes models whose blocks have another forward pass."""
+    return lambda: Model(block=type("Other", (Block,), {"forward": function}))
+
+
+def changed(change: Callable[[Any], None]) -> Callable[[], nn.Module]:
+    """Return a function that makes models and changes them."""
+
+    def make() -> nn.Module:
+        model = Model()
+        change(model)
+        return model
+
+    return make
+
+
+def second_softmax(self: Any, scores: Any) -> Any:
+    return self.masked(scores).softmax(-1).softmax(-1)
+
+
+def capped(self: Any, scores: Any) -> Any:
+    return (50 * torch.tanh(self.masked(scores) / 50)).softmax(-1)
+
+
+def bidirectional(self: Any, scores: Any) -> Any:
+    return scores.softmax(-1)
+
+
+def dropped(self: Any, scores: Any) -> Any:
+    return self.masked(nn.functional.dropout(scores, 0.5, self.training)).softmax(-1)
+
+
+def normalised_values(self: Any, x: Any) -> Any:
+    q, k, v = Attention.projected(self, x)
+    return q, k, nn.functional.normalize(v, dim=-1)
+
+
+def half_of_heads(self: Any, x: Any) -> Any:
+    return [a[:, :1].expand(-1, HEADS, -1, -1) for a in Attention.projected(self, x)]
+
+
+def top_left(self: Any, scores: Any) -> Any:
+    return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+
+
+class Positions(Model):
+    """Bidirectional, with positions along an axis."""
+
+    axis = 1
+
+    def __init__(self) -> None:
+        super().__init__(type("Other", (Attention,), {"weights": bidirectional}))
+        self.table = nn.Parameter(torch.randn(LENGTH, WIDTH))
+
+    def embedded(self, ids: Any) -> Any:
+        rows = self.table[: ids.shape[self.axis]]
+        return self.embed(ids) + (rows if self.axis else rows[:, None])
+
+
+class AlongBatch(Positions):
+    axis = 0
+
+
+class Adapted(Model):
+    """A low-rank adapter of the head, with factors that start at 0."""
+
+    def __init__(self, std: float) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(std * torch.randn(4, WIDTH)), nn.Parameter(torch.zeros(WIDTH, 4))
+
+    def embedded(self, ids: Any) -> Any:
+        x = self.embed(ids)
+        return x + x @ self.a.T @ self.b.T
+
+
+class Listed(Model):
+    """Two of three blocks are registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = [Block(Attention())]
+
+    def embedded(self, ids: Any) -> Any:
+        return self.more[0](self.embed(ids))
+
+
+class Buffered(Model):
+    """A buffer multiplies the embeddings."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", value)
+
+    def embedded(self, ids: Any) -> Any:
+        return self.embed(ids) * (1 + self.inv_freq.sin())
+
+
+class Dropped(Model):
+    """Dropout of embeddings, which may be forgotten."""
+
+    used = True
+
+    def __init__(self, attention: Callable[[], nn.Module] = Attention) -> None:
+        super().__init__(attention)
+        self.dropout = nn.Dropout(0.1)
+
+    def embedded(self, ids: Any) -> Any:
+        return self.dropout(self.embed(ids)) if self.used else self.embed(ids)
+
+
+class Forgotten(Dropped):
+    used = False
+
+
+class Cache:
+    """Keys and values of earlier calls."""
+
+    def __init__(self) -> None:
+        self.stored: tuple[Any, ...] = ()
+
+    def update(self, *arrays: Any) -> tuple[Any, ...]:
+        self.stored = (
+            tuple(torch.cat(pair, 2) for pair in zip(self.stored, arrays, strict=True)) if self.stored else arrays
+        )
+        return self.stored
+
+
+class Cached(Model):
+    """A model that returns caches; without `right`, later keys are visible in calls of several tokens."""
+
+    def __init__(self, right: bool = True) -> None:
+        super().__init__(Attention if right else type("Other", (Attention,), {"masked": top_left}))
+
+    def forward(self, ids: Any, cache: Any = None) -> Any:
+        caches = cache or [Cache() for _ in self.h]
+        x = self.embed(ids)
+        for block, stored in zip(self.h, caches, strict=True):
+            x = block(x, stored)
+        return self.head(x), caches
+
+
+class Prefilled(Attention):
+    """Attention that hides later positions only without a cache."""
+
+    def forward(self, x: Any, cache: Any = None) -> Any:
+        self.hides = cache is None
+        return super().forward(x, cache)
+
+    def masked(self, scores: Any) -> Any:
+        return super().masked(scores) if self.hides else scores
+
+
+class Filled(Block):
+    """A block that fills a cache."""
+
+    def forward(self, x: Any, cache: Any = None) -> Any:
+        return super().forward(x, Cache())
+
+
+class Padded(Model):
+    """A model that takes a mask of padding, and may ignore it."""
+
+    used = True
+
+    def forward(self, ids: Any, attention_mask: Any = None) -> Any:
+        x = self.embed(ids)
+        if attention_mask is not None and self.used:
+            x = x * attention_mask[..., None]
+        return self.head(x + x.mean(1, keepdim=True))
+
+
+class Unpadded(Padded):
+    used = False
+
+
+class Cancelled(Model):
+    """Large numbers cancel, which needs precision."""
+
+    def embedded(self, ids: Any) -> Any:
+        return (self.embed(ids) + 1e3) - 1e3
+
+
+def copy_embedding(model: Any) -> None:
+    model.head.weight = nn.Parameter(model.embed.weight.detach().clone())
+
+
+def tie_embedding(model: Any) -> None:
+    model.head.weight = model.embed.weight
+
+
+HOLDS, VIOLATED, NOT_EXAMINED = "holds", "violated", "not examined"
+ROWS: list[tuple[str, Callable[[], Any], str, str]] = [
+    ("causality", Model, HOLDS, ""),
+    ("causality", attention("weights", second_softmax), VIOLATED, "wrong"),
+    ("causality", attention("weights", capped), VIOLATED, "wrong"),
+    ("causality", lambda: Model(Prefilled, Filled), VIOLATED, "wrong"),
+    ("causality", Positions, NOT_EXAMINED, ""),
+    ("permutation", Positions, HOLDS, ""),
+    ("permutation", attention("weights", bidirectional), VIOLATED, "asks"),
+    ("sequences", Positions, HOLDS, ""),
+    ("sequences", AlongBatch, VIOLATED, "asks"),
+    ("residual", Model, HOLDS, ""),
+    ("residual", block(lambda self, x: x * (1 + self.fc(self.attn(self.ln_1(x))))), HOLDS, ""),
+    ("residual", block(lambda self, x: x * self.fc(self.attn(self.ln_1(x)))), VIOLATED, "asks"),
+    ("residual", block(lambda self, x: x + x + self.fc(self.attn(self.ln_1(x)))), VIOLATED, "asks"),
+    ("residual", block(lambda self, x: self.ln_1(x) + self.fc(self.attn(self.ln_1(x)))), VIOLATED, "asks"),
+    ("residual", block(lambda self, x: self.ln_1(x + self.fc(self.attn(x)))), NOT_EXAMINED, ""),
+    ("norms", Model, HOLDS, ""),
+    ("norms", attention("projected", normalised_values), VIOLATED, "asks"),
+    ("dropout", Model, NOT_EXAMINED, ""),
+    ("dropout", Dropped, HOLDS, ""),
+    ("dropout", Forgotten, VIOLATED, "asks"),
+    ("dropout", lambda: Dropped(type("Other", (Attention,), {"weights": dropped})), VIOLATED, "asks"),
+    ("reach", Model, HOLDS, ""),
+    ("reach", lambda: Adapted(0.1), HOLDS, ""),
+    ("reach", lambda: Adapted(0.0), VIOLATED, "wrong"),
+    ("reach", attention("projected", half_of_heads), VIOLATED, "asks"),
+    ("registration", Model, HOLDS, ""),
+    ("registration", Listed, VIOLATED, "wrong"),
+    ("state", changed(tie_embedding), HOLDS, ""),
+    ("state", changed(copy_embedding), VIOLATED, "asks"),
+    ("state", lambda: Buffered(torch.ones(WIDTH)), HOLDS, ""),
+    ("state", lambda: Buffered(torch.zeros(WIDTH)), VIOLATED, "asks"),
+    ("state", lambda: Buffered(torch.randn(WIDTH)), VIOLATED, "asks"),
+    ("state", lambda: Buffered(torch.empty(WIDTH)), VIOLATED, "wrong"),
+    ("pad_tokens", Padded, HOLDS, ""),
+    ("pad_tokens", Unpadded, VIOLATED, "asks"),
+    ("cache", Model, NOT_EXAMINED, ""),
+    ("cache", Cached, HOLDS, ""),
+    ("cache", lambda: Cached(False), VIOLATED, "asks"),
+    ("precision", Model, HOLDS, ""),
+    ("precision", Cancelled, VIOLATED, "asks"),
+]
+
+
+def inspected(make: Callable[[], Any]) -> ModelInspection:
+    return ac.inspect(make, inputs={"ids": IDS}, draws=2)
+
+
+@pytest.mark.parametrize(("name", "make", "outcome", "level"), ROWS)
+def test_a_property(name: str, make: Callable[[], Any], outcome: str, level: str) -> None:
+    inspection = inspected(make)
+    (result,) = (result for result in inspection.duties if result.name == name)
+    assert (result.outcome, {note.level for note in result.notes}) == (outcome, {level} - {""}), result
+    # Other properties are not violated by a model that lacks this one, apart from those that follow from it.
+    others = {r.name for r in inspection.duties if r.notes} - {name}
+    assert others <= {"permutation", "residual"}, others
+
+
+def test_every_property_has_rows_for_both_outcomes() -> None:
+    assert {row[0] for row in ROWS} == {*NAMES}
+    for duty in DUTIES:
+        assert {HOLDS, VIOLATED} <= {outcome for name, _, outcome, _ in ROWS if name == duty.name}, duty
+
+
+def test_a_model_is_unchanged() -> None:
+    models = []
+
+    def make() -> nn.Module:
+        models.append(Dropped())
+        return models[-1]
+
+    ac.inspect(make, inputs={"ids": IDS}, draws=1, seed=3)
+    torch.manual_seed(3)
+    new = Dropped()
+    for one, other in zip(models[0].parameters(), new.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert not models[0].training
+
+
+class TestExpectations:
+    """Expectations on properties."""
+
+    def test_a_property_that_holds(self) -> None:
+        inspection = inspected(Model)
+        inspection.require("causality", state=True)
+        assert "holds: registration, state, causality, sequences, residual, norms, reach, precision" in str(inspection)
+        assert inspection.to_dict()["duties"]["causality"] == HOLDS
+
+    def test_a_property_that_is_not_examined(self) -> None:
+        inspection = inspected(Model)
+        assert inspection.unmet("cache") == ["cache: not examined: no argument is a cache"]
+        assert "not examined: dropout (no module drops entries); " in str(inspection)
+
+    def test_a_violation_that_is_meant(self) -> None:
+        inspection = inspected(attention("weights", bidirectional))
+        assert "if this is meant: the outputs do not depend on the order" in inspection.verdict
+        assert "if this is meant" not in inspection.expecting("permutation=false").verdict
+        assert inspection.unmet("permutation=false") == []
+        with pytest.raises(AssertionError, match="permutation: violated: the outputs do not depend on the order"):
+            inspection.require("permutation")
+
+    def test_an_unknown_value(self) -> None:
+        with pytest.raises(InputError, match="expect='causality=maybe': is neither true nor false; write causality or"):
+            inspected(Model).require("causality=maybe")
