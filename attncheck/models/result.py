@@ -154,15 +154,15 @@ class ModelInspection(PrintedInspection):
             said.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
         said += excluding(self.blamed, expected.pop("blamed", True))
         asked = expected.pop("asked", True)
-        meant = {name for name, value in wanted.items() if not value}
-        confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, {**patterns, **(parameters or {})})
-        said += excluding(confirmed.asked, asked)
         for group in self.attention:
             values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
             said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **values)]
         said += unmet_initialisers(patterns, self.parameters, self.numbers)
-        return said + unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
+        said += unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
+        meant = {name for name, value in wanted.items() if not value}
+        confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, {**patterns, **(parameters or {})})
+        return said + excluding(confirmed.asked, asked)
 
     def expecting(self, *declared: str) -> ModelInspection:
         """Return a copy in which declared conventions are confirmed.

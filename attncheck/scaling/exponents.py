@@ -55,7 +55,7 @@ class Exponents(Estimates):
     spreads: FloatArray
 
 
-def exponents(logs: Sequence[FloatArray], widths: Sequence[int]) -> Exponents:
+def exponents(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Exponents:
     """Return the exponents with which sizes grow with the width, from independent log sizes, (seeds, taps) per width.
 
     Raises
@@ -80,12 +80,12 @@ def exponents(logs: Sequence[FloatArray], widths: Sequence[int]) -> Exponents:
     return Exponents(np.sum(weights * means(logs), axis=0), *errors_of(logs, weights), spreads)
 
 
-def means(logs: Sequence[FloatArray]) -> FloatArray:
+def means(logs: FloatArray | Sequence[FloatArray]) -> FloatArray:
     """Return mean log sizes, (widths, taps)."""
     return np.stack([each.mean(axis=0) for each in logs])
 
 
-def errors_of(logs: Sequence[FloatArray], weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+def errors_of(logs: FloatArray | Sequence[FloatArray], weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return standard errors, (taps,), of weighted sums of mean log sizes, and their degrees of freedom.
 
     `weights` has shape (widths, taps) or (widths, 1).
@@ -96,7 +96,7 @@ def errors_of(logs: Sequence[FloatArray], weights: FloatArray) -> tuple[FloatArr
     return np.sqrt(total), total**2 / (parts**2 / (seeds - 1)).sum(axis=0)
 
 
-def _variances(logs: Sequence[FloatArray]) -> FloatArray:
+def _variances(logs: FloatArray | Sequence[FloatArray]) -> FloatArray:
     """Return variances over seeds, (widths, taps)."""
     return np.maximum([each.var(axis=0, ddof=1) for each in logs], _LEAST_SPREAD**2)
 

@@ -129,6 +129,7 @@ def test_sinks_of_gpt_oss_are_drawn_for_each_head() -> None:
     with pytest.raises(InputError, match="pass rotary_base=None"):  # YaRN
         inspection.layer()
     layer = inspection.layer(rotary_base=None)
+    assert isinstance(layer.sink, tuple)
     assert (len(layer.sink), layer.window, layer.mask) == (layer.num_heads, 4, "causal")
     assert inspection.layer(rotary_base=None, sink=0.0).sink == 0.0
 

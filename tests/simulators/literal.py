@@ -169,8 +169,8 @@ def weights_of(layer: AttentionLayer, scores: FloatArray, head: int = 0) -> Floa
         scores = layer.softcap * np.tanh(scores / layer.softcap)
     if layer.attention_map == "softmax":
         sink = layer.sink[head] if isinstance(layer.sink, tuple) else layer.sink
-        sink = np.full((*scores.shape[:-1], 1), -np.inf if sink is None else sink)
-        extended = np.concatenate([np.where(shown, scores, -np.inf), sink], axis=-1)
+        column = np.full((*scores.shape[:-1], 1), -np.inf if sink is None else sink)
+        extended = np.concatenate([np.where(shown, scores, -np.inf), column], axis=-1)
         return np.asarray(special.softmax(extended, axis=-1)[..., :-1])
     maps: dict[str, Callable[[FloatArray], FloatArray]] = {
         "linear": lambda p: p,

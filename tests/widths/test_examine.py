@@ -262,7 +262,8 @@ def test_sizes_before_a_factor(name: str) -> None:
     readout = TapSeries("head", "Linear", MODULE, grows=False, rescaled=True)
     assert expected(readout, INIT) is expected(readout, CHANGE) is None
     output = TapSeries("output", "Model", OUTPUT, grows=False)
-    assert expected(output, INIT) == ExponentPrediction(*(2 * [-0.5 if name == "mup" else 0.0]))
+    exponent = -0.5 if name == "mup" else 0.0
+    assert expected(output, INIT) == ExponentPrediction(exponent, exponent)
 
 
 def test_a_number_in_a_string_is_that_exponent() -> None:
