@@ -18,7 +18,7 @@ from attncheck.scaling.exponents import Estimates, errors_of, means
 NEXT = 0.5
 
 
-def shares(logs: Sequence[FloatArray], widths: Sequence[int], orders: Sequence[float]) -> Estimates:
+def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], orders: Sequence[float]) -> Estimates:
     """Return the share of the next order in mean squares at the largest width, from log sizes, (seeds, taps) per width.
 
     Mean squares are fitted by parts whose sizes grow as n^b, for b in `orders` and for the next order, which is the
