@@ -157,4 +157,5 @@ def test_and_mended(place: pytest.Pytester) -> None:
     assert verdict == "consistent"
     # The unsupported grouped layer neither passes nor fails.
     unsupported = {each.reason for each in results if each.case["num_kv_heads"]}
-    assert unsupported == {"only full heads with unmasked softmax and weights of variance 1/n"}
+    reason = "only full heads with unmasked softmax and weights of variance 1/n"
+    assert unsupported == {f"the subject does not support this layer: {reason}"}
