@@ -88,8 +88,8 @@ class PositionBiasPart(LayerPart):
         std = check_number("bias_std", layer.bias_std, remedy, minimum=0.0, maximum=_LARGEST)
         slopes = layer.bias_slopes
         if slopes is not None and not (isinstance(slopes, str) and slopes == ALIBI):
-            rows = list | tuple | np.ndarray
-            if not isinstance(slopes, rows) or any(isinstance(slope, rows) for slope in slopes):
+            listed = isinstance(slopes, list | tuple | np.ndarray)
+            if not listed or any(isinstance(slope, list | tuple | np.ndarray) for slope in slopes):
                 refuse("bias_slopes", slopes, "is not known", _REMEDY)
             if len(slopes) != layer.num_heads:
                 refuse("bias_slopes", slopes, f"are {len(slopes)} slopes for num_heads={layer.num_heads}", _REMEDY)
