@@ -160,15 +160,15 @@ class FrameworkAdapter(Adapter):
 
     def traced(self, trace: Trace, model: Any) -> contextlib.AbstractContextManager[Any]:
         """Return a context that reports calls of modules and softmaxes to a trace."""
-        raise NotImplementedError
+        raise NotImplementedError  # called only for frameworks in `MODELS`
 
     def modules(self, model: Any) -> Mapping[str, Any]:
         """Return a model's modules by name; the name of the model itself is empty."""
-        raise NotImplementedError
+        raise NotImplementedError  # called only for frameworks in `MODELS`
 
     def stored(self, model: Any) -> Iterator[Parameter]:
         """Yield the parameters of a model, and write zeros to uninitialised memory."""
-        raise NotImplementedError
+        raise NotImplementedError  # called only for frameworks in `MODELS`
 
     def evaluated(self, module: Any, single: bool = False) -> Any:
         """Return a module in evaluation mode; with `single`, in single precision if it would be half."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_unreadable_toml_files(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"[layer]\nwidth = 8 # \xe9\n")
     for path in (tmp_path / "none.toml", tmp_path, tmp_path / "latin.toml"):
         for read in (AttentionLayer.from_toml, Program.from_toml):
-            refused(lambda read=read, path=path: read(path), f"^{path}: .*cannot be read .*; pass a TOML file")  # type: ignore[misc]
+            refused(partial(read, path), f"^{path}: .*cannot be read .*; pass a TOML file")
 
 
 STACKS: list[tuple[dict[str, Any], str]] = [
@@ -265,19 +266,19 @@ PROGRAMS: list[tuple[Callable[[Written], object], str]] = [
     (lambda w: w.program.matmul(w.foreign_weight, w.h), "weight=.*not a weight of this"),
     (lambda w: w.program.matmul(w.W, w.p), "vector='p1': is a score"),
     (lambda w: w.program.matmul(w.W, w.short), "weight='W': has n columns, but short has 3"),
-    (lambda w: w.program.matmul(w.W, "h"), "node='h': is not a line of a program"),  # type: ignore[arg-type]
+    (lambda w: w.program.matmul(w.W, "h"), "node='h': is not a line of a program"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda w: w.program.nonlin(np.tanh, w.g, w.foreign), "node='foreign': is not a line"),
     (lambda w: w.program.nonlin(np.tanh, w.p), "vectors='p1': is a score, not a vector"),
     (lambda w: w.program.nonlin(np.add, w.g, w.short), "vectors='short': differs in size"),
     (lambda w: w.program.nonlin(np.tanh), r"vectors=\(\): .*at least one vector"),
-    (lambda w: w.program.nonlin(np.tanh, 3), "node=3: is not a line of a program"),  # type: ignore[arg-type]
+    (lambda w: w.program.nonlin(np.tanh, 3), "node=3: is not a line of a program"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda w: w.program.nonlin(in_place, w.g), "function=in_place: .*read-only.*not change them"),
     (lambda w: w.program.output(in_place, [w.g], []), "function=in_place: .*read-only.*not change"),
     (lambda w: w.program.score(w.g, w.h), "score='h': is not the output of a MatMul"),
     (lambda w: w.program.score(w.p, w.g), "score='p1': is not the output of a MatMul"),
     (lambda w: w.program.score(w.g, w.short), "vectors='short': differs in size"),
     (lambda w: w.program.score(w.g, w.foreign), "node='foreign': is not a line of this"),
-    (lambda w: w.program.score(w.g, None), "node=None: is not a line of a program"),  # type: ignore[arg-type]
+    (lambda w: w.program.score(w.g, None), "node=None: is not a line of a program"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda w: w.program.score(w.g, w.g, math.nan), "factor=nan: must be finite"),
     (lambda w: w.program.output(first_row, [w.p], [w.p]), "vectors='p1': is a score"),
     (lambda w: w.program.output(first_row, [w.g], [w.h]), "scores='h': is a vec"),
@@ -286,7 +287,7 @@ PROGRAMS: list[tuple[Callable[[Written], object], str]] = [
     (lambda w: w.program.matmul(w.W, w.g, "h"), "name='h': is the name of another line"),
     (lambda w: w.program.weight("W"), "name='W': is the name of another weight"),
     (lambda w: w.program.weight("N", rows=0), "rows=0: must be at least 1"),
-    (lambda w: w.program.weight("N", columns=0.5), "columns=0.5: must be a whole"),  # type: ignore[arg-type]
+    (lambda w: w.program.weight("N", columns=0.5), "columns=0.5: must be a whole"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda w: w.program.weight("N", -1.0), "std=-1.0: must be at least 0"),
     (lambda w: w.program.initial("z", std=-1.0), "std=-1.0: must be at least 0"),
     (lambda w: w.program.initial("z", mean=math.nan), "mean=nan: must be finite"),
@@ -367,7 +368,7 @@ def added() -> Program:
 CALLS: list[tuple[Callable[[], object], str]] = [
     *((lambda value=value: AttentionLayer.from_toml(value), "^text=") for value in (None, 8, ["[layer]"])),
     *((lambda value=value: AttentionLayer.from_dict(value), "^layer=") for value in (None, 8, ["[layer]"])),
-    (lambda: AttentionLayer.from_dict({"width": 8, 1: 2}), r"^layer\.1=2: is not a field"),  # type: ignore[dict-item]
+    (lambda: AttentionLayer.from_dict({"width": 8, 1: 2}), r"^layer\.1=2: is not a field"),  # type: ignore[dict-item]  # wrong on purpose
     (lambda: LAYER.replace(mak="causal"), r"^changes\.mak='causal'.*did you mean 'mask'"),
     (lambda: AttentionStack.from_toml("[layer]\nwidth = 8\n"), r"^stack: has no \[stack\] table"),
     (lambda: AttentionStack(layer=LAYER, depth=2).replace(width=3), r"^changes\.width=3: is not a field"),
@@ -376,7 +377,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         r"^activations=\('relu', 'tanh'\): must be one name, or 3",
     ),
     (lambda: Program.from_toml("lines = ["), "not TOML"),
-    (lambda: Program.from_toml(3), "is not TOML text"),  # type: ignore[arg-type]
+    (lambda: Program.from_toml(3), "is not TOML text"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda: added().to_toml(), "^function='<lambda>': is a local function, which cannot be imported; define it"),
     (lambda: Program.from_dict(added().to_dict()), "was a local function, which cannot be imported"),
     (lambda: AttentionLayer.from_dict(LAYER.replace(mask=lambda i, j: i >= j).to_dict()), "local function"),

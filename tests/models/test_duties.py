@@ -246,17 +246,23 @@ class Filled(Block):
 class Padded(Model):
     """A model that takes a mask of padding, and may ignore it."""
 
-    used = True
+    used, share = True, 1.0
 
     def forward(self, ids: Any, attention_mask: Any = None) -> Any:
         x = self.embed(ids)
         if attention_mask is not None and self.used:
             x = x * attention_mask[..., None]
-        return self.head(x + x.mean(1, keepdim=True))
+        return self.head(x + self.share * x.mean(1, keepdim=True))
 
 
 class Unpadded(Padded):
     used = False
+
+
+class Apart(Unpadded):
+    """Outputs do not depend on other positions."""
+
+    share = 0.0
 
 
 class Cancelled(Model):
@@ -274,6 +280,15 @@ def tie_embedding(model: Any) -> None:
     model.head.weight = model.embed.weight
 
 
+def close_attention(model: Any) -> None:
+    for block in model.h:
+        nn.init.zeros_(block.attn.o.weight)
+
+
+def close_head(model: Any) -> None:
+    nn.init.zeros_(model.head.weight)
+
+
 HOLDS, VIOLATED, NOT_EXAMINED = "holds", "violated", "not examined"
 ROWS: list[tuple[str, Callable[[], Any], str, str]] = [
     ("causality", Model, HOLDS, ""),
@@ -281,10 +296,12 @@ ROWS: list[tuple[str, Callable[[], Any], str, str]] = [
     ("causality", attention("weights", capped), VIOLATED, "wrong"),
     ("causality", lambda: Model(Prefilled, Filled), VIOLATED, "wrong"),
     ("causality", Positions, NOT_EXAMINED, ""),
+    ("causality", changed(close_attention), NOT_EXAMINED, ""),
     ("permutation", Positions, HOLDS, ""),
     ("permutation", attention("weights", bidirectional), VIOLATED, "asks"),
     ("sequences", Positions, HOLDS, ""),
     ("sequences", AlongBatch, VIOLATED, "asks"),
+    ("sequences", changed(close_head), NOT_EXAMINED, ""),
     ("residual", Model, HOLDS, ""),
     ("residual", block(lambda self, x: x * (1 + self.fc(self.attn(self.ln_1(x))))), HOLDS, ""),
     ("residual", block(lambda self, x: x * self.fc(self.attn(self.ln_1(x)))), VIOLATED, "asks"),
@@ -311,6 +328,7 @@ ROWS: list[tuple[str, Callable[[], Any], str, str]] = [
     ("state", lambda: Buffered(torch.empty(WIDTH)), VIOLATED, "wrong"),
     ("pad_tokens", Padded, HOLDS, ""),
     ("pad_tokens", Unpadded, VIOLATED, "asks"),
+    ("pad_tokens", Apart, NOT_EXAMINED, ""),
     ("cache", Model, NOT_EXAMINED, ""),
     ("cache", Cached, HOLDS, ""),
     ("cache", lambda: Cached(False), VIOLATED, "asks"),

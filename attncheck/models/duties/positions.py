@@ -121,6 +121,8 @@ def _effect_of_others(probe: TorchModel, axis: int = 0) -> float:
     x = probe.vectors.values.clone().requires_grad_()
     y = probe.with_vectors(x).select(axis, 0)
     derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0].abs().movedim(axis, 0)
+    if not derivatives.any():
+        raise NotExaminedError("the outputs do not depend on the inputs")
     return float(derivatives[1:].max() / derivatives[0].max().clamp(min=_SMALLEST))
 
 

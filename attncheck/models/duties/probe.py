@@ -129,6 +129,9 @@ class TorchModel:
         derivatives = torch.stack([row.abs().amax(-1) for row in rows])
         if not derivatives.isfinite().all():
             raise NotExaminedError("derivatives are not finite")
+        own = torch.arange(x.shape[1]) == torch.tensor(positions)[:, None]
+        if not derivatives[:, 0][~own].any():
+            raise NotExaminedError("no output depends on the input at another position: is a projection 0?")
         return positions, derivatives
 
     @functools.cached_property
