@@ -26,7 +26,7 @@ WIDEST = 4.0
 _BINS = 32
 # Entries of two matrices differ if their distance exceeds this share of the largest.
 _TOLERANCE = 1e-3
-# Maximum number of values in `Counts`, whose band takes seconds to compute for more, and of rows of a matrix.
+# Maximum number of values in `Counts`, and of rows of a matrix.
 _MOST_VALUES, _MOST_ROWS = 10**8, 1000
 
 _Number = Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)]
