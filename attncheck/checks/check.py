@@ -18,7 +18,6 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
-from attncheck.evidence.plot_data import Means
 from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -176,8 +175,6 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Draws per observation of the family.
     any_weights : bool
         Whether the null holds for weights of any symmetric law.
-    plot : callable Sample -> Means, optional
-        Plot data that replace the family's; see `attncheck.evidence.plot_data`.
     calls : int
         Minimum number of calls of the subject.
     compares : str
@@ -203,7 +200,6 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     excluded: Callable[[_Setting], str] = _always
     draws_per_unit: int = 1
     any_weights: bool = False
-    plot: Callable[[_Sample], Means] | None = None
     calls: int = 1
     compares: str = ""
     fewest_draws: int = 1

@@ -9,7 +9,6 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
-from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_law, of_std
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import ONE_NEURON
@@ -68,7 +67,6 @@ CHECKS = (
         family=lambda setting: Scale(residuals(setting)),
         measure=lambda sample, reference: sample.output_residual.squares(),
         hint="W_O, H^{-1/2}, the attention map, its axis or the mask differ from the declared ones",
-        plot=plot_data.whitened_outputs,
     ),
     _check(
         name="conditional.law",
@@ -105,7 +103,6 @@ CHECKS = (
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
         measure=lambda sample, reference: rotating_pairs(sample.output_residual, 1),
-        plot=plot_data.between_positions,
         hint="the attention map, its axis or the mask differ from the declared ones",
         excluded=lambda setting: "there is one position only" if setting.output_rank == 1 else "",
     ),

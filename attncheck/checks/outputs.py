@@ -13,13 +13,11 @@ from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.derived import NORMAL
 from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
-from attncheck.checks.plot_data import against_limit
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import GIVEN_SCORES, OUTPUTS
 from attncheck.evidence.families import Count, Smooth, Uniform
-from attncheck.evidence.plot_data import Density
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
@@ -166,9 +164,6 @@ def _limit_check(
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         return (law(sample.layer).uniform(marginal(sample.layer).values(sample)),)
 
-    def plot(sample: Sample) -> Density:
-        return against_limit(marginal(sample.layer).values(sample), law(sample.layer))
-
     def reason(setting: Setting) -> str:
         if law(setting.layer).mixture.atom > 0:
             return "the limit is 0 with positive probability"
@@ -190,7 +185,6 @@ def _limit_check(
         reads=f"Kolmogorov distance of {what} from the limit:",
         family=lambda setting: Uniform(allowance=allowance(setting)),
         measure=measure,
-        plot=plot,
         hint="the law does not approach the theorem's limit",
         requires=requires,
         excluded=reason,

@@ -11,7 +11,6 @@ import functools
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.derived import BY_ROWS, NORMAL
@@ -93,7 +92,6 @@ CHECKS = (
         family=lambda setting: Scale(entries(setting)),
         measure=lambda sample, reference: sample.whitened_scores.squares(),
         hint="the standard deviation of W_Q or the score scaling differs from the declared one",
-        plot=plot_data.whitened_scores,
     ),
     _given_keys(
         name="scores.law",
@@ -123,7 +121,6 @@ CHECKS = (
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.score_entries),
         measure=lambda sample, reference: rotating_pairs(sample.whitened_scores, 1),
         hint="heads share W_Q, or a stream of random numbers",
-        plot=plot_data.between_heads,
         requires=UNTIED & SEVERAL_HEADS,
     ),
     _given_keys(
@@ -161,7 +158,6 @@ CHECKS = (
         reads="spread component of single scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
         measure=_marginal,
-        plot=plot_data.score_covariances,
     ),
     _given_inputs(
         name="scores.kurtosis",

@@ -9,7 +9,6 @@ from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.derived import BY_ROWS, WHITENED
 from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
-from attncheck.checks.plot_data import between_heads
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
@@ -136,7 +135,6 @@ CHECKS = (
         family=lambda setting: LargestAssociation(_block_rank(setting), len(head_pairs(setting.layer.num_heads))),
         measure=_pairs,
         hint="two heads share W_Q",
-        plot=between_heads,
         requires=UNTIED & SEVERAL_HEADS,
     ),
 )

@@ -16,15 +16,12 @@ from attncheck.checks.functionals import log
 from attncheck.checks.independence import standard
 from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
-from attncheck.checks.programs.residuals import conditioned_sides, given_inputs
+from attncheck.checks.programs.residuals import conditioned_sides
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
-from attncheck.evidence.plot_data import Estimates, covariances
 from attncheck.layers.program.extent import vectors_of
 
 _NEEDS = frozenset({"scores", "vectors", "gram"})
-# Pairs of scores in a plot.
-_PAIRS = 40
 
 
 def _no_choice(setting: ProgramSetting) -> str:
@@ -55,14 +52,6 @@ def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
     return noise.energy_scores(1)[seen], standard(log(squares[:, given].sum(axis=1)))[seen]
 
 
-def _plot(sample: ProgramSample) -> Estimates:
-    """Return products of scores, predicted by formula (*) given the inputs and observed."""
-    scores = sample.need("scores")
-    first, second = (index[:_PAIRS] for index in np.triu_indices(scores.shape[1]))
-    predicted = given_inputs(sample.case, sample.need("gram"))[:, first, second]
-    return covariances(predicted, scores[:, first] * scores[:, second])
-
-
 _check = functools.partial(ProgramCheck, claim="program_scores", needs=_NEEDS, excluded=_no_choice)
 
 CHECKS = (
@@ -83,7 +72,6 @@ CHECKS = (
         family=lambda setting: Scale(1.0),
         measure=lambda sample, reference: sample.score_noise.squares(),
         hint="the scaling of the scores or their factor differs from the declared one",
-        plot=_plot,
     ),
     _check(
         name="program_scores.independence",
