@@ -14,6 +14,7 @@ from attncheck.checks.claims import NOT_EXPOSED, TWO_VALUES
 from attncheck.checks.derived import DERIVED
 from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import NOTHING, Rejected
 from attncheck.checks.sample import Sample
 from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Scale, TwoSample
@@ -183,6 +184,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Stage of the computation that the check tests (`attncheck.checks.stages`); empty if it tests no single one.
     fewest_draws : int
         Minimum number of draws in a look; tested first, because `family` and `alternative` may be slow.
+    rejects : Rejected
+        Wrong simulators that the check must reject.
     """
 
     name: str
@@ -204,6 +207,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     compares: str = ""
     fewest_draws: int = 1
     stage: str = ""
+    rejects: Rejected = NOTHING
 
     @property
     def property_name(self) -> str:

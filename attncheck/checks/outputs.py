@@ -14,10 +14,12 @@ from attncheck.checks.derived import NORMAL
 from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import GIVEN_SCORES, OUTPUTS
 from attncheck.evidence.families import Count, Smooth, Uniform
+from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
@@ -90,7 +92,7 @@ _NEVER_ZERO = (
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
 
 
-def _exceedances(multiple: float) -> Check:
+def _exceedances(multiple: float, layer: AttentionLayer) -> Check:
     def probability(setting: Setting) -> float:
         return marginal_law(setting.layer, last_position(setting.layer)).exceedance(multiple)
 
@@ -100,6 +102,7 @@ def _exceedances(multiple: float) -> Check:
 
     return _check(
         name=f"outputs.tail_{multiple:g}",
+        rejects=Rejected.of("missing_head_scaling", on=layer),
         null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width predicts",
         alternative=Alternative("twice as many exceedances, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
         reads=f"share of outputs beyond {multiple:g} standard deviations:",
@@ -115,6 +118,7 @@ def _width_check(
     name: str,
     what: str,
     marginal: Callable[[AttentionLayer], Scalar],
+    rejects: Rejected,
     *,
     null: str,
     hint: str,
@@ -132,6 +136,7 @@ def _width_check(
 
     return Check(
         name=f"outputs.{name}",
+        rejects=rejects,
         claim=claim,
         stage=OUTPUTS,
         needs=_OUTPUTS,
@@ -151,6 +156,7 @@ def _limit_check(
     what: str,
     needs: frozenset[str],
     marginal: Callable[[AttentionLayer], Scalar],
+    rejects: Rejected,
     requires: OfLayer = ANY,
 ) -> Check:
     """Return the check of a marginal against its limit."""
@@ -172,6 +178,7 @@ def _limit_check(
 
     return Check(
         name=f"outputs.{name}",
+        rejects=rejects,
         claim="limit",
         stage=OUTPUTS,
         kind="limit",
@@ -198,6 +205,7 @@ _FAR = 0.05
 CHECKS = (
     _check(
         name="outputs.given_scores",
+        rejects=Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
         needs=_GIVEN,
         stage=GIVEN_SCORES,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν",
@@ -209,6 +217,7 @@ CHECKS = (
     ),
     _check(
         name="outputs.given_scores_spread",
+        rejects=Rejected.of("dropped_head", on=regimes.CAUSAL),
         needs=_GIVEN,
         stage=GIVEN_SCORES,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν, tested for a wrong spread",
@@ -222,6 +231,7 @@ CHECKS = (
         "law",
         "the last position's output",
         last_position,
+        Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
         null="one neuron of the last position has the exact law at the width",
         hint="the scale of the outputs differs from the declared one",
     ),
@@ -229,6 +239,7 @@ CHECKS = (
         "projection",
         "a projection of all positions",
         random_direction,
+        Rejected.of("gaussian_outputs", on=regimes.TIED),
         null="a fixed random projection of all positions has its exact law at the width",
         hint="the covariance between positions differs: softmax axis, mask, or inputs",
         claim="outputs_joint",
@@ -236,6 +247,7 @@ CHECKS = (
     ),
     _check(
         name="outputs.symmetry",
+        rejects=Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
         null="given scores and values the outputs are symmetric, independently over neurons: signs are fair coins",
         alternative=Alternative.of("a positive sum of positions in 55% of the draws", 0.55, coarsest=0.7),
         reads="share of positive sums over positions:",
@@ -246,6 +258,7 @@ CHECKS = (
     ),
     _check(
         name="outputs.zeros",
+        rejects=Rejected.of("unfilled", on=regimes.STANDARD),
         claim="draws",
         null="no draw is 0 everywhere: given scores and values the outputs of Gaussian weights are normal",
         alternative=Alternative.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),
@@ -255,12 +268,30 @@ CHECKS = (
         hint="draws were never filled in, e.g. the last part of a batch",
         requires=_NEVER_ZERO,
     ),
-    _exceedances(4.0),
-    _exceedances(6.0),
-    _exceedances(8.0),
-    _limit_check("limit", "the last position's output", _OUTPUTS, last_position),
+    _exceedances(4.0, regimes.RELU),
+    _exceedances(6.0, regimes.CAUSAL),
+    _exceedances(8.0, regimes.MANY_HEADS),
     _limit_check(
-        "limit_projection", "a projection of all positions", _OUTPUTS, random_direction, requires=SEVERAL_POSITIONS
+        "limit",
+        "the last position's output",
+        _OUTPUTS,
+        last_position,
+        Rejected.of("missing_head_scaling", on=regimes.MANY_HEADS),
     ),
-    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores", NORMAL}), one_score, requires=UNTIED),
+    _limit_check(
+        "limit_projection",
+        "a projection of all positions",
+        _OUTPUTS,
+        random_direction,
+        Rejected.of("leaking_mask", on=regimes.CAUSAL),
+        SEVERAL_POSITIONS,
+    ),
+    _limit_check(
+        "limit_scores",
+        "a score",
+        frozenset({"outputs", "scores", NORMAL}),
+        one_score,
+        Rejected.of("scores_over_n", on=regimes.CAUSAL),
+        UNTIED,
+    ),
 )

@@ -34,7 +34,7 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
     tail = _tail(len(QUANTILES))
     low = scipy.stats.binom.ppf(tail, count, np.maximum(QUANTILES - allowance, 0.0))
     high = scipy.stats.binom.isf(tail, count, np.minimum(QUANTILES + allowance, 1.0))
-    return low.astype(np.int64), high.astype(np.int64)
+    return np.asarray(low, dtype=np.int64), np.asarray(high, dtype=np.int64)
 
 
 @functools.lru_cache(maxsize=256)
@@ -48,7 +48,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
     ([0, 223], [7, 277])
     """
     law, tail = scipy.stats.hypergeom(ours + theirs, ours, np.array(pooled)), _tail(len(pooled))
-    return law.ppf(tail).astype(np.int64), law.isf(tail).astype(np.int64)
+    return np.asarray(law.ppf(tail), dtype=np.int64), np.asarray(law.isf(tail), dtype=np.int64)
 
 
 def _tail(points: int) -> float:

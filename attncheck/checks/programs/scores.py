@@ -18,6 +18,7 @@ from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.residuals import conditioned_sides
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.rejected import Rejected
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.program.extent import vectors_of
 
@@ -57,6 +58,7 @@ _check = functools.partial(ProgramCheck, claim="program_scores", needs=_NEEDS, e
 CHECKS = (
     _check(
         name="program_scores.law",
+        rejects=Rejected.of("biased_matmuls", "tied_matrices", "scores_over_n", "leaking_neuron"),
         null="given one side of each score, scores whitened by formula (*) are N(0, 1)",
         alternative=of_law(),
         reads="Kolmogorov distance of whitened scores from N(0, 1):",
@@ -66,6 +68,9 @@ CHECKS = (
     ),
     _check(
         name="program_scores.scale",
+        rejects=Rejected.of(
+            "matrix_std_5", "fresh_matrices", "scores_over_n", "scores_5", "scores_of_another_draw", "limit_scores"
+        ),
         null="whitened scores have variance 1",
         alternative=ProgramAlternative.of("a variance off by 15%", 1.15, coarsest=1.5),
         reads="variance of scores over that of formula (*):",
@@ -75,6 +80,7 @@ CHECKS = (
     ),
     _check(
         name="program_scores.independence",
+        rejects=Rejected.of("leaking_neuron"),
         null="whitened scores are independent of the vectors that they are conditioned on",
         alternative=of_correlation(),
         reads="standardised covariance of whitened scores with coordinates of vectors:",
@@ -84,6 +90,7 @@ CHECKS = (
     ),
     _check(
         name="program_scores.sizes",
+        rejects=Rejected.of("tied_matrices", "leaking_neuron", "scores_of_another_draw", "limit_scores"),
         null="sizes of whitened scores are independent of the sizes of the vectors",
         alternative=of_correlation(),
         reads="standardised covariance of the sizes of whitened scores with those of the vectors:",
