@@ -24,13 +24,14 @@ distributed = pytest.importorskip("distributed")
 # Waits, to leave time to kill its worker.
 SUBJECTS = """
 import time
+from attncheck import AttentionLayer
 from attncheck.subject import collapsed
 
 def slow(layer, size, rng):
     time.sleep(0.15)
     return collapsed(layer, size, rng)
 
-slow.supports = lambda layer: layer.width <= 16 or "too large for a test"
+slow.layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in range(2, 10)]
 """
 
 
