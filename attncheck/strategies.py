@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from attncheck._lib.errors import check_choice, check_whole, refuse
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
-from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
+from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, sigmoid, sin, tanh
 from attncheck.layers.parts import named_parts
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS, Linear
 from attncheck.layers.parts.mask import MASKS
@@ -141,7 +141,7 @@ def layers(
     return layer
 
 
-BOUNDED: tuple[Nonlinearity, ...] = (tanh(), clip(1.0), erf(), sin(), gaussian(1.0))
+BOUNDED: tuple[Nonlinearity, ...] = (tanh(), clip(1.0), erf(), sin(), sigmoid())
 UNBOUNDED: tuple[Nonlinearity, ...] = (relu(), identity())
 # Matrices on the two sides of scores: one score, two separate scores, left shared, right shared, both shared, crossed
 # (W^{1,1} = W^{2,2}), doubly crossed, and a cycle.

@@ -11,7 +11,7 @@ import attncheck as ac
 from attncheck import AttentionLayer, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
-from attncheck.layers.nonlinearity import clip, declared, monomial, relu
+from attncheck.layers.nonlinearity import clip, declared, relu, sin
 from attncheck.layers.program import LinearCombination
 from attncheck.strategies import layers
 
@@ -31,7 +31,7 @@ def written() -> Program:
     W, Q, K, zero = (program.weight(name, std) for name, std in (("W", 0.1), ("Q", 1.0), ("K", 1.0), ("zero", 0.0)))
     low, high = program.weight("low", rows=3), program.weight("high", columns=3)
     x = program.nonlin(clip(3.0), program.matmul(W, h), name="x")
-    z = program.nonlin(LinearCombination((1.0, 0.3)), x, program.nonlin(monomial(2), k))
+    z = program.nonlin(LinearCombination((1.0, 0.3)), x, program.nonlin(sin(2.0), k))
     w = program.nonlin(declared(softplus, order=1, bounded=False), z)
     a = program.score(program.matmul(Q, x), program.matmul(K, w), factor=0.5)
     v = program.matmul(high, program.matmul(low, program.nonlin(np.tanh, program.matmul(zero, x))))
