@@ -95,27 +95,9 @@ def test_limit_laws(call: Callable[[LimitLaw], object], pattern: str) -> None:
 
 
 KERNELS: list[tuple[dict[str, Any], str]] = [
-    ({}, "layer=None: is missing"),
-    ({"layer": ac.AttentionLayer(width=2), "kernel": np.eye(2)}, "layer=.* together with a kernel"),
-    ({"layer": ac.AttentionLayer(width=2), "score_std": 2.0}, "layer="),
     ({"layer": ac.AttentionLayer(width=2, head_scaling=False)}, "layer.head_scaling="),
-    ({"kernel": np.ones((2, 3))}, "kernel.shape="),
-    ({"kernel": [[1.0, 0.9], [0.1, 1.0]]}, "kernel="),
-    ({"kernel": [[1.0, 2.0], [2.0, 1.0]]}, "kernel=.* smallest eigenvalue"),
-    ({"kernel": [[np.nan, 0.0], [0.0, 1.0]]}, "kernel=.* must be finite"),
-    ({"kernel": np.eye(2) * (1 + 1j)}, "kernel=.* must be numbers"),
-    ({"kernel": np.array([["1", "0"], ["0", "1"]], dtype=object)}, "kernel=.* must be numbers"),
-    ({"kernel": np.eye(2), "score_std": 0.0}, "score_std="),
-    ({"kernel": np.eye(2), "value_std": np.nan}, "value_std="),
-    ({"kernel": np.eye(2), "mask": "future"}, "mask="),
-    ({"kernel": np.eye(2), "attention_map": "hardmax"}, "attention_map="),
-    ({"kernel": np.eye(2), "scramble": -1}, "scramble="),
-    ({"kernel": 1e200 * np.eye(2)}, "kernel="),
-    ({"kernel": 1e-200 * np.eye(2), "attention_map": "linear"}, "kernel="),
-    ({"kernel": np.ma.masked_array(np.eye(2), mask=[[False, False], [False, True]])}, "kernel=.* masked"),
-    ({"layer": ac.AttentionLayer(width=2), "score_std": np.ones(2)}, "score_std="),
-    ({"kernel": np.eye(2), "attention_map": np.array(["softmax", "relu"])}, "attention_map="),
-    ({"layer": np.eye(4)}, r"is not an AttentionLayer; .* or a matrix as kernel="),
+    ({"layer": ac.AttentionLayer(width=2), "scramble": -1}, "scramble="),
+    ({"layer": np.eye(4)}, "is not an AttentionLayer; pass"),
 ]
 
 
@@ -294,7 +276,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ac.infinite_heads_tangent(ROTARY), "rotary_base"),
     (lambda: ac.infinite_heads_tangent("layer"), "is not an AttentionLayer"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda: ac.infinite_heads_tangent(AttentionLayer(width=8, head_scaling=False)), "head_scaling"),
-    (lambda: ac.infinite_heads_tangent(), "is missing"),
     *(
         (lambda name=name: ac.infinite_heads_tangent(PARTS[name]), "for which the mean is not known")
         for name in ("window", "softcap", "sink")
