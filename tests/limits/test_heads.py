@@ -208,12 +208,11 @@ def test_points_double_until_the_error_is_small(monkeypatch: pytest.MonkeyPatch)
     assert np.all(np.abs(one - few) <= 1.5 * np.hypot(error, larger))
 
 
-def test_the_leading_rows_of_a_causal_mask_are_those_of_the_shorter_sequence() -> None:
+def test_the_leading_rows_of_a_causal_mask_have_the_law_of_the_shorter_sequence() -> None:
     kernel = smooth(6)
     whole, error = softmax_means(kernel, 1.0, causal=True, seed=0)
     alone, of_alone = softmax_means(kernel[:3, :3], 1.0, causal=True, seed=0)
-    np.testing.assert_array_equal(whole[:3, :3], alone)
-    np.testing.assert_array_equal(error[:3, :3], of_alone)
+    assert (np.abs(whole[:3, :3] - alone) <= 1.5 * np.hypot(error[:3, :3], of_alone)).all()
     full, _ = softmax_means(kernel, 1.0, causal=False, seed=0)
     assert np.abs(full[:3, :3] - alone).max() > 0.01
 

@@ -54,11 +54,7 @@ def stack_law() -> StackLaw:
     return StackLaw(STACK, draws=16)
 
 
-NUMBERS = [
-    *(math.nan, [0.0, math.nan], "1.5", None, [[1.0], [1.0, 2.0]], [1.0, -(10**400)], 10**400, True, 1j, np.array(1j)),
-    np.ma.array([1.0, 99.0], mask=[False, True]),
-    np.array(["1"], dtype=object),
-]
+NUMBERS = [math.nan, [0.0, math.nan], "one", None, [[1.0], [1.0, 2.0]], [1.0, -(10**400)], 10**400, 1j]
 
 
 @pytest.mark.parametrize("law", [limit_law, finite_law, stack_law])
@@ -82,8 +78,7 @@ LAWS: list[tuple[Callable[[LimitLaw], object], str]] = [
     (lambda law: law.sample(3, coordinates=0), "coordinates="),
     (lambda law: law.conditional_covariance(np.zeros((4, 4))), "scores.shape="),
     (lambda law: law.conditional_covariance(np.full((2, 4, 4), np.nan)), "scores="),
-    (lambda law: law.conditional_variance(np.zeros((2, 3))), "scores.shape="),
-    (lambda law: law.conditional_variance("scores"), "scores="),
+    (lambda law: law.conditional_covariance("scores"), "scores="),
     (lambda law: law.atom(4), "position="),
     (lambda law: law.excess_kurtosis("first"), "position="),  # type: ignore[arg-type]  # wrong on purpose
 ]

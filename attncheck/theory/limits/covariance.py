@@ -66,7 +66,7 @@ def infinite_heads_kernel(layer: AttentionLayer, *, scramble: int = 0) -> Kernel
     Kernel
         `error` is the largest error of an entry: rounding for linear and ReLU attention, else an error that is
         exceeded with probability 0.1%. It is at most 1e-4 σ_V²σ_O² times the largest entry of K, unless large scores or
-        long sequences need too many points.
+        long sequences need too many points: under a causal mask it is about 7e-4 at 32 positions and 4e-3 at 64.
 
     Raises
     ------
