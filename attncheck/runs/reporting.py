@@ -39,7 +39,6 @@ class RunReport:
         self.refused = refused
         self.failure = self.traceback = ""
         self.diagnosis = Diagnosis()
-        self.printed: list[str] = []
         self._failed: set[str] = set()
         self.results: list[Result] = []
         self.record: RunRecord | None = None
@@ -102,7 +101,6 @@ class RunReport:
             explanations=list(self.diagnosis.explanations),
             failed=self.failed[:_FAILURES],
             smaller=self.diagnosis.smaller,
-            printed=self.printed or msgspec.UNSET,
         )
         self._write(closing)
         self._writer.close()
@@ -116,9 +114,7 @@ class RunReport:
         if self.refused is not None:
             error = f"ERROR: {self.refused.unusable}. Nothing was examined."
             return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
-        text = summarize(RunView(self.record), color, verbose)
-        said = f"The subject printed, last: {self.printed[-1]}" if self.printed else ""
-        return "\n".join(filter(None, (text, said, self.failure)))
+        return "\n".join(filter(None, (summarize(RunView(self.record), color, verbose), self.failure)))
 
     def _write(self, line: Result | Closing) -> None:
         if self.failure:
