@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.text import as_json
 from attncheck.commands.arguments import Natural, Whole, function_named
-from attncheck.commands.output import as_json
 
 
 def inspect(

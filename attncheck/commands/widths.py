@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.text import as_json
 from attncheck.commands.arguments import Natural, Whole, function_named, whole_of
-from attncheck.commands.output import as_json
 
 
 def widths(

@@ -171,25 +171,6 @@ def closed_pipe() -> Iterator[int]:
     os.close(writer)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["--help"], ExitCode.CONSISTENT),
-        (["power", "nosuch"], ExitCode.UNUSABLE),
-        (["check", "--layer", "l.toml", "--samples", "few.npy"], ExitCode.INCONCLUSIVE),
-    ],
-)
-def test_a_reader_that_stops_reading_changes_no_exit_code(
-    arguments: list[str], code: ExitCode, closed_pipe: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "l.toml").write_text("[layer]\nwidth = 16\nseq_len = 2\n")
-    np.save(tmp_path / "few.npy", np.random.default_rng(0).standard_normal((5, 2)))
-    monkeypatch.chdir(tmp_path)
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, os.fdopen(os.dup(closed_pipe), "w"))
-    assert main(arguments) == code
-
-
 # The ends of whole processes: their streams are flushed after the command.
 
 
@@ -199,17 +180,17 @@ def ended(arguments: str, folder: Path, **streams: Any) -> subprocess.CompletedP
     return subprocess.run(line, shell=True, cwd=folder, text=True, check=False, timeout=60, **kept)
 
 
-def test_a_process_outlives_the_reader_of_its_output(closed_pipe: int, tmp_path: Path) -> None:
-    assert ended("--help", tmp_path, stdout=closed_pipe, stderr=closed_pipe).returncode == ExitCode.CONSISTENT
+def test_a_reader_that_stops_reading_ends_the_command_quietly(closed_pipe: int, tmp_path: Path) -> None:
+    done = ended("--help", tmp_path, stdout=closed_pipe)
+    assert (done.returncode, done.stderr) == (ExitCode.UNUSABLE, "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
-@pytest.mark.parametrize(("stream", "arguments"), [("stdout", "--help"), ("stderr", "rnu")])
-def test_what_cannot_be_written_is_unusable(stream: str, arguments: str, tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_no_pass(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = ended(arguments, tmp_path, **{stream: full})
-    assert done.returncode == ExitCode.UNUSABLE
-    assert stream == "stderr" or "make room" in refused(done.stderr)
+        done = ended("--help", tmp_path, stdout=full)
+    assert done.returncode not in (ExitCode.CONSISTENT, ExitCode.VIOLATED)
+    assert "No space left on device" in done.stderr
 
 
 def test_closed_streams_are_no_fault(tmp_path: Path) -> None:
