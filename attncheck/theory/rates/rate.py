@@ -12,7 +12,6 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_whole, check_wholes, refuse
-from attncheck._lib.least_squares import least_squares
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.rates.deviation import REPLICATES, expands
 from attncheck.theory.rates.distance import check_scaled, distance, marginal_of
@@ -204,10 +203,12 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
 
 def _estimates(columns: FloatArray, values: FloatArray, errors: FloatArray) -> list[Estimate]:
     """Return the coefficients of a weighted fit, with intervals widened by its misfit."""
-    found = least_squares(columns, values, errors)
-    misfit = found.squares / max(1, len(values) - columns.shape[1])
-    spread = _QUANTILE * math.sqrt(max(1.0, misfit)) * found.errors
+    from statsmodels.regression.linear_model import WLS  # slow to import
+
+    fit = WLS(values, columns, weights=errors**-2.0).fit()
+    misfit = fit.ssr / max(1.0, fit.df_resid)
+    spread = _QUANTILE * math.sqrt(max(1.0, misfit)) * np.sqrt(np.diagonal(fit.normalized_cov_params))
     return [
         Estimate(float(value), float(value - half), float(value + half))
-        for value, half in zip(found.coefficients, spread, strict=True)
+        for value, half in zip(fit.params, spread, strict=True)
     ]
