@@ -22,8 +22,9 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.looks.domains import PROGRAMS, case_of, domain_of
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
+from attncheck.records.conclusion import closing_of
 from attncheck.records.run_record import record_of
-from attncheck.records.schema import Closing, Result, run_digest
+from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
 from attncheck.runs.diagnosis import Diagnosis, DiagnosisTask
 from attncheck.runs.options import RunOptions
@@ -71,16 +72,9 @@ class CheckReport:
     @functools.cached_property
     def view(self) -> RunView:
         """Return the report as people see it."""
-        results, diagnosis, conclusion = [*self.results, *self.pools], self.diagnosis, self.conclusion
-        closing = Closing(
-            digest=run_digest(results),
-            verdict=conclusion.verdict,
-            reasons=list(conclusion.reasons),
-            reported=len(results),
-            seconds=0.0,
-            explanations=list(diagnosis.explanations),
-            smaller=diagnosis.smaller,
-        )
+        results, diagnosis = [*self.results, *self.pools], self.diagnosis
+        found = {"explanations": list(diagnosis.explanations), "smaller": diagnosis.smaller}
+        closing = closing_of(self.conclusion, results, 0.0, **found)
         return RunView(record_of(None, [self.run.manifest(), *results, closing]), self.call)
 
     @property

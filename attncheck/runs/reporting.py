@@ -14,8 +14,9 @@ from attncheck.diagnosis.messages import explain
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
+from attncheck.records.conclusion import closing_of
 from attncheck.records.run_record import RunRecord, record_of
-from attncheck.records.schema import Closing, Result, run_digest
+from attncheck.records.schema import Closing, Result
 from attncheck.records.writer import Writer
 from attncheck.runs.diagnosis import Diagnosis, DiagnosisTask
 from attncheck.runs.run import Run
@@ -92,11 +93,9 @@ class RunReport:
     def finish(self) -> bool:
         """Conclude, write the closing line, and return whether the run passed."""
         conclusion = self.run.conclude(self.results)
-        closing = Closing(
-            digest=run_digest(self.results),
-            verdict=conclusion.verdict,
-            reasons=list(conclusion.reasons),
-            reported=len(self.results),
+        closing = closing_of(
+            conclusion,
+            self.results,
             seconds=time.perf_counter() - self._started,
             explanations=list(self.diagnosis.explanations),
             failed=self.failed[:_FAILURES],
