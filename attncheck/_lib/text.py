@@ -72,6 +72,18 @@ def listed(names: Iterable[Any]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def span(values: list[Any]) -> str:
+    """Format the range of a [smallest, largest] list.
+
+    Examples
+    --------
+    >>> span([1.0, 2.5]), span([3, 3]), span([])
+    ('1 to 2.5', '3', '–')
+    """
+    texts = [f"{value:,}" if isinstance(value, int) else number(value) for value in values]
+    return " to ".join(dict.fromkeys(texts)) or "–"
+
+
 def printable(text: str, most: int = 200) -> str:
     """Replace control characters and shorten a text to `most` characters.
 

@@ -14,7 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_whole, check_wholes, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.rates.deviation import REPLICATES, expands
-from attncheck.theory.rates.distance import check_scaled, distance, marginal_of
+from attncheck.theory.rates.distance import distance, marginal_of
 from attncheck.theory.rates.gap import ERRORS, METRICS
 from attncheck.theory.rates.law import Distance, check_inputs, check_separate
 from attncheck.theory.rates.marginal import vanishes
@@ -93,7 +93,6 @@ def rate(
     key: int | None = None,
     size: int | None = None,
     seed: int = 0,
-    reference: str = "limit",
 ) -> Rate:
     """Return the rate at which the distance to the limit decreases with the width.
 
@@ -113,8 +112,6 @@ def rate(
         for "kl") and the constant within 1% (3%); otherwise as for `distance`. Intervals hold from 512 draws on.
     seed : int
         Each width has independent draws.
-    reference : {"limit", "scaled limit"}
-        As for `distance`.
 
     Returns
     -------
@@ -132,9 +129,7 @@ def rate(
     (True, True)
     """
     metric = check_choice("metric", metric, METRICS)
-    scaled = check_choice("reference", reference, ("limit", "scaled limit")) == "scaled limit"
     layer = check_separate(layer)
-    layer = check_scaled(layer, of) if scaled else layer
     predicted = -0.5 if _to_zero(layer, metric, of) else None
     if size is None and expands(marginal_of(layer, of, position, key, None)[0]):
         size = _DRAWS
@@ -164,7 +159,7 @@ def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
         return False
     if metric != "w1":
         problem = "does not decrease with the width, because the limit is 0"
-        refuse("metric", metric, problem, 'pass metric="w1", or reference="scaled limit"')
+        refuse("metric", metric, problem, 'pass metric="w1", or a layer with score_scaling="1/sqrt(n)"')
     return True
 
 
