@@ -107,7 +107,7 @@ UNUSABLE = {
     ("inspect", "nowhere:at_all", "--width", "64"): "cannot be imported",
     ("inspect", "math:pi", "--width", "64"): "is not a function",
     ("inspect", "builtins:object", "--width", "64"): "is not a module of torch, flax, keras, equinox",
-    ("widths", "nowhere"): "build='nowhere': is not of the form module:function",
+    ("widths", "nowhere"): "build='nowhere': is not of the form module:callable",
     ("widths", "builtins:object", "--widths", "64,x,256"): "widths='x': must be a whole number",
     ("widths", "builtins:object", "--expect", "maximal"): "expect='maximal': is not a prediction",
     ("init", ""): "folder='': names no folder; pass a folder, or . for the current one",
