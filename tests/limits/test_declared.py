@@ -136,7 +136,9 @@ def test_the_error_of_quadrature_is_small_and_allows_for_kinks_that_nearly_coinc
     function, order, bounded, dual = KNOWN[name]
     phi = nl.declared(function, order=order, bounded=bounded)
     # Correlations near ±1, of both signs in turn.
-    c = (-1.0) ** np.arange(8) * np.sqrt(1 - np.geomspace(1e-7, 0.5, 8) ** 2)
+    c = np.array(
+        [sign * math.sqrt(1 - gap**2) for sign, gap in zip([1, -1] * 4, np.geomspace(1e-7, 0.5, 8), strict=True)]
+    )
     one = np.ones(8)
     (value, error), right = phi.dual(one, one, c), dual(one, one, c)
     largest = float(dual(one, one, one)[0])
