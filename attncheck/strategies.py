@@ -1,4 +1,4 @@
-"""Hypothesis strategies for attention layers, programs and stacks, simplest first."""
+"""Hypothesis strategies for attention layers and programs, simplest first."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from hypothesis import strategies as st
 from attncheck._lib.errors import check_choice, check_whole, refuse
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
-from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
+from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, sigmoid, sin, tanh
 from attncheck.layers.parts import named_parts
-from attncheck.layers.parts.attention_map import ATTENTION_MAPS, Linear
+from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.program import LinearCombination, Node, Program, ProgramCase
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
-from attncheck.layers.stack import AttentionStack
 
 __all__ = [
     "layers",
     "program_cases",
     "programs",
-    "stacks",
 ]
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096)
@@ -32,7 +30,6 @@ STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
 # Two thirds of layers have no positions.
 POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
 POSITION_REACHES = (1.0, 0.5, 2.0)
-MLP_RATIOS = (1, 2, 4)
 INPUTS: tuple[dict[str, Any], ...] = (
     {"activation": "clip", "clip": DEFAULT_CLIP},
     {"activation": "clip", "clip": 1.0},
@@ -141,7 +138,7 @@ def layers(
     return layer
 
 
-BOUNDED: tuple[Nonlinearity, ...] = (tanh(), clip(1.0), erf(), sin(), gaussian(1.0))
+BOUNDED: tuple[Nonlinearity, ...] = (tanh(), clip(1.0), erf(), sin(), sigmoid())
 UNBOUNDED: tuple[Nonlinearity, ...] = (relu(), identity())
 # Matrices on the two sides of scores: one score, two separate scores, left shared, right shared, both shared, crossed
 # (W^{1,1} = W^{2,2}), doubly crossed, and a cycle.
@@ -229,61 +226,3 @@ def program_cases(
     """
     drawn = programs(min_scores=min_scores, max_scores=max_scores)
     return drawn.map(lambda program: ProgramCase.of(program, widths))
-
-
-# Each linear attention layer cubes the scale of its stream; deeper stacks overflow float64.
-_DEEPEST_LINEAR = 3
-
-
-@st.composite
-def stacks(
-    draw: st.DrawFn,
-    *,
-    min_depth: int = 1,
-    max_depth: int = 4,
-    max_entries: int = DIRECT_ENTRIES,
-    blocks: bool = False,
-) -> AttentionStack:
-    """Draw stacks that repeat one attention layer, each time with any activation before it.
-
-    Parameters
-    ----------
-    min_depth, max_depth : int
-        Bounds on the depth; stacks of linear attention have at most 3 layers, or `min_depth` if larger.
-    max_entries : int
-        Maximum weight entries of one literal draw of one layer, including its perceptron.
-    blocks : bool
-        Whether to include norms before attention and after sums, and perceptrons, at random; the paper's layers
-        have none.
-
-    Raises
-    ------
-    InputError
-        If no stack fits the bounds.
-
-    Examples
-    --------
-    >>> from hypothesis import given, settings
-    >>> @settings(max_examples=5, database=None)
-    ... @given(stacks(max_depth=2, max_entries=1000))
-    ... def check(stack):
-    ...     assert stack.depth <= 2
-    >>> check()
-    """
-    least = check_whole("min_depth", min_depth, 1, "pass the fewest layers a stack may have")
-    deepest = check_whole("max_depth", max_depth, least, "pass the most layers a stack may have")
-    layer = draw(layers(max_entries=max_entries))
-    if layer.map == Linear():
-        deepest = max(least, min(deepest, _DEEPEST_LINEAR))
-    depth = draw(st.integers(least, deepest))
-    names = draw(st.lists(st.sampled_from(ACTIVATIONS), min_size=depth, max_size=depth))
-    stack = AttentionStack(layer=layer, depth=depth, activations=tuple(names), residual=draw(st.booleans()))
-    if not blocks:
-        return stack
-    # Layer norm maps a single neuron to 0.
-    norms = st.sampled_from((None, *NORMS) if layer.width > 1 else (None, *NORMS[:1]))
-    stack = stack.replace(layer=layer.replace(norm=draw(norms)), post_norm=draw(norms))
-    ratios = [m for m in MLP_RATIOS if layer.weight_entries + 2 * m * layer.width**2 <= max_entries]
-    if ratios and (mlp := draw(st.sampled_from((None, "relu", "gelu")))):
-        stack = stack.replace(mlp=mlp, mlp_ratio=draw(st.sampled_from(ratios)), mlp_std=draw(st.sampled_from(STDS)))
-    return stack

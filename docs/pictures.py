@@ -20,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from attncheck.paper.figures import panels_of
-from attncheck.paper.page import finished
+from attncheck.paper.results import gather
 from attncheck.paper.run import manifest_of, perform_all
 from attncheck.report.svg import METADATA, style
 
@@ -67,7 +67,7 @@ def screenshot(page: Path, path: Path) -> None:
 def densities(path: Path) -> None:
     """Write the first figure of the paper: densities, and n times their computed difference from the limit."""
     manifest = manifest_of(seed=0, scale=1.0)
-    figure_1 = finished("fig1", perform_all(["fig1"], manifest), manifest)
+    figure_1 = gather("fig1", perform_all(["fig1"], manifest), manifest)
     with style():
         figure = Figure(figsize=(11.0, 4.0), layout="constrained")
         FigureCanvasSVG(figure)

@@ -21,7 +21,8 @@ from attncheck.looks.domains import fixed_programs
 from attncheck.looks.examples import draw_examples
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
-from attncheck.strategies import layers, program_cases, stacks
+from attncheck.strategies import layers, program_cases
+from tests.stack_strategy import stacks
 
 
 def test_a_field_that_comes_later_changes_no_key() -> None:

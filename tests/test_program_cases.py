@@ -80,7 +80,7 @@ class TestRandomPrograms:
     @given(programs())
     def test_have_a_limit_and_can_be_written_down(self, program: Program) -> None:
         assert program.coverage().has_limit
-        assert str(Program.from_toml(program.to_toml())) == str(program)
+        assert str(Program.from_dict(program.to_dict())) == str(program)
         law = limit_of_program(program)
         assert np.linalg.eigvalsh(law.score_covariance).min(initial=0.0) > -1e-9
         assert np.isfinite(law.draw(2, 1, np.random.default_rng(0)).outputs).all()

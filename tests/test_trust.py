@@ -64,16 +64,9 @@ def lines_with(function: Any) -> dict[str, Any]:
 FOREIGN = lines_with({"path": f"{MODULE}:gate"})
 READERS: dict[str, Callable[..., Any]] = {
     "from_dict": lambda **trust: ac.Program.from_dict(FOREIGN, **trust),
-    "from_toml": lambda **trust: ac.Program.from_toml(_toml(), **trust),
     "a case": lambda **trust: ProgramCase.from_dict({"program": FOREIGN, "widths": [8]}, **trust),
     "a record's case": lambda **trust: read_case({"program": FOREIGN, "widths": [8]}, **trust),
 }
-
-
-def _toml() -> str:
-    import tomli_w
-
-    return tomli_w.dumps(FOREIGN)
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -146,11 +146,6 @@ class Processes(Workers):
         words = "; ".join(printable(each, _LINE) for each in (said, fault) if each)
         return LostTask(f"its process {'was ended at its time limit' if hung else 'died'}", words, hung)
 
-    def _printed(self) -> str:
-        """Return the end of the output of the process that printed last."""
-        paths = sorted(Path(self._outputs.name).glob(f"*{_PRINTED}"), key=lambda path: path.stat().st_mtime)
-        return next((each for each in map(_end_of, reversed(paths)) if each), "")
-
 
 def _stopped(process: BaseProcess) -> bool:
     """Return whether a signal has stopped a process; False on systems that do not report this."""

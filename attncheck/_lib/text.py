@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -126,3 +127,8 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def as_json(document: Any) -> str:
+    """Return indented, readable JSON."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)

@@ -10,25 +10,15 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def read_table(text: str | Path, name: str) -> dict[str, Any]:
-    """Return the table `name` of a TOML text or file, or raise `InputError`."""
-    document, source = read_toml(text, name, f"a [{name}] table of field = value")
-    table = document.get(name)
-    if not isinstance(table, dict):
-        raise InputError(f"{source}: has no [{name}] table; write [{name}] above the fields")
-    return table
-
-
-def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], str]:
-    """Parse a TOML text or file; return its table and the name of its source, or raise InputError.
-
-    In messages, `name` refers to the text, and `form` shows the expected content.
+    """Return the table `name` of a TOML text or file, or raise `InputError`.
 
     Examples
     --------
-    >>> read_toml("width = 4", "layer", "width = n")
-    ({'width': 4}, 'layer')
+    >>> read_table("layer = {width = 4}", "layer")
+    {'width': 4}
     """
     source = name
+    form = f"a [{name}] table of field = value"
     if isinstance(text, Path):
         source = str(text)
         try:
@@ -38,6 +28,10 @@ def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], s
     if not isinstance(text, str):
         refuse("text", text, "is not TOML text", "pass a str, or a pathlib.Path to read a file")
     try:
-        return tomllib.loads(text), source
+        document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also raised for numbers with too many digits
         raise InputError(f"{source}: not TOML ({error}); write {form}") from None
+    table = document.get(name)
+    if not isinstance(table, dict):
+        raise InputError(f"{source}: has no [{name}] table; write [{name}] above the fields")
+    return table

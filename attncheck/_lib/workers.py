@@ -10,14 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeVar
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.signals import interrupts_obeyed
-from attncheck._lib.text import printable
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-
-# Maximum number of lines kept of the output of tasks, and of characters if tasks run in this process.
-_LINES, _CHARACTERS = 10, 2_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,16 +81,9 @@ class Workers(abc.ABC):
                 yield found.pop(told)
                 told += 1
 
-    def printed(self) -> list[str]:
-        """Return the last lines that tasks printed, shortened, as far as known."""
-        return [printable(line) for line in self._printed().splitlines()[-_LINES:]]
-
-    def _printed(self) -> str:
-        return ""
-
 
 class InProcess(Workers):
-    """Runs tasks in this process; the end of their output is kept, and the rest is discarded.
+    """Runs tasks in this process; their output is discarded.
 
     Examples
     --------
@@ -107,21 +95,11 @@ class InProcess(Workers):
     name = "this process"
     travels = False
 
-    def __init__(self) -> None:
-        self._said = ""
-
     def gather(
         self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
     ) -> Iterator[tuple[int, _Result | LostTask]]:
         """Yield the results in order."""
         for place, task in enumerate(tasks):
-            output = io.StringIO()
-            try:
-                with interrupts_obeyed(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                    result = function(task)
-            finally:
-                self._said = output.getvalue().strip()[-_CHARACTERS:] or self._said
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                result = function(task)
             yield place, result
-
-    def _printed(self) -> str:
-        return self._said

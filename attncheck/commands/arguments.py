@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
-from attncheck._lib.errors import InputError, check_number, check_whole, refuse
+from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.runs.options import count, drawn_seed, typed
 
 ProfileName = Literal["smoke", "default", "thorough"]
@@ -85,31 +83,3 @@ def folder_of(text: str, field: str = "out") -> Path:
     if not text.strip():
         refuse(field, text, "names no folder", "pass a folder, or . for the current one")
     return Path(text)
-
-
-def function_named(field: str, name: str) -> Any:
-    """Import ``module:function``; the current folder is searched too.
-
-    Raises
-    ------
-    InputError
-        If it cannot be imported.
-
-    Examples
-    --------
-    >>> function_named("make", "math:sqrt")(4.0)
-    2.0
-    """
-    from attncheck._lib.imports import find, import_remedy
-
-    module, colon, path = name.partition(":")
-    if not (module and colon and path):
-        refuse(field, name, "is not of the form module:function", "write e.g. mymodule:build")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return find(name)
-    except Exception as error:
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-        remedy = import_remedy(error, "check its name and the folder")
-        raise InputError(f"{field}={name}: cannot be imported: {problem}; {remedy}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import signal
 import sys
@@ -17,7 +18,6 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import inert
 from attncheck._lib.version import __version__
-from attncheck.commands.output import lasting_output
 
 # Seconds that the threads of a subject may run on after the command.
 _GRACE = 5.0
@@ -66,8 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         By default, the arguments of this process.
     """
-    with lasting_output():
-        return _outcome(list(sys.argv[1:] if arguments is None else arguments))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # terminals may lack characters
+            stream.reconfigure(errors="replace")
+    try:
+        code = _outcome(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Python flushes the stream again when it ends, which must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.UNUSABLE
 
 
 def program() -> NoReturn:
@@ -77,6 +86,8 @@ def program() -> NoReturn:
     take up to `_GRACE` seconds to end.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if sys.stdout is None:  # the parent process has closed it
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 -- until the process ends
     if sys.stderr is not None:
         faulthandler.enable()  # shows where a library crashed
     code = main()
@@ -103,7 +114,6 @@ def _outcome(tokens: Sequence[str]) -> int:
             return _refused(f"argument={token!a}: has control characters or a workflow command; choose another name")
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
         return ExitCode.CONSISTENT if code is None else int(code)
     except CycloptsError as error:
         if isinstance(error.__cause__, InputError):
@@ -114,7 +124,11 @@ def _outcome(tokens: Sequence[str]) -> int:
     except KeyboardInterrupt:
         _refused("interrupted")
         return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        raise
     except (Exception, SystemExit) as error:
+        if isinstance(error.__context__, BrokenPipeError):  # as rich ends for a closed pipe
+            return ExitCode.UNUSABLE
         if os.environ.get("ATTNCHECK_TRACEBACK"):
             traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"

@@ -8,19 +8,16 @@ from collections.abc import Iterator, Sequence
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.text import chance, counted
+from attncheck._lib.text import counted
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.registered import claim_named, registrations
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, all_checks, all_properties, checks_of
 from attncheck.checks.statements import STATEMENTS
-from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS, Fault, all_faults
 from attncheck.faults.pairs import paired, rejecting
 from attncheck.faults.programs import PROGRAM_FAULTS
-from attncheck.looks.domains import domain_of
-from attncheck.looks.plan import plan
-from attncheck.looks.profiles import PROFILES, Profile
+from attncheck.looks.profiles import PROFILES
 
 _WIDTH = 100
 _KINDS = {
@@ -34,8 +31,6 @@ _KINDS_OF_NAMES = (
     f"pass a claim ({', '.join(list(CLAIMS)[:3])}, …), a property ({', '.join(EVERY_PROPERTY[:3])}, …) or a check "
     f"({EVERY_CHECK[0].name}, …); attncheck explain lists the claims, attncheck explain {_FAULTS} the faults"
 )
-# Number of neurons that a subject is assumed to return.
-_NEURONS = 2
 
 
 def print_explanation(name: str | None = None, /) -> int:
@@ -60,10 +55,9 @@ def explanation(name: str) -> list[str]:
     found = [check for check in all_checks() if check.name == name.partition("@")[0]]
     for check in found:
         lines += [*_check(check), *_said(claim_named(check.claim))]
-    if name in all_faults():
-        lines += _fault(all_faults()[name])
-    if name in PROGRAM_FAULTS:
-        lines += _program_fault(PROGRAM_FAULTS[name])
+    for faults in (all_faults(), PROGRAM_FAULTS):
+        if name in faults:
+            lines += _fault(faults[name], of_programs=faults is PROGRAM_FAULTS)
     if name == _FAULTS:
         lines += _faults()
     if not lines:
@@ -100,24 +94,19 @@ def _faults() -> Iterator[str]:
             yield from _wrapped(f"{fault.name}: {fault.what}", "  ")
 
 
-def _fault(fault: Fault) -> Iterator[str]:
-    layers = PROFILES["default"].layers
-    shown = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
-    subject = f"attncheck.faults:{fault.name}" if fault.name in FAULTS else fault.name
-    yield f"Known-wrong simulator {fault.name}"
+def _fault(fault: Fault, of_programs: bool) -> Iterator[str]:
+    yield f"Known-wrong simulator {'of programs ' * of_programs}{fault.name}"
     yield from _field("what", fault.what)
     yield from _field("where", str(fault.requires))
-    yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
+    if of_programs:
+        subject = f"attncheck.faults.programs:{fault.name}"
+    else:
+        layers = PROFILES["default"].layers
+        shown = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
+        yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
+        subject = f"attncheck.faults:{fault.name}" if fault.name in FAULTS else fault.name
     yield from _field("seen by", ", ".join(rejecting(fault)))
     yield f"  try:       pytest -n auto properties/ --attncheck-subject {subject}"
-
-
-def _program_fault(fault: Fault) -> Iterator[str]:
-    yield f"Known-wrong simulator of programs {fault.name}"
-    yield from _field("what", fault.what)
-    yield from _field("where", str(fault.requires))
-    yield from _field("seen by", ", ".join(rejecting(fault)))
-    yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults.programs:{fault.name}"
 
 
 def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
@@ -141,7 +130,6 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
         "claim": check.claim,
         "null": f"{check.null} ({_KINDS[check.kind]})",
         "alternative": check.alternative.text,
-        "look": _look(check, PROFILES["default"]),
         "needs": _needed(check),
         "where": str(check.requires),
         "effect": check.reads.rstrip(":"),
@@ -161,23 +149,6 @@ def _needed(check: AnyCheck) -> str:
     }
     fields = check.needs - ({"scores"} if "masked scores" in check.needs else set())
     return ", ".join(texts.get(name, name) for name in sorted(fields)) or "outputs"
-
-
-def _look(check: AnyCheck, profile: Profile) -> str:
-    """Return size, level and power of a look on the first suitable layer."""
-    exposed = check.needs | {"outputs"}
-    domain = domain_of(check.property_name)
-    for case in domain.fixed(check.property_name, profile):
-        setting = domain.setting(case, exposed, _NEURONS)
-        cost = profile.cost(case)
-        size = plan([check], setting, cost).sizes.get(check)
-        if size is not None:
-            fine = check.size(setting, cost.level, per_look_power(cost.power), cost.affordable) is not None
-            return (
-                f"{size:,} draws on {case.describe()}, level {chance(cost.level)}, chance of a violated "
-                f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}alternative (profile {profile.name})"
-            )
-    return ""
 
 
 def _said(claim: Claim) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.arguments import Natural, Whole, function_named
-from attncheck.commands.output import as_json
+from attncheck._lib.text import as_json
+from attncheck.commands.arguments import Natural, Whole
 
 
 def inspect(
@@ -59,12 +59,13 @@ def inspect(
     from attncheck.models.duties.registry import expectations
     from attncheck.models.inspection import inspect as inspected
     from attncheck.models.result import is_pattern
+    from attncheck.subject.named import imported_by_name
 
     wanted = tuple(expect or ())
     check_declared([text for text in wanted if width is not None or not (is_pattern(text) or expectations([text]))])
-    called = None if call is None else function_named("call", call)
-    given = None if inputs is None else function_named("inputs", inputs)
-    found = inspected(function_named("make", make), width, called, inputs=given, draws=draws, seed=seed)
+    called = None if call is None else imported_by_name("call", call)
+    given = None if inputs is None else imported_by_name("inputs", inputs)
+    found = inspected(imported_by_name("make", make), width, called, inputs=given, draws=draws, seed=seed)
     unexpected, found = found.unmet(*wanted), found.expecting(*wanted)
     unexpected += found.asked if strict else ()
     if report is not None:

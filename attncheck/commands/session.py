@@ -65,7 +65,6 @@ def _take_all(taken: RunReport, items: Sequence[Item], workers: Workers, live: L
     violated, failed = taken.pool(workers, {item.case.key: item.case for item in items})
     taken.take(violated, *failed)
     live.took_pools(violated)
-    taken.printed = workers.printed()
     taken.diagnose(workers)
 
 

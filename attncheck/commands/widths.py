@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.arguments import Natural, Whole, function_named, whole_of
-from attncheck.commands.output import as_json
+from attncheck._lib.text import as_json
+from attncheck.commands.arguments import Natural, Whole, whole_of
 
 
 def widths(
@@ -64,12 +64,13 @@ def widths(
     from attncheck._lib.files import check_writable
     from attncheck.frameworks.widths import widths as measured
     from attncheck.report.widths import render_widths
+    from attncheck.subject.named import imported_by_name
 
     check_writable({"report": report})
     named = {"optimizer": optimizer, "loss": loss, "inputs": inputs, "call": call}
-    functions: dict[str, Any] = {name: function_named(name, each) for name, each in named.items() if each is not None}
-    expected: Any = function_named("expect", expect) if ":" in expect else expect
-    make = function_named("build", build)
+    functions: dict[str, Any] = {name: imported_by_name(name, each) for name, each in named.items() if each is not None}
+    expected: Any = imported_by_name("expect", expect) if ":" in expect else expect
+    make = imported_by_name("build", build)
     found = measured(make, numbers, expected, **functions, seeds=seeds, seed=seed, steps=steps)
     if report is not None:
         render_widths(found, build, report)

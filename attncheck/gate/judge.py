@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from attncheck._lib.groups import grouped
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
@@ -34,7 +35,7 @@ def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> It
     """Iterate over the losses and changes of a run compared with its baseline."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
-    for check, changes in drift.by_check(drift.moved(run, baseline, false_alarm)).items():
+    for check, changes in grouped(drift.moved(run, baseline, false_alarm), lambda change: change.result.check).items():
         first = changes[0]
         yield Finding(
             "drift",
@@ -49,7 +50,7 @@ def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> It
 def _weaker(run: RunRecord, baseline: RunRecord) -> Iterator[Finding]:
     """Iterate over losses of sensitivity; checks with the same loss make one finding."""
     alike: dict[str, list[drift.Change]] = defaultdict(list)
-    for changes in drift.by_check(drift.weaker(run, baseline)).values():
+    for changes in grouped(drift.weaker(run, baseline), lambda change: change.result.check).values():
         alike[_loss(changes[0])] += changes
     for loss, changes in alike.items():
         checks = _list(dict.fromkeys(change.result.check for change in changes))

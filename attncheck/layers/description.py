@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from attncheck.layers.draws import Batch
 
@@ -37,8 +37,4 @@ class Description(Protocol[_Drawn]):
 
     def describe(self) -> str:
         """Return a short name."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the description as built-in types."""
         ...

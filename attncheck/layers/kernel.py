@@ -128,12 +128,11 @@ def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
     return np.asarray((images - shift[:, None]) / lengths[:, None])
 
 
-def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:
+def psd_root(matrix: FloatArray, rtol: float = 1e-12) -> FloatArray:
     """Return F with F Fᵀ = matrix.
 
     Columns are ordered by descending eigenvalue; there are as many as the largest rank in the batch. Eigenvalues up to
-    `rtol` times the largest count as 0. Matrices that are not finite and positive semi-definite raise an `InputError`
-    that names `field`.
+    `rtol` times the largest count as 0. Matrices that are not finite and positive semi-definite raise an `InputError`.
 
     Examples
     --------
@@ -142,15 +141,15 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> 
            [1.]])
     """
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
-        refuse(f"{field}.shape", matrix.shape, "is not square", "pass covariance matrices")
+        refuse("matrix.shape", matrix.shape, "is not square", "pass covariance matrices")
     if not np.all(np.isfinite(matrix)):
-        refuse(field, matrix, "must be finite", "remove NaN and infinite entries")
+        refuse("matrix", matrix, "must be finite", "remove NaN and infinite entries")
     values, vectors = np.linalg.eigh(matrix)
     values, vectors = values[..., ::-1], vectors[..., ::-1]
     largest = np.abs(values).max(axis=-1, initial=0.0, keepdims=True)
     if np.any(values < -max(rtol, 1e-9) * largest):
         problem = "is the smallest eigenvalue, which must not be negative"
-        refuse(field, float(values.min()), problem, "pass a positive semi-definite matrix")
+        refuse("matrix", float(values.min()), problem, "pass a positive semi-definite matrix")
     kept = values > rtol * largest
     rank = int(kept.sum(axis=-1).max(initial=0))
     # Non-negative column sums make the signs unique.

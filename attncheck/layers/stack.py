@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
-from attncheck._lib.errors import check_boolean, check_choice, check_whole, naming, refuse, refuse_unknown, settle
+from attncheck._lib.errors import check_boolean, check_choice, check_whole, refuse, refuse_unknown, settle
 from attncheck._lib.streams import digest, given_fields
-from attncheck._lib.toml import read_table
 from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.draws import StackDraws
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS, Norm, check_std
@@ -69,8 +67,6 @@ class AttentionStack:
     >>> stack = AttentionStack(layer=layer, depth=3, activations=("clip", "relu", "tanh"), residual=True)
     >>> stack.describe()
     'n=64 s=4 H=2 depth=3 clip/relu/tanh residual (conjecture)'
-    >>> AttentionStack.from_dict(stack.to_dict()) == stack
-    True
     """
 
     kind: ClassVar[str] = "stack"
@@ -161,10 +157,6 @@ class AttentionStack:
             changes = {**changes, "activations": self._names[0]}
         return dataclasses.replace(self, **changes)
 
-    def at_width(self, width: int) -> Self:
-        """Return the stack at another width."""
-        return self.replace(layer=self.layer.replace(width=width))
-
     def expand(self) -> StackProgram:
         """Return the Netsor program of the stack, with separate matrices per layer.
 
@@ -183,45 +175,10 @@ class AttentionStack:
         """
         return self.expand().program.coverage()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as built-in types, for `from_dict`."""
-        fields: dict[str, Any] = {"depth": self.depth, "activations": list(self._names), "residual": self.residual}
-        if self.post_norm:
-            fields["post_norm"] = self.post_norm
-        if self.mlp:
-            fields |= {"mlp": self.mlp, "mlp_ratio": self.mlp_ratio, "mlp_std": self.mlp_std}
-        return {**fields, "layer": self.layer.to_dict()}
-
     @property
     def key(self) -> str:
         """Permanent identifier in streams, records and digests."""
         return digest({**given_fields(self), "layer": self.layer.key, "activations": list(self._names)})
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Build a stack from a mapping of field names; unknown or missing names raise `InputError`."""
-        if not isinstance(fields, Mapping):
-            refuse("stack", fields, "must be a table of fields", "pass a mapping such as {'layer': {...}, 'depth': 2}")
-        refuse_unknown("stack", fields, cls)
-        for name, remedy in (("layer", "add the table of a layer"), ("depth", "add the number of layers")):
-            if name not in fields:
-                refuse(name, None, "is missing", remedy)
-        return cls(**{**fields, "layer": AttentionLayer.from_dict(fields["layer"])})
-
-    def to_toml(self) -> str:
-        """Return a ``[stack]`` table that contains the layer, without layer fields that are None."""
-        import tomli_w
-
-        fields = self.to_dict()
-        fields["layer"] = {name: value for name, value in fields["layer"].items() if value is not None}
-        return tomli_w.dumps({"stack": fields})
-
-    @classmethod
-    def from_toml(cls, text: str | Path) -> Self:
-        """Read the ``[stack]`` table of a TOML text, or of the file at a `Path`."""
-        table = read_table(text, "stack")
-        with naming(text):
-            return cls.from_dict(table)
 
     def describe(self) -> str:
         """Return a short name with the non-default fields."""

@@ -13,7 +13,6 @@ from attncheck._lib.text import number
 from attncheck.paper.exact import gaussian
 from attncheck.paper.panel import MARKERS, SMALL, STYLES, Panel, plain_numbers, powers
 from attncheck.paper.results import Figure, SampledLaw
-from attncheck.paper.statement import PanelText
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
 # Title prefix of panels that show the paper's setting with attncheck's draws.
@@ -47,7 +46,7 @@ def _densities(figure: Figure) -> Panel:
 
     title = f"{_REPEATED}: density of y, first trial"
     caption = f"Kernel density estimates from {figure.draws:,} own draws against the {many} (black)"
-    return Panel(PanelText(title, caption), paint)
+    return Panel(title, caption, paint)
 
 
 def _differences(figure: Figure, *, scaled: bool) -> Panel:
@@ -67,7 +66,7 @@ def _differences(figure: Figure, *, scaled: bool) -> Panel:
         axes.legend(loc="upper right", fontsize=SMALL, frameon=False, handlelength=2.4)
 
     caption = f"Computed difference of densities{', times n' if scaled else ''}; bands: error of the computation"
-    return Panel(PanelText("Computed: difference of densities from the limit", caption), paint)
+    return Panel("Computed: difference of densities from the limit", caption, paint)
 
 
 # Divergences --------------------------------------------------------------------------------------
@@ -95,7 +94,7 @@ def _estimates(figure: Figure) -> Panel:
         f"The published estimator of KL on own draws (mean ± sd of {figure.trials} trials) and its floor: the limit "
         f"against itself"
     )
-    return Panel(PanelText(f"{_REPEATED}: KL(finite ‖ limit)", caption), paint)
+    return Panel(f"{_REPEATED}: KL(finite ‖ limit)", caption, paint)
 
 
 def _divergences(figure: Figure) -> Panel:
@@ -122,7 +121,7 @@ def _divergences(figure: Figure) -> Panel:
         powers(axes, both=True)
 
     caption = "Computed KL (dots), a line of slope −2, the published estimator and its floor (band: range over trials)"
-    return Panel(PanelText("Computed: KL(finite ‖ limit) against n", caption), paint)
+    return Panel("Computed: KL(finite ‖ limit) against n", caption, paint)
 
 
 def _gaps(figure: Figure) -> Panel:
@@ -148,7 +147,7 @@ def _gaps(figure: Figure) -> Panel:
         powers(axes, both=True)
 
     caption = "Computed KL (filled), what remains at n = ∞ (dashed), published estimator (open) and its floor (band)"
-    return Panel(PanelText("Computed: KL(finite ‖ limit) with heads of 64 neurons", caption), paint)
+    return Panel("Computed: KL(finite ‖ limit) with heads of 64 neurons", caption, paint)
 
 
 # Histograms ---------------------------------------------------------------------------------------
@@ -169,7 +168,7 @@ def _score_histograms(figure: Figure) -> Panel:
         powers(axes, across=False)
 
     caption = f"{figure.draws:,} own scores under both scalings, with the limit N(0, 1)"
-    return Panel(PanelText(f"{_REPEATED}: scores under two scalings", caption), paint)
+    return Panel(f"{_REPEATED}: scores under two scalings", caption, paint)
 
 
 def _score_difference(figure: Figure) -> Panel:
@@ -188,7 +187,7 @@ def _score_difference(figure: Figure) -> Panel:
         plain_numbers(axes)
 
     caption = "Computed difference from N(0, 1) at n = 256, and the noise of a histogram of as many draws"
-    return Panel(PanelText("Computed: difference of the score's density from N(0, 1)", caption), paint)
+    return Panel("Computed: difference of the score's density from N(0, 1)", caption, paint)
 
 
 def _output_histograms(figure: Figure) -> Panel:
@@ -207,7 +206,7 @@ def _output_histograms(figure: Figure) -> Panel:
         powers(axes, across=False)
 
     caption = f"{figure.draws:,} own outputs (steps) with the limit laws (lines) and the Gaussian (dashed)"
-    return Panel(PanelText(f"{_REPEATED}: outputs of 1 and 256 heads", caption), paint)
+    return Panel(f"{_REPEATED}: outputs of 1 and 256 heads", caption, paint)
 
 
 def _tails(figure: Figure) -> Panel:
@@ -227,7 +226,7 @@ def _tails(figure: Figure) -> Panel:
         plain_numbers(axes)
 
     caption = "Computed: limit minus the Gaussian of its variance (solid), and n = 256 minus the limit (dashed)"
-    return Panel(PanelText("Computed: differences of densities of y", caption), paint)
+    return Panel("Computed: differences of densities of y", caption, paint)
 
 
 # What panels share --------------------------------------------------------------------------------

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from attncheck._lib.measured import table
 from attncheck._lib.text import counted
 from attncheck.paper.results import Curve, Figure, Point, SampledLaw
-from attncheck.paper.statement import PaperStatement
 
 #: Columns of a figure's statements.
 COLUMNS = ("what the paper states", "its estimator on own draws", "computed")
+
+
+class PaperStatement(NamedTuple):
+    """A published statement, its estimate or prediction, and the computed value."""
+
+    published: str
+    estimated: str
+    computed: str
 
 
 def statements_of(figure: Figure) -> list[PaperStatement]:
@@ -21,7 +29,7 @@ def statements_of(figure: Figure) -> list[PaperStatement]:
         return [_scores_normal(figure), _scores_collapse(figure), _tails(figure), _heads(figure)]
     if figure.kind == "low rank":
         return [_low_rank(figure), _gap(figure)]
-    return [_decreasing(figure), _small(figure), _beyond(figure), _density(figure)]
+    return [_decreasing(figure), _small(figure)]
 
 
 def markdown(figures: Iterable[Figure]) -> str:
@@ -29,8 +37,7 @@ def markdown(figures: Iterable[Figure]) -> str:
     found = list(figures)
     parts = ["# The paper's experiments in numbers", made_with(found[0])]
     for figure in found:
-        rows = [(each.published, each.estimated, each.computed) for each in figure.statements]
-        parts += [f"## {named(figure)}", size_of(figure), table(COLUMNS, rows)]
+        parts += [f"## {named(figure)}", size_of(figure), table(COLUMNS, statements_of(figure))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,27 +89,6 @@ def _small(figure: Figure) -> PaperStatement:
         f"at {last.label} the law has almost reached the limit",
         f"{_estimate(last)}, which {seen} the floor {_estimate(floor)} of the limit against itself",
         f"{_value(point)}: the estimate is {times(excess)} times that",
-    )
-
-
-def _beyond(figure: Figure) -> PaperStatement:
-    first = _finite(figure)[0]
-    point = figure.points_of("y")[0]
-    return PaperStatement(
-        "estimates far above the floor measure KL",
-        f"at {first.label} {_over(first.kl_beyond)} of {_estimate(first)} come from beyond the farthest draw of the "
-        f"limit, where its kernel density is almost 0 and the added 1e-12 determines the estimate",
-        f"{_value(point)}",
-    )
-
-
-def _density(figure: Figure) -> PaperStatement:
-    spread = max(max(law.spread) for law in _finite(figure))
-    largest = "; ".join(f"{curve.label}: {_largest(curve)}" for curve in figure.curves)
-    return PaperStatement(
-        "the density of y approaches that of the limit",
-        f"kernel densities vary between trials by up to {spread:.2g} (standard deviation) at a point",
-        f"largest difference of densities, {largest}",
     )
 
 

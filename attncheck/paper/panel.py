@@ -9,8 +9,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from attncheck.paper.statement import PanelText
-
 STYLES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 MARKERS = ("o", "s", "^", "D")
 SMALL = 10.5
@@ -19,10 +17,14 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One plot: a function that paints it on axes, and its texts."""
+    """One plot: title, caption, and a function that paints it on axes."""
 
-    text: PanelText
+    title: str
+    caption: str
     paint: Callable[[Axes], None]
+
+    def __str__(self) -> str:
+        return f"{self.title}. {self.caption}."
 
 
 def powers(axes: Axes, *, both: bool = False, across: bool = True) -> None:

@@ -14,7 +14,6 @@ from attncheck.paper import units
 from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance, Experiment, ExperimentCase
 from attncheck.paper.run import PaperRun
-from attncheck.paper.statement import PanelText, PaperStatement
 from attncheck.paper.units import Arrays, Task
 from attncheck.theory.limit import limit
 
@@ -25,8 +24,7 @@ _QUARTILES = 1.349
 class SampledLaw(msgspec.Struct, frozen=True):
     """Statistics of a sampled law, per trial.
 
-    ``density`` and ``counts`` are those of the first trial, and ``spread`` is the standard deviation of the density
-    over the trials. ``kl`` is the published estimate, ``kl_beyond`` its part from beyond the limit's extreme draws.
+    ``density`` and ``counts`` are those of the first trial. ``kl`` is the published estimate.
     """
 
     label: str
@@ -38,11 +36,8 @@ class SampledLaw(msgspec.Struct, frozen=True):
     variance: list[float]
     excess_kurtosis: list[float]
     kl: list[float]
-    kl_beyond: list[float]
     density: list[float]
-    spread: list[float]
     counts: list[int]
-    digests: list[str]
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -98,8 +93,6 @@ class Figure(msgspec.Struct, frozen=True):
     curves: list[Curve]
     points: list[Point]
     fits: list[Fit]
-    statements: list[PaperStatement] = []
-    panels: list[PanelText] = []
 
     def sampled_as(self, label: str) -> SampledLaw:
         """Return a sampled law by label."""
@@ -128,7 +121,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 def gather(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
-    """Return a figure from the results of its tasks, without panels or published statements."""
+    """Return a figure from the results of its tasks."""
     experiment = EXPERIMENTS[name]
     return Figure(
         name=name,
@@ -174,7 +167,6 @@ def _sampled(
 ) -> SampledLaw:
     trials = [found[Task(experiment.name, configuration, trial)] for trial in range(1, experiment.trials + 1)]
     mean, variance, kurtosis = np.array([trial["moments"] for trial in trials]).T.tolist()
-    densities = np.array([trial["density"] for trial in trials])
     return SampledLaw(
         label=configuration.label,
         layer=configuration.layer.to_dict(),
@@ -184,12 +176,9 @@ def _sampled(
         mean=mean,
         variance=variance,
         excess_kurtosis=kurtosis,
-        kl=[float(trial["kl"][0]) for trial in trials if "kl" in trial],
-        kl_beyond=[float(trial["kl"][1]) for trial in trials if "kl" in trial],
-        density=densities[0].tolist(),
-        spread=densities.std(axis=0, ddof=1).tolist(),
+        kl=[float(trial["kl"]) for trial in trials if "kl" in trial],
+        density=trials[0]["density"].tolist(),
         counts=trials[0]["counts"].reshape(-1, _merged_bins(experiment.draws_at(scale))).sum(axis=1).tolist(),
-        digests=[str(trial["digest"]) for trial in trials],
     )
 
 
@@ -214,8 +203,3 @@ def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
         if each.of == "outputs":
             series.setdefault(each.label, []).append(found[Task(experiment.name, each)])
     return [fit_order(label, arrays) for label, arrays in series.items()]
-
-
-def encode(figure: Figure) -> bytes:
-    """Return a figure as reproducible JSON bytes."""
-    return msgspec.json.encode(figure, order="deterministic") + b"\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -95,7 +94,6 @@ def _sampled(unit: Task, configuration: ExperimentCase, seed: int, draws: int) -
     centred = samples - samples.mean()
     variance = float((centred**2).mean())
     arrays: Arrays = {
-        "digest": np.array(hashlib.sha256(samples.astype("<f8").tobytes()).hexdigest()),
         "moments": np.array([samples.mean(), variance, float((centred**4).mean()) / variance**2 - 3.0]),
         "counts": np.histogram(samples, edges())[0],
         "density": kde.density(samples, grid()),

@@ -1,11 +1,12 @@
-"""Ledgers of the lines of a record."""
+"""Ledgers of the lines of a record, and its closing line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from attncheck.evidence.ledger import Entry, Ledger
-from attncheck.records.schema import Result, case_key
+from attncheck.evidence.ledger import Conclusion, Entry, Ledger
+from attncheck.records.schema import Closing, Result, case_key, run_digest
 
 
 def entry_of(line: Result) -> Entry:
@@ -19,3 +20,9 @@ def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Result]) -> Led
     for line in lines:
         ledger.take(entry_of(line))
     return ledger
+
+
+def closing_of(conclusion: Conclusion, results: Sequence[Result], seconds: float, **fields: Any) -> Closing:
+    """Return the closing line of a run with these results."""
+    reasons = list(conclusion.reasons)
+    return Closing(run_digest(results), conclusion.verdict, reasons, len(results), seconds, **fields)

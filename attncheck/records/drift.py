@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from scipy.special import ndtr, ndtri
 
@@ -108,11 +107,3 @@ def unexamined(run: RunRecord, baseline: RunRecord) -> list[Result]:
         if (now := run.by_id.get(id)) is not None and before.case.get("of") == now.case.get("of")
     )
     return sorted((now for now in same if now.verdict == Verdict.NOT_EXAMINED), key=lambda now: (now.check, now.item))
-
-
-def by_check(changes: Iterable[Change]) -> dict[str, list[Change]]:
-    """Return changes by check, in order of first appearance."""
-    grouped: dict[str, list[Change]] = defaultdict(list)
-    for change in changes:
-        grouped[change.result.check].append(change)
-    return dict(grouped)

@@ -125,14 +125,9 @@ class RunRecord:
         """Return the number of results, pools included, with a verdict."""
         return Counter(result.verdict for result in self.every)[verdict]
 
-    def check_digest(self) -> None:
-        """Raise `InputError` unless the recorded digest matches the results."""
-        if self.closing is not None and self.closing.digest != run_digest(self.every):
-            raise InputError(f"record={self.path}: its digest is not that of its results; make the record again")
-
 
 def read_records(path: Path, what: str = "record") -> list[RunRecord]:
-    """Read the records in a file; raise `InputError`, which calls it `what`, if it is invalid or was edited."""
+    """Read the records in a file, called `what` in errors; raise `InputError` for an invalid file or edited digits."""
     parts: list[list[Line]] = []
     for number, line in enumerate(read(path, what=what), 1):
         if isinstance(line, Manifest):
@@ -142,7 +137,11 @@ def read_records(path: Path, what: str = "record") -> list[RunRecord]:
                 entry_of(line)
                 of_pool(line)
         parts[-1].append(line)
-    return [record_of(path, lines) for lines in parts]
+    records = [record_of(path, lines) for lines in parts]
+    for record in records:
+        if record.closing is not None and record.closing.digest != run_digest(record.every):
+            raise InputError(f"{what}={path}: its digest is not that of its results; make the {what} again")
+    return records
 
 
 def record_of(path: Path | None, lines: Sequence[Line]) -> RunRecord:

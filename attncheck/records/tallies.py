@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from attncheck._lib.errors import InputError
+from attncheck._lib.groups import grouped
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.names import layer_name
@@ -91,9 +92,7 @@ class Tally:
 
 def tallied(results: Iterable[Result]) -> dict[str, Tally]:
     """Return results by check, in order of first appearance."""
-    by_check: dict[str, list[Result]] = {}
-    for result in results:
-        by_check.setdefault(result.check, []).append(result)
+    by_check = grouped(results, lambda result: result.check)
     return {name: Tally(name, of[0].claim, of[0].kind, tuple(of)) for name, of in by_check.items()}
 
 

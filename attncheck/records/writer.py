@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from attncheck._lib.errors import InputError
-from attncheck.records.schema import Closing, Line, content_hash
+from attncheck.records.schema import OPENING, Line
 
 try:
     import fcntl
 except ImportError:  # not available on Windows
     fcntl = None  # type: ignore[assignment]
-
-
-# First bytes of every record.
-_BEGIN = b'{"type":"manifest"'
 
 
 class Writer:
@@ -34,7 +28,6 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._content = hashlib.sha256()
         self._size = 0
         self._file: io.FileIO | None = None
         self._failure = ""
@@ -43,12 +36,10 @@ class Writer:
         """Append one line; raise `InputError` if the file cannot be written or is locked."""
         if self._failure:
             raise InputError(self._failure)
-        if isinstance(line, Closing):
-            line = msgspec.structs.replace(line, content=content_hash(self._content))
         data = msgspec.json.encode(line) + b"\n"
         try:
             if self._file is None:
-                self._file = _create(self.path, data)
+                self._file = _created(self.path, data)
             else:
                 self._append(self._file, data)
         except OSError as error:
@@ -56,7 +47,6 @@ class Writer:
             self._failure = f"record={self.path}: cannot be written ({problem}); free some space or choose another path"
             raise InputError(self._failure) from None
         self._size += len(data)
-        self._content.update(data)
 
     def close(self) -> None:
         """Close the file."""
@@ -72,39 +62,40 @@ class Writer:
             raise
 
 
-def _create(path: Path, data: bytes) -> io.FileIO:
+def _created(path: Path, data: bytes) -> io.FileIO:
     """Replace `path` by a file starting with `data`; return it open and locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
-    if target.is_file() and not _is_record(target):
-        raise InputError(f"record={path}: is not a record; choose another path")
-    if target.exists() and not target.is_file():
-        return _started(target, data)  # devices and pipes are not replaced; folders fail here
-    existed = target.exists()
-    with _locked(target):
-        fresh = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            fresh.unlink(missing_ok=True)
-            file = _started(fresh, data)
-            os.replace(fresh, target)
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            if not existed:
-                target.unlink(missing_ok=True)
-            raise
+    if target.exists() and not target.is_file():  # devices and pipes are not replaced; folders fail here
+        return _started(target, data)
+    _check_replaceable(target, path)
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        file = _started(fresh, data)
+        os.replace(fresh, target)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
     return file
 
 
-def _is_record(path: Path) -> bool:
-    """Return whether a file is empty or a record."""
-    with open(path, "rb") as file:
-        begin = file.read(len(_BEGIN))
-    return not begin or begin == _BEGIN
+def _check_replaceable(target: Path, path: Path) -> None:
+    """Raise `InputError` if there is a file that is not a record, or that another run is writing."""
+    if not target.exists():
+        return
+    with open(target, "rb") as file:
+        if file.read(len(OPENING)) not in (b"", OPENING):
+            raise InputError(f"record={path}: is not a record; choose another path")
+        try:
+            _lock(file)
+        except BlockingIOError:
+            remedy = "wait for it, or choose another path"
+            raise InputError(f"record={path}: another run is writing to it; {remedy}") from None
 
 
 def _started(path: Path, data: bytes) -> io.FileIO:
-    """Open a file for appending, lock it, and write its first bytes."""
-    file = open(path, "ab", buffering=0)  # noqa: SIM115 -- Writer.close closes it
+    """Open a file, lock it, and write its first bytes."""
+    file = open(path, "wb", buffering=0)  # noqa: SIM115 -- Writer.close closes it
     try:
         _lock(file)
         _write_all(file, data)
@@ -114,32 +105,10 @@ def _started(path: Path, data: bytes) -> io.FileIO:
     return file
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock the file at `path` in the context; raise `InputError` if another run has locked it."""
-    while True:
-        with open(path, "ab") as held:
-            try:
-                _lock(held)
-            except BlockingIOError:
-                remedy = "wait for it, or choose another path"
-                raise InputError(f"record={path}: another run is writing to it; {remedy}") from None
-            # Another run may have just replaced the file.
-            if path.exists() and os.path.samestat(os.fstat(held.fileno()), path.stat()):
-                yield
-                return
-
-
 def _lock(file: IO[bytes]) -> None:
     """Lock a file until it is closed, if the system supports that."""
-    if fcntl is None:
-        return
-    try:
+    if fcntl is not None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        return
 
 
 def _write_all(file: io.FileIO, data: bytes) -> None:

@@ -22,9 +22,10 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.looks.domains import PROGRAMS, case_of, domain_of
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
+from attncheck.records.conclusion import closing_of
 from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import record_of
-from attncheck.records.schema import Closing, Result, run_digest
+from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
 from attncheck.runs.diagnosis import DiagnosisTask
 from attncheck.runs.options import RunOptions
@@ -72,15 +73,8 @@ class CheckReport:
     @functools.cached_property
     def view(self) -> RunView:
         """Return the report as people see it."""
-        results, conclusion = [*self.results, *self.pools], self.conclusion
-        closing = Closing(
-            digest=run_digest(results),
-            verdict=conclusion.verdict,
-            reasons=list(conclusion.reasons),
-            reported=len(results),
-            seconds=0.0,
-            explanations=list(self.explanations),
-        )
+        results = [*self.results, *self.pools]
+        closing = closing_of(self.conclusion, results, 0.0, explanations=list(self.explanations))
         return RunView(record_of(None, [self.run.manifest(), *results, closing]), self.call)
 
     @property

@@ -14,9 +14,10 @@ from attncheck.diagnosis.messages import explain
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
+from attncheck.records.conclusion import closing_of
 from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord, record_of
-from attncheck.records.schema import Closing, Result, run_digest
+from attncheck.records.schema import Closing, Result
 from attncheck.records.writer import Writer
 from attncheck.runs.diagnosis import DiagnosisTask
 from attncheck.runs.run import Run
@@ -40,7 +41,6 @@ class RunReport:
         self.refused = refused
         self.failure = self.traceback = ""
         self.explanations: tuple[Explanation, ...] = ()
-        self.printed: list[str] = []
         self._failed: set[str] = set()
         self.results: list[Result] = []
         self.record: RunRecord | None = None
@@ -94,15 +94,12 @@ class RunReport:
     def finish(self) -> bool:
         """Conclude, write the closing line, and return whether the run passed."""
         conclusion = self.run.conclude(self.results)
-        closing = Closing(
-            digest=run_digest(self.results),
-            verdict=conclusion.verdict,
-            reasons=list(conclusion.reasons),
-            reported=len(self.results),
+        closing = closing_of(
+            conclusion,
+            self.results,
             seconds=time.perf_counter() - self._started,
             explanations=list(self.explanations),
             failed=self.failed[:_FAILURES],
-            printed=self.printed or msgspec.UNSET,
         )
         self._write(closing)
         self._writer.close()
@@ -116,9 +113,7 @@ class RunReport:
         if self.refused is not None:
             error = f"ERROR: {self.refused.unusable}. Nothing was examined."
             return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
-        text = summarize(RunView(self.record), color, verbose)
-        said = f"The subject printed, last: {self.printed[-1]}" if self.printed else ""
-        return "\n".join(filter(None, (text, said, self.failure)))
+        return "\n".join(filter(None, (summarize(RunView(self.record), color, verbose), self.failure)))
 
     def _write(self, line: Result | Closing) -> None:
         if self.failure:

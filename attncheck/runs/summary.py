@@ -21,7 +21,6 @@ def summarize(view: RunView, color: bool = False, verbose: bool = False) -> str:
     run = view.run
     lines = [view.sentence, *(f"  {reason}" for reason in view.reasons)]
     lines += labelled([("failed", view.failed), ("draws", view.unrepeatable)])
-    lines += [view.refused] * bool(view.refused)
     lines += labelled(view.lines)
     if run.examined:
         numbers = ("cases", "examined", "draws", "smallest p-value")

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Sequence
 from functools import cached_property
 
-from attncheck._lib.text import chance, counted, listed, span
-from attncheck.checks.claims import CLAIMS, UNSUPPORTED
+from attncheck._lib.text import chance, counted, listed
+from attncheck.checks.claims import CLAIMS
 from attncheck.diagnosis.causes import diagnosed, hints, sharpest_first, telling
 from attncheck.evidence.verdicts import Verdict
-from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
-from attncheck.layers.names import layer_call, layer_name
+from attncheck.layers.names import layer_name
 from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord
-from attncheck.records.schema import Result, case_key, case_label, of_layer, of_pool
+from attncheck.records.schema import Result, case_key, case_label, of_pool
 from attncheck.records.tallies import Tally, layers_of
 from attncheck.records.text import missing_fields, replay_command, unexamined
 from attncheck.runs.details import mdes, of_cases, unseen
@@ -178,21 +176,6 @@ class RunView:
         return f"not reproducible: {cause}. This run has no digest."
 
     @cached_property
-    def refused(self) -> str:
-        """A sentence on the requested layers if the subject supports none of them."""
-        results, layers = self.run.results, layers_of(self.run.results)
-        # An interrupted run has not tried all layers.
-        tried = bool(layers) and len(results) >= len(self.run.planned)
-        if not tried or not all(result.reason.startswith(UNSUPPORTED) for result in results if of_layer(result)):
-            return ""
-        plainest = min(layers, key=lambda layer: (len(features_of(layer)), -layer.weight_entries, layer.describe()))
-        subject, which = self.run.manifest.subject, "the layer" if len(layers) == 1 else f"all {len(layers)} layers"
-        return (
-            f"{subject}.supports rejects {which} requested: {_values(layers)}. "
-            f"Extend it, e.g. to {layer_call(plainest)}, or pass supported layers to attncheck.check."
-        )
-
-    @cached_property
     def pooled(self) -> list[str]:
         """A line on the pools, and one per violated pool."""
         examined = [pool for pool in self.run.pools if pool.p_values]
@@ -234,25 +217,3 @@ class RunView:
         if self.verdict != "consistent" or not self.run.planned:
             return []
         return [*mdes(self.run.results, self.run.pools)[:_MDES], NOT_PROVED]
-
-
-def _values(layers: Sequence[AttentionLayer]) -> str:
-    """Return the non-default field values of layers.
-
-    Examples
-    --------
-    >>> _values([AttentionLayer(width=8), AttentionLayer(width=16, mask="causal")])
-    'width 8 to 16, mask none or causal'
-    >>> _values([AttentionLayer(width=8), AttentionLayer(width=8, head_dim=2, head_scaling=False)])
-    'width 8, head_dim None or 2, head_scaling True or False'
-    """
-    texts = []
-    for field in dataclasses.fields(AttentionLayer):
-        values = list(dict.fromkeys(getattr(layer, field.name) for layer in layers))
-        if values == [field.default]:
-            continue
-        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-        others = [str(value) for value in values if value not in numbers or isinstance(value, bool)]
-        text = " or ".join([*others, *([span([min(numbers), max(numbers)])] if numbers else [])])
-        texts.append(f"{field.name} {text}")
-    return ", ".join(texts)

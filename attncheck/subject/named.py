@@ -40,15 +40,16 @@ def find_subject(name: str) -> Any:
     framework, _, rest = name.partition(":")
     if ":" in rest:
         # Imported late: frameworks depend on subjects, and are optional.
-        return find("attncheck.frameworks.named:subject_of_name")(framework, _imported(rest, name))
-    return _imported(name, name)
+        return find("attncheck.frameworks.named:subject_of_name")(framework, imported_by_name("subject", name, rest))
+    return imported_by_name("subject", name)
 
 
-def _imported(reference: str, name: str) -> Any:
-    """Import ``module:callable``; errors quote the whole name of the subject."""
+def imported_by_name(field: str, name: str, reference: str | None = None) -> Any:
+    """Import ``module:callable``, also from the current folder; it is all of `name` or the part `reference`."""
+    reference = name if reference is None else reference
     module_name, colon, path = reference.partition(":")
     if not colon or not module_name or not path:
-        refuse("subject", name, "is not of the form module:callable", "write e.g. mypackage.attention:simulate")
+        refuse(field, name, "is not of the form module:callable", "write e.g. mypackage.attention:function")
     own = module_name.partition(".")[0] == "attncheck"
     if not own and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -59,10 +60,10 @@ def _imported(reference: str, name: str) -> Any:
         raise
     except BaseException as error:
         remedy = import_remedy(error, "check the module, run in its folder, or add that folder to PYTHONPATH")
-        raise InputError(f"subject={name}: cannot be imported: {in_one_line(error)}; {remedy}") from error
+        raise InputError(f"{field}={name}: cannot be imported: {in_one_line(error)}; {remedy}") from error
     for part in path.split("."):
         if not hasattr(found, part):
-            refuse("subject", name, f"{module_name} has no {part!r}", "name a function of that module")
+            refuse(field, name, f"{module_name} has no {part!r}", "name a function of that module")
         found = getattr(found, part)
     return found
 

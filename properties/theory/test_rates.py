@@ -133,7 +133,7 @@ def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
     look.equals("constant", root * wide.value, root * wide.error / ERRORS, expected, allowance=allowance, df=_DF)
     # On its own scale its distance to the limit falls as 1/n, like the theorem's.
     near, far = (
-        distance(layer, "w1", of=of, size=_LAW_DRAWS, seed=run_seed + n, width=n, reference="scaled limit")
+        distance(layer.replace(score_scaling="1/sqrt(n)"), "w1", of=of, size=_LAW_DRAWS, seed=run_seed + n, width=n)
         for n in _LAW_WIDTHS
     )
     _told(look, "order on its scale", near, far)

@@ -85,11 +85,6 @@ def prints_for_long(times: int) -> int:
     return sum(os.write(1, b"x" * 2**16) for _ in range(times))
 
 
-def prints_lines(count: int) -> None:
-    for number in range(count):
-        print(f"line {number}")
-
-
 def hangs(record: str) -> None:
     """Note the try, leave a child that sleeps, and end as a guard ends a call that swallows all exceptions."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

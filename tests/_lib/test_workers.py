@@ -184,15 +184,6 @@ def test_a_process_that_prints_of_a_time_limit_has_died() -> None:
     assert lost.reason.startswith("its process died")
 
 
-@pytest.mark.parametrize("workers", [InProcess(), Processes(1)])
-def test_the_last_lines_of_living_processes_are_kept(workers: Workers) -> None:
-    with workers:
-        workers.results(abs, [-1])
-        assert workers.printed() == []
-        workers.results(tasks.prints_lines, [3, 12])
-        assert workers.printed() == [f"line {number}" for number in range(2, 12)]
-
-
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="without os.waitid, a stopped process is not seen")
 def test_a_task_that_stops_its_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_ASKED", 0.1)

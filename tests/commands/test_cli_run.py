@@ -312,26 +312,15 @@ TRUSTED = ("--trust", "cli_subjects")
 # replay -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("number", "damage"),
-    [
-        (0, lambda line: line.replace(b'"smoke"', b'"mega"')),
-        (1, lambda line: line[:-1] + b"\r\n"),
-        (-2, lambda line: line.replace(b'"text":"', b'"text":"so ')),
-    ],
-)
-def test_replay_refuses_a_record_that_was_edited(
-    small_run: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, damage: Callable[[bytes], bytes]
+def test_replay_refuses_a_record_whose_digits_were_edited(
+    small_run: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before, in and after the line of the result."""
     record = tmp_path / "edited.jsonl"
-    data = small_run.record.read_bytes().splitlines(keepends=True)
+    data = small_run.record.read_bytes()
     result = next(line for line in read(small_run.record) if isinstance(line, Result))
-    data[number] = damage(data[number])
-    record.write_bytes(b"".join(data))
-    assert record.read_bytes() != small_run.record.read_bytes()
+    record.write_bytes(data.replace(b'"effect":', b'"effect":1', 1))
     assert main(["replay", str(record), result.id]) == ExitCode.UNUSABLE
-    assert f"record={record}: was edited after the run" in refused(capsys.readouterr().err)
+    assert f"record={record}: its digest is not that of its results" in refused(capsys.readouterr().err)
 
 
 @pytest.fixture

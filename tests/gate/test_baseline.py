@@ -88,7 +88,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "cut early": (_cut_early, "is truncated or damaged (Compressed file ended"),
     "another byte": (_flip, ""),
-    "edited": (_edit, "was edited after the run; make the baseline again"),
+    "edited": (_edit, "its digest is not that of its results; make the baseline again"),
     "newer": (_newer, "has schema 9, this version reads 6; upgrade attncheck"),
     "folder": (_folder, "cannot be read (Is a directory); pass the path of a run record"),
 }

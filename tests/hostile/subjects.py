@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,15 +87,6 @@ def sleeps_on_every(layer: AttentionLayer, size: int, rng: np.random.Generator) 
     if size > _PROBE:
         time.sleep(1e6)
     return right(layer, size, rng)
-
-
-def sleeps_through_errors(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    Path("called").touch()
-    while True:
-        try:
-            time.sleep(1e6)
-        except BaseException:
-            continue
 
 
 def forks_and_raises(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:

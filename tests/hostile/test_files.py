@@ -28,7 +28,7 @@ class Damage(NamedTuple):
 
 
 def edited(**values: Any) -> Callable[[bytes], bytes]:
-    """Return a function that replaces values in the second line of a record, without computing the hash again."""
+    """Return a function that replaces values in the second line of a record, without computing the digest again."""
 
     def change(content: bytes) -> bytes:
         first, second, *lines = content.splitlines(keepends=True)
@@ -103,7 +103,7 @@ def subject_renamed(lines: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("forgery", "code"), [(result_dropped, 4), (result_doubled, 4), (verdict_edited, 1), (subject_renamed, 4)]
 )
-def test_the_gate_notices_edits_whose_hash_was_computed_again(
+def test_the_gate_notices_edits_whose_digest_was_computed_again(
     forgery: Callable[[list[dict[str, Any]]], None], code: int, runs: Runs
 ) -> None:
     lines = [json.loads(line) for line in Path("whole.jsonl").read_bytes().splitlines()]

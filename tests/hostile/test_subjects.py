@@ -116,27 +116,12 @@ def test_a_run_that_is_told_to_end_leaves_a_record(
     assert isinstance(next(iter(read(record))), Manifest)
 
 
-def test_what_a_subject_prints_is_in_the_record_and_not_in_the_digest(tmp_path: Path) -> None:
-    endings = []
+def test_what_a_subject_prints_is_not_in_the_digest(tmp_path: Path) -> None:
+    digests = []
     for name in ("right", "prints"):
         finish(examine(tmp_path, name))
-        endings.append((tmp_path / "record.jsonl").read_text("utf-8").splitlines()[-1])
-    silent, loud = map(json.loads, endings)
-    assert "printed" not in silent
-    assert loud["printed"][-1] == "z" * 199 + "…"
-    assert loud["digest"] == silent["digest"]
-
-
-def test_a_subject_that_swallows_a_request_to_end_ends(
-    tmp_path: Path, wait_for: Callable[[Callable[[], bool]], None]
-) -> None:
-    options = ["--profile", "smoke", "--only", "scores", "--workers", "0"]
-    process = begin(tmp_path, "run", "--subject", "subjects:sleeps_through_errors", *options)
-    wait_for(lambda: (tmp_path / "called").exists() or process.poll() is not None)
-    process.terminate()
-    _, errors = finish(process)
-    assert process.returncode == 130, errors
-    assert errors == "attncheck: interrupted, which the subject ignored\n"
+        digests.append(json.loads((tmp_path / "record.jsonl").read_text("utf-8").splitlines()[-1])["digest"])
+    assert digests[0] == digests[1]
 
 
 def test_threads_that_go_on_do_not_hold_up_the_end(tmp_path: Path) -> None:

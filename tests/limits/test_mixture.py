@@ -71,7 +71,7 @@ _MANY_HEADS = (
 @pytest.mark.parametrize("fields", _MANY_HEADS, ids=str)
 def test_sums_of_many_heads_have_the_transform_of_sums(fields: dict[str, Any]) -> None:
     """E e^{-cv} of a sum over heads is a power of one head's, and condensing preserves it at all scales c."""
-    head = limit(AttentionLayer(**{"width": 64, "num_heads": 1, **fields})).head_mixture()
+    head = limit(AttentionLayer(**{"width": 64, "num_heads": 1, **fields})).mixture()
     for count in (1, 2, 7, 16, 64):
         whole = head.times(count)
         assert whole.mean() == pytest.approx(count * head.mean(), rel=1e-12)

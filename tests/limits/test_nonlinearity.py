@@ -16,14 +16,13 @@ COVARIANCES = [(1.0, 1.0, 0.97), (1.0, 2.3, 0.3), (0.2, 4.0, -0.7), (30.0, 30.0,
 # `test_nonlinearity_exact.py` compares those with closed forms, on all covariances.
 FUNCTIONS = [
     (nl.relu(), (0.0,)),
-    (nl.gaussian(0.5), (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)),
     (nl.tanh(), ()),
     (nl.sigmoid(), ()),
     *((nl.clip(c), (-c, c)) for c in (0.01, 1.0, 3.0, 100.0)),
 ]
 EACH = pytest.mark.parametrize(
     "phi",
-    [nl.identity(), nl.gelu(), nl.erf(), nl.leaky_relu(0.1), nl.monomial(2), nl.cos(0.7), *(f for f, _ in FUNCTIONS)],
+    [nl.identity(), nl.gelu(), nl.erf(), *(f for f, _ in FUNCTIONS)],
     ids=str,
 )
 

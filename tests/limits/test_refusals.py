@@ -54,11 +54,7 @@ def stack_law() -> StackLaw:
     return StackLaw(STACK, draws=16)
 
 
-NUMBERS = [
-    *(math.nan, [0.0, math.nan], "1.5", None, [[1.0], [1.0, 2.0]], [1.0, -(10**400)], 10**400, True, 1j, np.array(1j)),
-    np.ma.array([1.0, 99.0], mask=[False, True]),
-    np.array(["1"], dtype=object),
-]
+NUMBERS = [math.nan, [0.0, math.nan], "one", None, [[1.0], [1.0, 2.0]], [1.0, -(10**400)], 10**400, 1j]
 
 
 @pytest.mark.parametrize("law", [limit_law, finite_law, stack_law])
@@ -82,8 +78,7 @@ LAWS: list[tuple[Callable[[LimitLaw], object], str]] = [
     (lambda law: law.sample(3, coordinates=0), "coordinates="),
     (lambda law: law.conditional_covariance(np.zeros((4, 4))), "scores.shape="),
     (lambda law: law.conditional_covariance(np.full((2, 4, 4), np.nan)), "scores="),
-    (lambda law: law.conditional_variance(np.zeros((2, 3))), "scores.shape="),
-    (lambda law: law.conditional_variance("scores"), "scores="),
+    (lambda law: law.conditional_covariance("scores"), "scores="),
     (lambda law: law.atom(4), "position="),
     (lambda law: law.excess_kurtosis("first"), "position="),  # type: ignore[arg-type]  # wrong on purpose
 ]
@@ -95,27 +90,9 @@ def test_limit_laws(call: Callable[[LimitLaw], object], pattern: str) -> None:
 
 
 KERNELS: list[tuple[dict[str, Any], str]] = [
-    ({}, "layer=None: is missing"),
-    ({"layer": ac.AttentionLayer(width=2), "kernel": np.eye(2)}, "layer=.* together with a kernel"),
-    ({"layer": ac.AttentionLayer(width=2), "score_std": 2.0}, "layer="),
     ({"layer": ac.AttentionLayer(width=2, head_scaling=False)}, "layer.head_scaling="),
-    ({"kernel": np.ones((2, 3))}, "kernel.shape="),
-    ({"kernel": [[1.0, 0.9], [0.1, 1.0]]}, "kernel="),
-    ({"kernel": [[1.0, 2.0], [2.0, 1.0]]}, "kernel=.* smallest eigenvalue"),
-    ({"kernel": [[np.nan, 0.0], [0.0, 1.0]]}, "kernel=.* must be finite"),
-    ({"kernel": np.eye(2) * (1 + 1j)}, "kernel=.* must be numbers"),
-    ({"kernel": np.array([["1", "0"], ["0", "1"]], dtype=object)}, "kernel=.* must be numbers"),
-    ({"kernel": np.eye(2), "score_std": 0.0}, "score_std="),
-    ({"kernel": np.eye(2), "value_std": np.nan}, "value_std="),
-    ({"kernel": np.eye(2), "mask": "future"}, "mask="),
-    ({"kernel": np.eye(2), "attention_map": "hardmax"}, "attention_map="),
-    ({"kernel": np.eye(2), "scramble": -1}, "scramble="),
-    ({"kernel": 1e200 * np.eye(2)}, "kernel="),
-    ({"kernel": 1e-200 * np.eye(2), "attention_map": "linear"}, "kernel="),
-    ({"kernel": np.ma.masked_array(np.eye(2), mask=[[False, False], [False, True]])}, "kernel=.* masked"),
-    ({"layer": ac.AttentionLayer(width=2), "score_std": np.ones(2)}, "score_std="),
-    ({"kernel": np.eye(2), "attention_map": np.array(["softmax", "relu"])}, "attention_map="),
-    ({"layer": np.eye(4)}, r"is not an AttentionLayer; .* or a matrix as kernel="),
+    ({"layer": ac.AttentionLayer(width=2), "scramble": -1}, "scramble="),
+    ({"layer": np.eye(4)}, "is not an AttentionLayer; pass"),
 ]
 
 
@@ -201,16 +178,7 @@ RATE_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"widths": (8, 8, 16, 32)}, "four different"),
     ({"widths": (0, 8, 16, 32)}, "widths=0"),
     ({"layer": HEADS.replace(num_kv_heads=1), "widths": (8, 16, 32, 64)}, "num_kv_heads"),
-    ({"layer": ZERO, "widths": (64, 128, 256, 512)}, r"^metric='ks': does not decrease .*scaled limit"),
-    ({"layer": ZERO, "metric": "w1", "reference": "infinite width", "widths": (64, 128, 256, 512)}, "^reference="),
-    *(
-        (
-            {"layer": layer, "reference": "scaled limit", **widths},
-            "^reference='scaled limit': is only for scores or out",
-        )
-        for layer in (ZERO.replace(score_scaling="1/sqrt(n)"), ZERO.replace(attention_map="softmax"))
-        for widths in ({}, {"widths": (64, 128, 256, 512)})
-    ),
+    ({"layer": ZERO, "widths": (64, 128, 256, 512)}, r"^metric='ks': does not decrease .*1/sqrt"),
     *(({"size": size}, r"^size=1000.*: must be at most 1000000000000; pass") for size in (10**13, 10**400)),
     ({"size": 10**13, "widths": (64, 128, 256, 512)}, r"^size=1000.*: must be at most 1000000000000; pass"),
     ({"size": 10**10}, r"^size=10000000000: makes .* of the draws take .*; pass fewer"),
@@ -294,7 +262,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ac.infinite_heads_tangent(ROTARY), "rotary_base"),
     (lambda: ac.infinite_heads_tangent("layer"), "is not an AttentionLayer"),  # type: ignore[arg-type]  # wrong on purpose
     (lambda: ac.infinite_heads_tangent(AttentionLayer(width=8, head_scaling=False)), "head_scaling"),
-    (lambda: ac.infinite_heads_tangent(), "is missing"),
     *(
         (lambda name=name: ac.infinite_heads_tangent(PARTS[name]), "for which the mean is not known")
         for name in ("window", "softcap", "sink")

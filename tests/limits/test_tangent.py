@@ -13,6 +13,7 @@ from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.kernel import input_kernel, psd_root
 from attncheck.methods import tangent_kernel
 from attncheck.theory.limits.draw import draw_limit
+from attncheck.theory.limits.tangent import mean_tangent
 
 BASE: dict[str, Any] = {
     "width": 64,
@@ -83,8 +84,9 @@ def test_draws_of_many_heads_approach_it() -> None:
 def test_linear_attention_has_closed_forms() -> None:
     """Both parts are 2 σ_Q²σ_K²σ_V²σ_O² K_ik Σ_jl K_jl²."""
     kernel = np.array([[2.0, 0.5], [0.5, 1.0]])
-    found = infinite_heads_tangent(kernel=kernel, score_std=1.5, value_std=0.5, attention_map="linear")
-    np.testing.assert_allclose(found.matrix, 4.0 * 1.5**2 * 0.5**2 * kernel * (kernel**2).sum())
+    layer = AttentionLayer(width=1, seq_len=2, num_heads=1, query_std=1.5, value_std=0.5, attention_map="linear")
+    mean, _ = mean_tangent(layer, kernel, 0)
+    np.testing.assert_allclose(mean, 4.0 * 1.5**2 * 0.5**2 * kernel * (kernel**2).sum())
 
 
 def test_errors_hold_between_scramblings() -> None:

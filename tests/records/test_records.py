@@ -15,6 +15,7 @@ import pytest
 
 from attncheck._lib.errors import InputError
 from attncheck.records import writer as records
+from attncheck.records.run_record import read_records
 from attncheck.records.schema import (
     SCHEMA,
     Closing,
@@ -82,7 +83,7 @@ def written(path: Path, each: list[Line] | None = None) -> Path:
 
 def refusal(path: Path) -> str:
     with pytest.raises(InputError) as caught:
-        list(read(path))
+        read_records(path)
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(f"record={path}: ")
@@ -90,10 +91,7 @@ def refusal(path: Path) -> str:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    *first, closing = read(written(tmp_path / "new" / "record.jsonl"))
-    assert first == lines()[:2]
-    assert isinstance(closing, Closing)
-    assert msgspec.structs.replace(closing, content="") == lines()[2]
+    assert list(read(written(tmp_path / "new" / "record.jsonl"))) == lines()
     assert next(read(tmp_path / "new" / "record.jsonl")) == lines()[0]
 
 
@@ -153,10 +151,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "broken line": (lambda data: data.replace(b'"a@1","property"', b'"a@1,"property"'), "line 2 is broken"),
     "wrong type": (lambda data: data.replace(b'"size":10', b'"size":"ten"'), "line 2 is broken"),
     "no utf-8": (lambda data: data.replace(b'"scores"', b'"\xff\xfe"'), "line 2 is broken"),
-    "edited digit": (lambda data: data.replace(b"[0.5]", b"[0.6]"), "was edited"),
-    "edited plan": (lambda data: data.replace(b'"subject":"m:f"', b'"subject":"m:g"'), "was edited"),
-    "removed line": (lambda data: b"\n".join([*data.split(b"\n")[::2], b""]), "was edited"),
-    "removed seal": (lambda data: data.rpartition(b',"content"')[0] + b"}\n", "was edited"),
+    "edited digit": (lambda data: data.replace(b"[0.5]", b"[0.6]"), "its digest is not that of its results"),
+    "removed line": (lambda data: b"\n".join([*data.split(b"\n")[::2], b""]), "its digest is not that of its results"),
     "results after the end": (lambda data: data + data.split(b"\n")[1] + b"\n", "line 4 is out of place"),
 }
 

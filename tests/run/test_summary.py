@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,11 +17,11 @@ from attncheck.records.text import reads
 from attncheck.runs.details import MAIN_CHECKS, mdes, unseen
 from attncheck.runs.parts import read_run
 from attncheck.runs.reporting import RunReport
-from attncheck.runs.summary import labelled, summarize
+from attncheck.runs.summary import labelled
 from attncheck.runs.view import NOT_PROVED, RunView
 from attncheck.subject import collapsed
 
-from .conftest import GROUPED, LAYER, planned, results_of, view_of
+from .conftest import LAYER, planned, results_of, view_of
 
 
 class TestSummary:
@@ -110,18 +108,6 @@ class TestSummary:
         assert "on 2 of 4 layers: " in wrong([*bad, good, masked])
         assert "on 2 of 2 layers: " in wrong(bad)
         assert wrong([good]) == ""
-
-    def test_what_to_widen_is_said_where_no_layer_is_supported(self) -> None:
-        subject: Any = functools.partial(collapsed)
-        subject.supports = lambda layer: layer.width == 5 or "width 5 only"
-        run = planned("scores", layer=GROUPED, subject=subject)
-        results = run.examine(run.items_on("scores", [GROUPED]))
-        line = view_of(run, results).refused
-        assert ".supports rejects the layer requested: width 16, " in line
-        assert "mask causal, num_kv_heads 2" in line
-        assert "attncheck.AttentionLayer(width=16, " in line
-        assert line in summarize(view_of(run, results)).splitlines()
-        assert view_of(planned("scores"), results_of(planned("scores"), "scores")).refused == ""
 
 
 class TestDetectable:

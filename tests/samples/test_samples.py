@@ -154,14 +154,14 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"outputs": np.full((5, 4), "x")}, "floating-point numbers"),
     "one dimension": ({"outputs": np.zeros(5)}, "must be"),
     "empty": ({"outputs": np.zeros((0, 4))}, "outputs.shape=(0, 4): holds no draws; write one row per draw"),
-    "one nan": ({"outputs": with_nan(5, 4)}, "outputs[1, 2] (draw 2, position 3)=nan: is not finite; mend the"),
-    "of several": ({"outputs": with_nan(5, 4, 3)}, "outputs[1, 2, 0] (draw 2, position 3)=nan: is not finite; mend"),
-    "inputs": ({"outputs": np.zeros((5, 4)), "inputs": with_nan(5, 4)}, "inputs[1, 2] (draw 2, position 3)=nan"),
+    "one nan": ({"outputs": with_nan(5, 4)}, "outputs[1, 2, 0]=nan: is not finite; mend the"),
+    "of several": ({"outputs": with_nan(5, 4, 3)}, "outputs[1, 2, 0]=nan: is not finite; mend"),
+    "inputs": ({"outputs": np.zeros((5, 4)), "inputs": with_nan(5, 4)}, "inputs[1, 2, 0]=nan"),
     "scores": (
         {"outputs": np.zeros((5, 4)), "scores": with_nan(5, 2, 4, 4)},
         ": scores[1, 0, 0, 0]=nan: is not finite",
     ),
-    "large": ({"outputs": np.full((5, 4), 1e200)}, "outputs[0, 0] (draw 1, position 1)=1e+200: is beyond 1e+100"),
+    "large": ({"outputs": np.full((5, 4), 1e200)}, "outputs[0, 0, 0]=1e+200: is beyond 1e+100"),
     "scalar": ({"outputs": np.array(np.nan)}, "must be"),
 }
 
@@ -196,9 +196,9 @@ BAD_FILES = [
     ("rows.csv", HEADER, "has no rows below its header; write one row per draw"),
     ("comment.csv", f"{HEADER}\n# none\n", "has no rows below its header; write one row per draw"),
     ("names.csv", "y1,y2,y3\n1,2,3,4\n", "has 3 names in its header, but 4 columns; name every column once"),
-    ("nan.csv", f"{HEADER}1,2,3,4\n1,2,nan,4\n", ": row 2 below the header, column y3=nan: is not finite; mend the"),
-    ("inf.csv", "y4,y2,y3,y1\n1,2,3,inf\n", ": row 1 below the header, column y1=inf: is not finite"),
-    ("large.csv", "1,2,3,4\n1,2,3,-1e200\n", ": row 2, column 4=-1e+200: is beyond 1e+100"),
+    ("nan.csv", f"{HEADER}1,2,3,4\n1,2,nan,4\n", ": outputs[1, 2, 0]=nan: is not finite; mend the"),
+    ("inf.csv", "y4,y2,y3,y1\n1,2,3,inf\n", ": outputs[0, 0, 0]=inf: is not finite"),
+    ("large.csv", "1,2,3,4\n1,2,3,-1e200\n", ": outputs[1, 3, 0]=-1e+200: is beyond 1e+100"),
 ]
 
 

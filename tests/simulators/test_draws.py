@@ -22,7 +22,7 @@ from attncheck.looks.examples import draw_examples
 from attncheck.methods import Method
 from attncheck.programs import EXAMPLES
 from attncheck.simulators.weights import draw_with_weights
-from attncheck.strategies import stacks
+from tests.stack_strategy import stacks
 
 from . import literal
 from .cases import BARE, BLOCKS, NORMED, PARTS, PLAIN, PLAIN_BLOCK, POST_GELU, ROTARY, reused

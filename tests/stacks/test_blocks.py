@@ -18,7 +18,7 @@ def test_wide_stacks_are_near_the_limit(stack: AttentionStack) -> None:
     """Mean Gram matrices are off by order 1/n; those without the norms by more."""
     stack = stack.replace(layer=stack.layer.replace(head_dim=None))
     limit = simulate(stack, SIZE, 1, "limit", coordinates=1)
-    wide = simulate(stack.at_width(512), 2_000, 2, coordinates=8)
+    wide = simulate(stack.replace(layer=stack.layer.replace(width=512)), 2_000, 2, coordinates=8)
     for name in ("grams", "outputs"):
         one, other = (getattr(draws, name) for draws in (limit, wide))
         if name == "outputs":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from attncheck import AttentionLayer, AttentionStack
@@ -21,22 +19,16 @@ def test_layers_have_their_own_activations_and_the_templates_clip() -> None:
     assert hash(AttentionStack(layer=LAYER, depth=2)) == hash(AttentionStack(layer=LAYER, depth=2, activations="clip"))
 
 
-def test_stacks_survive_a_round_trip(tmp_path: Path) -> None:
+def test_keys_differ() -> None:
     layer, names = LAYER.replace(head_dim=3, mask="causal"), ("relu", "tanh", "clip")
     deep = (AttentionStack(layer=layer, depth=k, activations=names[:k], residual=True) for k in (1, 3))
     stacks = (*deep, *NORMED, *BLOCKS)
     assert len({stack.key for stack in stacks}) == len(stacks)
-    for stack in stacks:
-        assert AttentionStack.from_dict(stack.to_dict()) == stack
-        assert AttentionStack.from_toml(stack.to_toml()) == stack
-        (tmp_path / "stack.toml").write_text(stack.to_toml(), encoding="utf-8")
-        assert AttentionStack.from_toml(tmp_path / "stack.toml") == stack
 
 
 def test_replacing_keeps_one_activation_at_any_depth() -> None:
     stack = AttentionStack(layer=LAYER, depth=2, activations="relu")
     assert stack.replace(depth=4).activations == ("relu",) * 4
-    assert stack.at_width(32) == stack.replace(layer=LAYER.replace(width=32))
 
 
 def test_descriptions_say_conjecture_from_the_second_layer_on() -> None:

@@ -6,7 +6,6 @@ parameters of φ, and returns values with bounds on their rounding errors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -38,26 +37,6 @@ def relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
     return value, 4 * _EPS * scale
 
 
-def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Leaky ReLU from ReLU, by φ(x) = (1-a) relu(x) + a x and E[relu(Z₁) Z₂] = cov/2."""
-    (slope,) = parameters
-    part, error = relu(v1, v2, c, ())
-    value = (1 - slope) ** 2 * part + slope * c
-    return value, (1 - slope) ** 2 * (error + 4 * _EPS * part) + 4 * _EPS * np.abs(slope * c)
-
-
-def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Isserlis' sum over pairings, k pairs across Z₁ and Z₂ and (d-k)/2 pairs within each; free of cancellation."""
-    degree = int(parameters[0])
-    value = np.zeros_like(c)
-    for across in range(degree % 2, degree + 1, 2):
-        within = (degree - across) // 2
-        pairings = math.factorial(2 * within) // (2**within * math.factorial(within))
-        count = math.comb(degree, across) ** 2 * math.factorial(across) * pairings**2
-        value = value + float(count) * (v1**within * v2**within * c**across)
-    return value, (16 + 4 * degree) * _EPS * np.abs(value) + _TINY
-
-
 def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """The arcsine kernel, in its more accurate arctangent form."""
     scale = np.sqrt(v1) * np.sqrt(v2)
@@ -81,37 +60,15 @@ def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
     return of_angle + of_density, 16 * _EPS * (np.abs(of_angle) + of_density + np.abs(c) + uncertain)
 
 
-def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Gaussian of scale s: det(I + Σ/s²)^{-1/2} for the covariance matrix Σ, without cancellation."""
-    (width,) = parameters
-    a, b, r = (v / width / width for v in (v1, v2, c))
-    scale = np.sqrt(a) * np.sqrt(b)
-    determinant = 1 + a + b + np.maximum(scale - r, 0.0) * np.maximum(scale + r, 0.0)
-    value = 1 / np.sqrt(determinant)
-    return value, _EPS * value * (8 + 8 * scale**2 / determinant)
-
-
 def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """Sine of frequency ω: E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
-    larger, ratio, error = _waves(v1, v2, c, parameters)
-    value = -0.5 * np.sign(c) * larger * np.expm1(ratio)
-    return value, error * np.abs(value) + _TINY
-
-
-def cos(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Cosine of frequency ω: E[cos ω(Z₁-Z₂) + cos ω(Z₁+Z₂)]/2."""
-    larger, ratio, error = _waves(v1, v2, c, parameters)
-    value = 0.5 * larger * (1 + np.exp(ratio))
-    return value, error * value + _TINY
-
-
-def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> tuple[FloatArray, ...]:
-    """Return the larger of E cos ω(Z₁±Z₂), the log of the ratio of smaller to larger, and a relative error."""
     square = parameters[0] ** 2
     # The smaller of Var(Z₁ ± Z₂); differences of close variances are exact.
     smaller = np.maximum((v1 - np.abs(c)) + (v2 - np.abs(c)), 0.0)
-    larger = np.exp(-0.5 * square * smaller)
-    return larger, -2 * square * np.abs(c), _EPS * (8 + 4 * square * (v1 + v2))
+    # The larger of E cos ω(Z₁±Z₂), and the log of the ratio of smaller to larger.
+    larger, log_ratio = np.exp(-0.5 * square * smaller), -2 * square * np.abs(c)
+    value = -0.5 * np.sign(c) * larger * np.expm1(log_ratio)
+    return value, _EPS * (8 + 4 * square * (v1 + v2)) * np.abs(value) + _TINY
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from attncheck._lib.errors import check_whole, refuse
@@ -78,27 +77,6 @@ class Program(Lines):
             For an invalid field, or code of an untrusted module.
         """
         return text.from_dict(cls(), fields, trust)
-
-    def to_toml(self) -> str:
-        """Return the program as TOML text.
-
-        Raises
-        ------
-        InputError
-            If a function is not importable, e.g. a lambda.
-        """
-        return text.to_toml(self)
-
-    @classmethod
-    def from_toml(cls, source: str | Path, trust: Sequence[str] = ()) -> Program:
-        """Read a program from TOML text, or from the file at a `Path`; see `from_dict`.
-
-        Raises
-        ------
-        InputError
-            For unreadable text, or as for `from_dict`.
-        """
-        return text.from_toml(cls(), source, trust)
 
     def coverage(self) -> Coverage:
         """Return the paper's statement about each line, with reasons."""

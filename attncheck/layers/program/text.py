@@ -1,16 +1,14 @@
-"""Serialisation of programs as built-in types and TOML."""
+"""Serialisation of programs as built-in types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck._lib.errors import InputError, check_choice, naming, refuse
+from attncheck._lib.errors import InputError, check_choice, refuse
 from attncheck._lib.imports import imported, path_of
 from attncheck._lib.streams import given_fields
-from attncheck._lib.toml import read_toml
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import DeclaredFunction, Nonlinearity, declared
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction, name_of
@@ -28,7 +26,7 @@ _KINDS = {
     "score": ("factor", "name"),
     "output": ("vectors", "scores", "name"),
 }
-_REMEDY = "see attncheck.Program.to_toml() for how programs are written"
+_REMEDY = "see attncheck.Program.to_dict() for how programs are written"
 
 
 def to_dict(program: Lines) -> dict[str, Any]:
@@ -59,27 +57,6 @@ def from_dict(program: _Program, fields: Mapping[str, Any], trust: Sequence[str]
                 raise
             raise InputError(f"{where}: {error}") from None
     return program
-
-
-def to_toml(program: Lines) -> str:
-    """Return a program as TOML text."""
-    import tomli_w
-
-    fields = to_dict(program)
-    for line in fields["lines"]:
-        function = line.get("nonlin", line.get("output", {}))
-        if "local" in function:
-            problem = "is a local function, which cannot be imported"
-            remedy = "define it at the top level of a module, or use one of attncheck.layers.nonlinearity"
-            refuse("function", function["local"], problem, remedy)
-    return tomli_w.dumps(_without_none(fields))
-
-
-def from_toml(program: _Program, text: str | Path, trust: Sequence[str]) -> _Program:
-    """Read TOML text or a file into an empty program."""
-    fields, _ = read_toml(text, "program", "[[weights]] and [[lines]]")
-    with naming(text):
-        return from_dict(program, fields, trust)
 
 
 def _write_weight(weight: Weight) -> dict[str, Any]:
@@ -226,10 +203,3 @@ def _check_table(where: str, row: Any, required: tuple[str, ...], optional: tupl
     for name in row:
         if name not in (*required, *optional):
             refuse(f"{where}.{name}", row[name], "is not known", "use " + ", ".join((*required, *optional)))
-
-
-def _without_none(fields: Any) -> Any:
-    """Remove fields that are None, which TOML cannot represent."""
-    if isinstance(fields, dict):
-        return {key: _without_none(value) for key, value in fields.items() if value is not None}
-    return [_without_none(value) for value in fields] if isinstance(fields, list) else fields

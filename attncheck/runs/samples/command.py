@@ -17,11 +17,11 @@ from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.text import allowed
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.conclusion import ledger_of
+from attncheck.records.conclusion import closing_of, ledger_of
 from attncheck.records.explanation import Explanation
 from attncheck.records.manifest import made_here
 from attncheck.records.run_record import record_of
-from attncheck.records.schema import Closing, Line, Manifest, PlannedResult, Result, case_key, of_pool, run_digest
+from attncheck.records.schema import Line, Manifest, PlannedResult, Result, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.records.writer import Writer
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
@@ -88,15 +88,8 @@ def _lines_of(
         fixed=sorted(set(map(case_key, results))),
         **made_here(source, planned),
     )
-    conclusion = conclude_files(results, budget, seed)
-    closing = Closing(
-        digest=run_digest(results),
-        verdict=conclusion.verdict,
-        reasons=list(conclusion.reasons),
-        reported=len(results),
-        seconds=max((result.seconds for result in results), default=0.0),
-        explanations=list(causes),
-    )
+    seconds = max((result.seconds for result in results), default=0.0)
+    closing = closing_of(conclude_files(results, budget, seed), results, seconds, explanations=list(causes))
     return [manifest, *results, closing]
 
 

@@ -200,23 +200,10 @@ def _result(
         reason = f"{_too_small(check, needed, len(samples))}; this file would reveal {mde_text(result.mde)}"
         return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
     if result.verdict == Verdict.INCONCLUSIVE:
-        return msgspec.structs.replace(result, reason=_to_settle(check, trail[0], file))
+        return msgspec.structs.replace(result, reason="the blocks disagree; more draws would decide")
     return result
 
 
 def _powerless(check: Check, file: FilePlan, size: int) -> bool:
     """Return whether one look at the whole file lacks power against the check's alternative."""
     return check.look_size(file.setting, file.single_level, _POWER, size) is None
-
-
-def _to_settle(check: Check, trail: Trail, file: FilePlan) -> str:
-    """Return a message on how many draws would decide a check whose blocks disagree, if its effect is their mean."""
-    seen = float(np.mean([outcome.effect for outcome in trail.outcomes]))
-    try:
-        needed = check.family_on(file.setting).size(seen, file.level, per_look_power(_POWER))
-    except ValueError:
-        needed = None
-    if needed is None:
-        return "the blocks disagree, and their mean effect is too small to decide"
-    draws = BLOCKS * needed * check.draws_per_unit
-    return f"the blocks disagree; at their mean effect, {draws:,} draws would decide"

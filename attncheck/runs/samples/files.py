@@ -9,14 +9,14 @@ import re
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, naming, refuse
 from attncheck._lib.files import most_content
-from attncheck.checks.returned import EVERY_FIELD, LARGEST
+from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 
@@ -70,36 +70,15 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
         raise InputError(f"samples={path}: cannot be read ({error.strerror or error}); check the path") from None
     except Exception as error:  # numpy, zipfile and csv raise many kinds of errors
         raise InputError(f"samples={path}: is damaged ({_first_line(error)}); write the file again") from None
-    for name in ("outputs", "inputs"):
-        if name in arrays:
-            _check_array(path, name, arrays[name])
     shaped: dict[str, Any] = {name: _with_neurons(name, array) for name, array in arrays.items()}
     size = len(shaped["outputs"]) if "outputs" in shaped and shaped["outputs"].ndim else 0
+    if not size and "outputs" in arrays and arrays["outputs"].ndim:
+        refuse(f"samples={path}: outputs.shape", arrays["outputs"].shape, "holds no draws", "write one row per draw")
     try:
         return Samples(Sample.from_mapping(layer, shaped, size), path.name)
     except InputError as error:
         said = _RETURNED.sub(r"\1", str(error)).replace("mend the simulator", _MEND)
         raise InputError(f"samples={path}: {said}") from None
-
-
-def _check_array(path: Path, name: str, array: NDArray[Any]) -> None:
-    """Refuse an array without draws or with unusable numbers; messages give indices into the array as stored."""
-    if array.shape[:1] == (0,):
-        refuse(f"samples={path}: {name}.shape", array.shape, "holds no draws", "write one row per draw")
-    if array.dtype.kind == "f" and (where := _first_bad(array)):
-        entry = "draw {}, position {}".format(*(k + 1 for k in where[:2])) if array.ndim > 1 else f"draw {where[0] + 1}"
-        _refuse_number(f"samples={path}: {name}{list(where)} ({entry})", float(array[where]))
-
-
-def _first_bad(array: NDArray[Any]) -> tuple[int, ...]:
-    """Return the index of the first number that is not finite or too large; empty if there is none."""
-    with np.errstate(over="ignore"):  # a long double beyond float64 is infinite
-        bad = ~(np.abs(array.astype(np.float64, copy=False)) <= LARGEST)
-    return tuple(int(k) for k in np.argwhere(bad)[0]) if bad.any() else ()
-
-
-def _refuse_number(where: str, number: float) -> NoReturn:
-    refuse(where, number, f"is beyond {LARGEST:g}" if np.isfinite(number) else "is not finite", _MEND)
 
 
 def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -146,15 +125,11 @@ def _read_csv(path: Path, layer: AttentionLayer) -> dict[str, NDArray[Any]]:
         table = np.loadtxt(path, delimiter=",", skiprows=int(named), ndmin=2, encoding="utf-8-sig")
     if not table.size:
         raise InputError(f"samples={path}: has no rows below its header; write one row per draw")
-    names = [cell.strip() for cell in header] if named else [str(1 + k) for k in range(table.shape[1])]
+    names = [cell.strip() for cell in header]
     if len(names) != table.shape[1]:
         problem = f"has {len(names)} names in its header, but {table.shape[1]} columns"
         raise InputError(f"samples={path}: {problem}; name every column once")
-    outputs = table[:, _order(names, layer)] if named else table
-    if where := _first_bad(table):
-        row = f"row {where[0] + 1}{' below the header' * named}"
-        _refuse_number(f"samples={path}: {row}, column {names[where[1]]}", float(table[where]))
-    return {"outputs": outputs}
+    return {"outputs": table[:, _order(names, layer)] if named else table}
 
 
 def _order(names: list[str], layer: AttentionLayer) -> list[int]:

@@ -15,19 +15,19 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import psd_root
-from attncheck.layers.parts.attention_map import Softmax
-from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.parts.scores import distinct_heads, has_offset, score_kernel
 from attncheck.theory.limits import rows
 
 #: Error at which the number of points is no longer doubled, in units of a moment.
 TOLERANCE = 1e-4
 # Number of scramblings, and score entries of all points of one of them: the first ones, and the most.
-_SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**23
+_SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**24
 # First points at most, and score entries that count for a point at least.
 _FIRST_POINTS, _LEAST = 2**5, 16
 # Score entries per block.
 _BLOCK = 2**18
+# Relative rounding error of sums over points.
+_ROUNDING = 1e-13
 # Number of points, and factors of their scores, that show how large weights become.
 _PROBES, _PROBE_SCALES = 2**5, (1.0, 4.0, 16.0)
 
@@ -47,9 +47,6 @@ def head_means(
     scramblings = [rows.normal_points(dimension, np.random.default_rng(stream)) for stream in streams]
     totals = np.zeros((len(functions), _SCRAMBLINGS, s, s))
     entries = 2 * len(offsets) * max(s**2, _LEAST)
-    # Leading rows that see only each other are cheaper alone, so more points are affordable for them.
-    alone = s // 2 if _leads(layer, kernel) else 0
-    here = np.maximum(*np.indices((s, s))) >= alone
     missed: FloatArray = np.zeros(1)
     if layer.map.traits.may_jump:
         probes = scores_of(np.random.default_rng(seed).standard_normal((_PROBES, dimension)))
@@ -68,18 +65,13 @@ def head_means(
         replicates = totals / (2 * len(offsets) * done)
         if _exchangeable(layer, kernel):
             replicates = _symmetrised(replicates)
-        errors = rows.error_of_mean(replicates, axis=1) + missed / done
-        precise = all(error[here].max() <= TOLERANCE * unit for error, unit in zip(errors, units, strict=True))
+        rounding = _ROUNDING * np.abs(replicates.mean(axis=1))
+        errors = rows.error_of_mean(replicates, axis=1) + missed / done + rounding
+        precise = all(error.max() <= TOLERANCE * unit for error, unit in zip(errors, units, strict=True))
         if precise or 2 * done * entries > _MOST:
             break
         count, step = done, rows.power_of_two(_BLOCK / s**2, 1, done)
-    found = list(zip(replicates.mean(axis=1), errors, strict=True))
-    if alone:
-        leading = head_means(layer.replace(seq_len=alone), kernel[:alone, :alone], seed, moments)
-        for whole, part in zip(found, leading, strict=True):
-            for matrix, block in zip(whole, part, strict=True):
-                matrix[:alone, :alone] = block
-    return found
+    return list(zip(replicates.mean(axis=1), errors, strict=True))
 
 
 def _largest(
@@ -88,13 +80,6 @@ def _largest(
     """Return the largest entries of each moment at single points, for scores of several sizes."""
     weights = np.concatenate([attention_weights(layer, scale * scores) for scale in _PROBE_SCALES])
     return np.stack([np.max([np.abs(function(point[None])) for point in weights], axis=0) for function in functions])
-
-
-def _leads(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether the first half of the positions see only each other, and would do so in a layer of their own."""
-    half = len(kernel) // 2
-    known = isinstance(layer.map, Softmax) and layer.mask in MASKS
-    return known and not visible(layer)[:half, half:].any() and bool(kernel[:half, :half].any())
 
 
 def kernel_moment(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:

@@ -16,8 +16,7 @@ from attncheck._lib.errors import check_draws, check_position, check_whole, refu
 from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
-from attncheck.layers.kernel import Kernel, input_kernel, psd_root
+from attncheck.layers.kernel import Kernel, input_kernel
 from attncheck.layers.parts.attention_map import Linear, Relu
 from attncheck.layers.parts.scores import has_offset, heads_differ
 from attncheck.theory.limits import covariance, rows
@@ -154,31 +153,15 @@ class LimitLaw(MixtureLaw):
         """
         layer = self.layer
         shape = (layer.num_heads, layer.seq_len, layer.seq_len)
-        given = _check_scores(scores, shape, "(..., num_heads, seq_len, seq_len)")
+        try:
+            given = np.asarray(scores, dtype=np.float64)
+        except (TypeError, ValueError):
+            refuse("scores", scores, "must be numbers", "pass an array of shape (..., num_heads, seq_len, seq_len)")
+        if given.shape[-3:] != shape:
+            refuse("scores.shape", given.shape, f"must end with {shape}", "pass the scores of all heads")
+        if not np.all(np.isfinite(given)):
+            refuse("scores", scores, "must be finite", "remove NaN and infinite entries")
         return covariance.conditional_covariance(layer, self.kernel.matrix, given)
-
-    def conditional_variance(self, scores: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the conditional variance v = S_ii(p) of y^position from one row of scores per head.
-
-        Parameters
-        ----------
-        scores : array_like, shape (..., num_heads, seq_len)
-            Row `position` of the scores in each head.
-        position : int
-
-        Returns
-        -------
-        ndarray, shape (...)
-
-        Raises
-        ------
-        InputError
-            As `conditional_covariance`, or if the position does not exist.
-        """
-        layer, seen = self.layer, visible(self.layer)[self._check_position(position)]
-        given = _check_scores(scores, (layer.num_heads, layer.seq_len), "(..., num_heads, seq_len)")
-        each = rows.row_variance(layer, psd_root(self.kernel.matrix), given, seen)
-        return np.asarray(covariance.output_factor(layer) * each.sum(axis=-1))[()]
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
         """Draw outputs; coordinates of a draw share its scores and are independent given them.
@@ -234,11 +217,6 @@ class LimitLaw(MixtureLaw):
     def _mixture(self, position: int) -> ScaleMixture:
         return self._exact(position) or self._sum_heads(position, pool)
 
-    def head_mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of one head's contribution to the conditional variance of an output at `position`."""
-        laws = self._head_laws(self._check_position(position), 0)
-        return pool(laws).scaled(covariance.output_factor(self.layer))
-
     def _exact(self, position: int) -> ScaleMixture | None:
         """Return the law of the conditional variance v if it is a multiple of χ², else None."""
         found = rows.chi_square_law(self.layer, self.kernel.matrix, position)
@@ -275,15 +253,3 @@ class LimitLaw(MixtureLaw):
             root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))
             return bool(self.layer.num_heads * root.shape[1] == 1)
         return isinstance(self.layer.map, Relu)
-
-
-def _check_scores(scores: ArrayLike, shape: tuple[int, ...], axes: str) -> FloatArray:
-    try:
-        given = np.asarray(scores, dtype=np.float64)
-    except (TypeError, ValueError):
-        refuse("scores", scores, "must be numbers", f"pass an array of shape {axes}")
-    if given.shape[-len(shape) :] != shape:
-        refuse("scores.shape", given.shape, f"must end with {shape}", f"pass an array of shape {axes}")
-    if not np.all(np.isfinite(given)):
-        refuse("scores", scores, "must be finite", "remove NaN and infinite entries")
-    return given

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray, IndexArray
@@ -214,31 +214,11 @@ def check_chances(q: ArrayLike) -> FloatArray:
     return chances
 
 
-def check_numbers(field: str, values: ArrayLike, remedy: str) -> FloatArray:
-    """Return real numbers as float64, or raise `InputError` for masked, complex, boolean or text values."""
-    if np.ma.is_masked(values):
-        refuse(field, values, "has masked entries", "remove them, and pass a plain array of numbers")
-    try:
-        given = np.asarray(values)
-        # Object arrays may hold numbers, such as large integers.
-        real = given.dtype.kind in "iuf" or (given.dtype.kind == "O" and not _holds_text(given))
-        numbers = given.astype(np.float64, copy=False) if real else None
-    except OverflowError:
-        refuse(field, values, "is larger than any float", remedy)
-    except (TypeError, ValueError):
-        numbers = None
-    if numbers is None:
-        refuse(field, values, "must be numbers", remedy)
-    return numbers
-
-
-def _holds_text(values: NDArray[np.object_]) -> bool:
-    """Return whether any object is text, which NumPy would parse as a number."""
-    return any(isinstance(value, str | bytes) for value in values.flat)
-
-
 def _without_nan(field: str, values: ArrayLike) -> FloatArray:
-    numbers = check_numbers(field, values, "pass a number or an array of them")
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (OverflowError, TypeError, ValueError):
+        refuse(field, values, "must be numbers", "pass a number or an array of them")
     if np.isnan(numbers).any():
         refuse(field, values, "holds NaN", "remove the NaN entries")
     return numbers

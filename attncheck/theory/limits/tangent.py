@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole, refuse
@@ -30,16 +29,7 @@ from attncheck.theory.limits.rows import score_std
 _ROUNDING = 1e-14
 
 
-def infinite_heads_tangent(
-    layer: AttentionLayer | None = None,
-    *,
-    kernel: ArrayLike | None = None,
-    score_std: float = 1.0,
-    value_std: float = 1.0,
-    attention_map: str = "softmax",
-    mask: str = "none",
-    scramble: int = 0,
-) -> Kernel:
+def infinite_heads_tangent(layer: AttentionLayer, *, scramble: int = 0) -> Kernel:
     """Return the deterministic tangent kernel with infinitely many heads (Hron et al. 2020).
 
     Θ_ik = 2κ_ik + 2σ_Q²σ_K²σ_V²σ_O² K_ik E tr(J_i K J_kᵀ K), with κ from `infinite_heads_kernel` and J_i the
@@ -48,7 +38,7 @@ def infinite_heads_tangent(
 
     Parameters
     ----------
-    layer, kernel, score_std, value_std, attention_map, mask, scramble
+    layer, scramble
         As for `infinite_heads_kernel`.
 
     Returns
@@ -67,23 +57,17 @@ def infinite_heads_tangent(
     >>> infinite_heads_tangent(AttentionLayer(width=64, seq_len=2)).matrix.round(3)
     array([[1.57, 1.  ],
            [1.  , 1.57]])
-    >>> infinite_heads_tangent(kernel=[[2.0, 1.0], [1.0, 1.0]], attention_map="linear").matrix
-    array([[56., 28.],
-           [28., 28.]])
     """
     seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
-    layer, matrix = covariance.settled(layer, kernel, score_std, value_std, attention_map, mask)
+    matrix = covariance.many_heads_inputs(layer)
     refuse_parts(layer, "tangent kernel")
-    parts = _mean_parts(layer, matrix, seed)
-    mean = parts[0][0] + parts[1][0]
+    mean, error = mean_tangent(layer, matrix, seed)
     mean.setflags(write=False)
-    return Kernel(mean, float(np.max(parts[0][1] + parts[1][1])))
+    return Kernel(mean, float(error.max()))
 
 
-def _mean_parts(
-    layer: AttentionLayer, kernel: FloatArray, seed: int
-) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
-    """Return contributions of W^V, W^O and of W^Q, W^K to the mean, with errors."""
+def mean_tangent(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return Θ and its error, each of shape (s, s)."""
     std, factor = score_std(layer), 2.0 * covariance.output_factor(layer) * layer.num_heads
     if std > 0 and kernel.any() and covariance.plain_softmax(layer):
         values, slopes = head_means(layer, kernel, seed, (kernel_moment, _softmax_slopes))
@@ -92,7 +76,7 @@ def _mean_parts(
         values = mean * 2.0 / factor, error * 2.0 / factor
         slopes = _mean_slopes(layer, kernel, seed)
     by_scores = factor * std**2 * kernel
-    return (factor * values[0], factor * values[1]), (by_scores * slopes[0], np.abs(by_scores) * slopes[1])
+    return factor * values[0] + by_scores * slopes[0], factor * values[1] + np.abs(by_scores) * slopes[1]
 
 
 def _softmax_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -10,9 +9,9 @@ from attncheck._lib.errors import check_choice, check_draws, check_position, che
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.rates.gap import METRICS
 from attncheck.theory.rates.law import Distance, check_separate, gap_of
-from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, vanishes
 
-REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
+REFERENCES: tuple[str, ...] = ("limit", "infinite width")
 
 
 def distance(
@@ -49,11 +48,11 @@ def distance(
         The same seed gives the same digits.
     width : float, optional
         Overrides the layer's. ``math.inf`` with a `head_dim` gives the distance that remains.
-    reference : {"limit", "infinite width", "scaled limit"}
-        Law to measure the distance from. "infinite width" keeps the `head_dim`. "scaled limit" is for numbers whose
-        limit is 0: scores with ``score_scaling="1/n"``, and outputs if the map is also linear or relu. It compares
-        √ν times the number (ν = n or head_dim) with the limit under 1/√n. From the limit 0 itself "w1" decreases as
-        n^{-1/2}, "ks" and "tv" do not decrease, and "kl" is infinite.
+    reference : {"limit", "infinite width"}
+        Law to measure the distance from. "infinite width" keeps the `head_dim`. Scores with ``score_scaling="1/n"``,
+        and outputs if the map is also linear or relu, have the limit 0: "w1" decreases as n^{-1/2}, "ks" and "tv" do
+        not decrease, and "kl" is infinite. √ν times the number (ν = n or head_dim) has the law of the layer with
+        ``score_scaling="1/sqrt(n)"``.
 
     Returns
     -------
@@ -77,8 +76,6 @@ def distance(
     if size is not None:
         size = check_draws("size", size, 16, "pass a number of draws, e.g. size=1024")
     marginal, infinite = marginal_of(layer, of, position, key, width)
-    if reference == "scaled limit":
-        marginal = dataclasses.replace(marginal, layer=check_scaled(marginal.layer, of))
     layer = marginal.layer
     chosen: OutputEntry | ScoreEntry | FixedHeads = marginal
     if reference == "infinite width" and layer.head_dim is not None:
@@ -90,14 +87,6 @@ def distance(
     if vanishes(layer, of) and chosen is marginal:
         return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, gap.deviation.draws)
     return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
-
-
-def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
-    """Return the 1/√n version of a layer whose scores or outputs vanish in the limit, or raise `InputError`."""
-    if not vanishes(layer, of):
-        remedy = 'leave it out, or pass a layer with score_scaling="1/n", and of="scores" or a linear or relu map'
-        refuse("reference", "scaled limit", "is only for scores or outputs whose limit is 0", remedy)
-    return restored(layer)
 
 
 def marginal_of(

@@ -12,10 +12,9 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_whole, check_wholes, refuse
-from attncheck._lib.least_squares import least_squares
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.rates.deviation import REPLICATES, expands
-from attncheck.theory.rates.distance import check_scaled, distance, marginal_of
+from attncheck.theory.rates.distance import distance, marginal_of
 from attncheck.theory.rates.gap import ERRORS, METRICS
 from attncheck.theory.rates.law import Distance, check_inputs, check_separate
 from attncheck.theory.rates.marginal import vanishes
@@ -94,7 +93,6 @@ def rate(
     key: int | None = None,
     size: int | None = None,
     seed: int = 0,
-    reference: str = "limit",
 ) -> Rate:
     """Return the rate at which the distance to the limit decreases with the width.
 
@@ -114,8 +112,6 @@ def rate(
         for "kl") and the constant within 1% (3%); otherwise as for `distance`. Intervals hold from 512 draws on.
     seed : int
         Each width has independent draws.
-    reference : {"limit", "scaled limit"}
-        As for `distance`.
 
     Returns
     -------
@@ -133,9 +129,7 @@ def rate(
     (True, True)
     """
     metric = check_choice("metric", metric, METRICS)
-    scaled = check_choice("reference", reference, ("limit", "scaled limit")) == "scaled limit"
     layer = check_separate(layer)
-    layer = check_scaled(layer, of) if scaled else layer
     predicted = -0.5 if _to_zero(layer, metric, of) else None
     if size is None and expands(marginal_of(layer, of, position, key, None)[0]):
         size = _DRAWS
@@ -165,7 +159,7 @@ def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
         return False
     if metric != "w1":
         problem = "does not decrease with the width, because the limit is 0"
-        refuse("metric", metric, problem, 'pass metric="w1", or reference="scaled limit"')
+        refuse("metric", metric, problem, 'pass metric="w1", or a layer with score_scaling="1/sqrt(n)"')
     return True
 
 
@@ -204,10 +198,12 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
 
 def _estimates(columns: FloatArray, values: FloatArray, errors: FloatArray) -> list[Estimate]:
     """Return the coefficients of a weighted fit, with intervals widened by its misfit."""
-    found = least_squares(columns, values, errors)
-    misfit = found.squares / max(1, len(values) - columns.shape[1])
-    spread = _QUANTILE * math.sqrt(max(1.0, misfit)) * found.errors
+    from statsmodels.regression.linear_model import WLS  # slow to import
+
+    fit = WLS(values, columns, weights=errors**-2.0).fit()
+    misfit = fit.ssr / max(1.0, fit.df_resid)
+    spread = _QUANTILE * math.sqrt(max(1.0, misfit)) * np.sqrt(np.diagonal(fit.normalized_cov_params))
     return [
         Estimate(float(value), float(value - half), float(value + half))
-        for value, half in zip(found.coefficients, spread, strict=True)
+        for value, half in zip(fit.params, spread, strict=True)
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.polynomial.hermite_e import hermevander
+from scipy import special
 
 from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck.layers.nonlinearity import Nonlinearity
@@ -98,9 +100,5 @@ def _hermite(
 def _hermite_functions(nodes: FloatArray) -> FloatArray:
     """Return normal weights at `nodes` times orthonormal Hermite polynomials, (terms, nodes)."""
     weights = np.exp(-0.5 * nodes**2)
-    basis = np.empty((_TERMS, len(nodes)))
-    basis[0] = weights / weights.sum()
-    basis[1] = nodes * basis[0]
-    for k in range(1, _TERMS - 1):
-        basis[k + 1] = (nodes * basis[k] - k**0.5 * basis[k - 1]) / (k + 1) ** 0.5
-    return basis
+    polynomials = hermevander(nodes, _TERMS - 1) / np.sqrt(special.factorial(np.arange(_TERMS)))
+    return np.asarray(weights / weights.sum() * polynomials.T)
