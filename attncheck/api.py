@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from attncheck._lib.errors import InputError
-from attncheck.frameworks.compare import InspectionComparison, compare
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.widths import widths
 from attncheck.layers.attention import AttentionLayer
@@ -50,7 +49,6 @@ __all__ = [
     "FiniteWidthLaw",
     "InputError",
     "Inspection",
-    "InspectionComparison",
     "LimitLaw",
     "ModelInspection",
     "Program",
@@ -63,7 +61,6 @@ __all__ = [
     "Widths",
     "check",
     "clip",
-    "compare",
     "cos",
     "declared",
     "distance",

@@ -1,9 +1,8 @@
-"""Result of an inspection: table, layer description, theory and requirements."""
+"""Result of an inspection: table, layer description and requirements."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
@@ -21,7 +20,6 @@ from attncheck.frameworks.layer_parts import mask_fields, refuse_unlike
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
-from attncheck.frameworks.theory import LayerTheory, theory_of
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
@@ -224,11 +222,6 @@ class Inspection(PrintedInspection):
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
         return subject_of(self._seen, layer, weights, laws, self._stds)
 
-    @functools.cached_property
-    def theory(self) -> LayerTheory:
-        """Predictions of the theorem for eight positions."""
-        return theory_of(self.layer(seq_len=8))
-
     def require(self, *declared: str, **expected: Any) -> None:
         """Raise an error if the layer differs from expectations.
 
@@ -280,7 +273,7 @@ class Inspection(PrintedInspection):
         """Return a copy in which conventions that expectations of these names declare are not in question."""
         return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
 
-    def _fields(self, theory: bool) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         weights = {role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()}
         return {
             "width": self.width,
@@ -294,16 +287,7 @@ class Inspection(PrintedInspection):
             "notes": self.notes,
             "attentions": self.attentions,
             "verdict": self.verdict,
-            **({"theory": self._theory} if theory else {}),
         }
-
-    @property
-    def _theory(self) -> dict[str, Any]:
-        """Predictions by name, or the reason for their absence under the name "nothing"."""
-        try:
-            return self.theory.to_dict()
-        except InputError as error:
-            return {"nothing": str(error)}
 
     @property
     def examined(self) -> str:
@@ -333,14 +317,3 @@ class Inspection(PrintedInspection):
         """Lines below the table, as pairs of a label ("forward", or the level of a note) and a text."""
         unknown = math.isfinite(self.forward.error) and not self.forward.known
         return [("forward", f"{'weights are ' if unknown else ''}{self.forward}"), *super().told]
-
-    @property
-    def predicted(self) -> list[tuple[str, str]]:
-        """Theoretical predictions, as pairs of the label "theory" and a text; computing them takes some seconds."""
-        try:
-            said = str(self.theory)
-            said += "\nof the layer without its biases" * any(matrix.bias_std > 0 for matrix in self.weights.values())
-            said += "\nW_O is not read: a variance of 1/fan_in is assumed" * ("output" not in self.weights)
-        except InputError as error:
-            said = f"nothing: {error}"
-        return [("theory", line) for line in said.splitlines()]

@@ -185,12 +185,12 @@ class ModelInspection(PrintedInspection):
         duties = tuple(result.confirmed(names | rows) for result in self.duties)
         return dataclasses.replace(self, attention=tuple(groups), notes=notes, duties=duties)
 
-    def _fields(self, theory: bool) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return {
             "model": self.kind,
             "draws": self.draws,
             "verdict": self.verdict,
-            "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
+            "attention": {name: each.to_dict() for name, each in self.modules.items()},
             "refused": dict(self.refused),
             "duties": {result.name: result.outcome for result in self.duties},
             "parameters": self.parameters.rows,
@@ -239,13 +239,6 @@ class ModelInspection(PrintedInspection):
             source = f"keys and values from {group.source}: " if group.source else ""
             attention.append((group.title, group.kind, heads, source + forward))
         return {"Attention": attention, "Parameters": self.parameters.lines}
-
-    @property
-    def predicted(self) -> list[tuple[str, str]]:
-        """Theoretical predictions for each group of attention modules, as pairs of the label "theory" and a text."""
-        return [
-            (what, f"{group.title}: {line}") for group in self.attention for what, line in group.inspection.predicted
-        ]
 
 
 def is_pattern(text: str) -> bool:

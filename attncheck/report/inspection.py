@@ -26,13 +26,13 @@ _BINS, _WIDEST = 48, 3.5
 
 
 def render_inspection(
-    found: Inspection | ModelInspection, name: str, out: Path, theory: bool = False, unexpected: Sequence[str] = ()
+    found: Inspection | ModelInspection, name: str, out: Path, unexpected: Sequence[str] = ()
 ) -> Path:
     """Write a self-contained page on a layer or model made by `name`.
 
-    `theory` adds theoretical predictions; `unexpected` are sentences on unmet expectations.
+    `unexpected` are sentences on unmet expectations.
     """
-    lines = [("not as expected", text) for text in unexpected] + found.told + (found.predicted if theory else [])
+    lines = [("not as expected", text) for text in unexpected] + found.told
     unread = Verdict.INCONCLUSIVE if found.not_examined else Verdict.CONSISTENT
     verdict = Verdict.VIOLATED if found.blamed or unexpected else unread
     first = next(iter([*found.blamed, *unexpected]), found.verdict)

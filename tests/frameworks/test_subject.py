@@ -160,7 +160,6 @@ def test_its_own_weights_are_drawn_for_every_draw() -> None:
 def test_biases_that_are_drawn_are_set_to_zero_or_declared() -> None:
     found = ac.inspect(Plain(bias=1.0), width=WIDTH)
     assert not found.subject().arrays(np.random.default_rng(0))["bias"].any()
-    assert ("theory", "of the layer without its biases") in found.predicted
     subject = found.subject(weights="own")
     declared = WeightLaws.of(subject.weights)
     assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "uniform") for role in ROLES]
