@@ -25,7 +25,6 @@ from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import statistics_of
 from attncheck.models.result import UNRECOGNISED, ModelInspection
-from attncheck.models.sizes import notes_of_sizes
 from attncheck.models.table import ParameterTable
 
 # Maximum number of entries used per parameter, over all draws.
@@ -133,9 +132,7 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_kept():
-        found = _of_model(_drawn(make, inputs, call, draws, seed), draws)
-        notes = notes_of_sizes(make, inputs, call, seed, found.parameters)
-        return dataclasses.replace(found, notes=(*found.notes, *notes))
+        return _of_model(_drawn(make, inputs, call, draws, seed), draws)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

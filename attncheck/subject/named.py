@@ -12,7 +12,7 @@ import traceback
 from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.imports import find, import_remedy
+from attncheck._lib.imports import import_remedy
 from attncheck.subject.guard import guarded
 
 # Longest quoted error message.
@@ -36,17 +36,8 @@ def name_of(call: Any) -> str:
 
 
 def find_subject(name: str) -> Any:
-    """Import ``module:callable``, also from the current folder, or build a layer by ``torch:module:callable``."""
-    framework, _, rest = name.partition(":")
-    if ":" in rest:
-        # Imported late: frameworks depend on subjects, and are optional.
-        return find("attncheck.frameworks.named:subject_of_name")(framework, _imported(rest, name))
-    return _imported(name, name)
-
-
-def _imported(reference: str, name: str) -> Any:
-    """Import ``module:callable``; errors quote the whole name of the subject."""
-    module_name, colon, path = reference.partition(":")
+    """Import ``module:callable``, also from the current folder."""
+    module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         refuse("subject", name, "is not of the form module:callable", "write e.g. mypackage.attention:simulate")
     own = module_name.partition(".")[0] == "attncheck"

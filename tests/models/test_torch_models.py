@@ -193,42 +193,6 @@ def test_tied_embeddings_are_said() -> None:
     assert sum(np.prod(each.shape) for each in found.parameters) == SIZE - TOKENS * WIDTH
 
 
-def test_a_second_width_and_depth() -> None:
-    class Sized(nn.Module):
-        def __init__(self, width: int, depth: int) -> None:
-            super().__init__()
-            self.wte = nn.Embedding(TOKENS, width)
-            self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-            self.head = nn.Linear(width, TOKENS)
-            nn.init.normal_(self.wte.weight, std=0.02)
-            for layer in self.layers:
-                nn.init.normal_(layer.weight, std=(width * depth) ** -0.5)
-            nn.init.normal_(self.head.weight, std=1 / width)
-
-        def forward(self, ids: Any) -> Any:
-            x = self.wte(ids)
-            for layer in self.layers:
-                x = layer(x)
-            return self.head(x)
-
-    def make(width: int = 64, depth: int = 4) -> Any:
-        return Sized(width, depth)
-
-    notes = list(map(str, ac.inspect(make, inputs=(IDS,), draws=4).notes))
-    wide = "does not change in wte.weight; ∝ 1/sqrt(width) in layers.*.weight; ∝ 1/width in head.weight"
-    assert f"std at width 128 against 64: {wide}" in notes
-    deep = "does not change in head.weight and wte.weight; ∝ 1/sqrt(depth) in layers.*.weight"
-    assert f"std at depth 8 against 4: {deep}" in notes
-
-
-def test_a_size_that_changes_no_shape_is_not_compared() -> None:
-    def make(width: int = WIDTH) -> Any:
-        return Model()
-
-    notes = [str(note) for note in ac.inspect(make, inputs=(IDS,), draws=2).notes if "width" in str(note)]
-    assert notes == ["width is not compared: width 64 makes the same shapes as 32"]
-
-
 class TestInputs:
     def test_arrays_by_name_and_a_function(self) -> None:
         for inputs in ({"ids": IDS.numpy()}, lambda: (IDS,), IDS):
