@@ -7,9 +7,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import declared as declarations
@@ -25,16 +22,10 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
 _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
-
-
 # Range of standard deviations shown with three decimals.
 _SMALL, _LARGE = 0.01, 1e4
-
-
 # Default number of positions.
 _POSITIONS = 4
-# Random sequences over which attention weights are averaged.
-_SEQUENCES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,46 +73,6 @@ class Inspection(PrintedInspection):
     def all_notes(self) -> tuple[Note, ...]:
         """All notes."""
         return self.notes
-
-    @property
-    def layers(self) -> Mapping[str, Inspection]:
-        """The inspection itself, with an empty title."""
-        return {"": self}
-
-    def mean_weights(self, most: int) -> FloatArray:
-        """Return attention weights of a newly made module, averaged over heads and random inputs.
-
-        Parameters
-        ----------
-        most : int
-            Maximum number of positions returned.
-
-        Returns
-        -------
-        ndarray, (positions of queries, positions of keys)
-
-        Raises
-        ------
-        InputError
-            If the module fails, or the inspection has no `view`.
-        """
-        view = self._seen
-        length = view.lengths(most)[0]
-        x = np.random.default_rng(0).standard_normal((_SEQUENCES, length, self.width))
-        weights = view.reader.see(view.adapter.fresh(0), x).weights
-        return np.asarray(weights.mean(axis=(0, 1))[:most, :most])
-
-    def entries(self) -> dict[str, FloatArray]:
-        """Return the entries of a newly made module's known matrices times √fan-in, by name such as "W_Q".
-
-        Raises
-        ------
-        InputError
-            If the module fails, or the inspection has no `view`.
-        """
-        view = self._seen
-        matrices = view.matrices(view.adapter.fresh(0))
-        return {each.name: matrices[role].ravel() * each.fan_in**0.5 for role, each in self.weights.items()}
 
     @property
     def _seen(self) -> AttentionView:

@@ -76,11 +76,6 @@ class ModelInspection(PrintedInspection):
         return self.modules[name]
 
     @property
-    def layers(self) -> Mapping[str, Inspection]:
-        """Inspections of groups of similar attention modules, by the names of the group."""
-        return {group.title: group.inspection for group in self.attention}
-
-    @property
     def all_notes(self) -> list[Note]:
         """Notes on the model, its attention and its parameters, errors first."""
         violations = (note for result in self.duties for note in result.notes)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,14 +52,9 @@ def test_the_table_says_all(found: Inspection) -> None:
         assert float(row[3]) < std < float(row[4])
 
 
-def test_the_page_shows_who_attends_to_whom_and_the_entries(found: Inspection, tmp_path: Path) -> None:
-    page = html.unescape(render_inspection(found, "mine:make", tmp_path / "page.html").read_text(encoding="utf-8"))
+def test_the_page_begins_with_the_verdict(found: Inspection, tmp_path: Path) -> None:
+    page = render_inspection(found, "mine:make", tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'class="box consistent"' in page
-    assert "by positions of query and key: 66 of 144 are 0." in page
-    entries = re.search(r"times √fan-in\. (W_Q.*)\.\"", page)
-    assert entries is not None
-    told = [float(each.rpartition(" ")[2]) for each in entries[1].split("; ")]
-    assert np.allclose(told, [*STDS.values()], rtol=0.1)  # of 2,048 entries or more: six standard errors
     wrong = ac.inspect(Plain(masked=hidden(lambda behind: behind >= -1)), width=64, draws=2)
     page = render_inspection(wrong, "mine:make", tmp_path / "wrong.html").read_text(encoding="utf-8")
     assert 'class="box violated"' in page
