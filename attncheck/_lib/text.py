@@ -72,16 +72,16 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
-    """Join the first names with commas, and count the others.
+    """Join the first names with commas and "and", and count the others.
 
     Examples
     --------
     >>> some(["a", "b", "c", "d", "e"]), some(["a", "b"])
-    ('a, b, c and 2 more', 'a, b')
+    ('a, b, c and 2 more', 'a and b')
     """
     known = list(names)
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
+    more = [f"{len(known) - most} more"] if len(known) > most else []
+    return listed(known[:most] + more)
 
 
 def span(values: list[Any]) -> str:

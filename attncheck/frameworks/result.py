@@ -45,7 +45,7 @@ class Inspection(PrintedInspection):
     paths : mapping of str to Forward
         Formulas of the examined code paths, by name.
     notes : tuple of Note
-    view : AttentionView or None
+    view : AttentionView
         Access to the module, for `subject`.
     extra : int
         Number of keys beyond the positions.
@@ -64,7 +64,7 @@ class Inspection(PrintedInspection):
     forward: Forward
     paths: Mapping[str, Forward]
     notes: tuple[Note, ...]
-    view: AttentionView | None = dataclasses.field(default=None, repr=False, compare=False)
+    view: AttentionView = dataclasses.field(repr=False, compare=False)
     extra: int = dataclasses.field(default=0, repr=False)
     value_dim: int | None = None
     attentions: int = 1
@@ -73,13 +73,6 @@ class Inspection(PrintedInspection):
     def all_notes(self) -> tuple[Note, ...]:
         """All notes."""
         return self.notes
-
-    @property
-    def _seen(self) -> AttentionView:
-        """The view, or an error."""
-        if self.view is None:
-            refuse("attention", None, "was inspected without a view of it", "inspect the module anew")
-        return self.view
 
     @property
     def _stds(self) -> dict[str, float]:
@@ -106,7 +99,7 @@ class Inspection(PrintedInspection):
             If no description matches the layer, for example because of its mask or of unknown matrices.
         """
         if seq_len is None:
-            seq_len = _POSITIONS if self.view is None else self.view.lengths(_POSITIONS)[0]
+            seq_len = self.view.lengths(_POSITIONS)[0]
         parts = dict(self.forward.parts)
         stds = {_STDS[role]: std for role, std in self._stds.items()}
         stds |= {name: parts.pop(name) for name in _STDS.values() if name in parts}
@@ -171,7 +164,7 @@ class Inspection(PrintedInspection):
         """
         layer = self.layer(seq_len)
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
-        return subject_of(self._seen, layer, weights, laws, self._stds)
+        return subject_of(self.view, layer, weights, laws, self._stds)
 
     def require(self, *declared: str, **expected: Any) -> None:
         """Raise an error if the layer differs from expectations.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.names import names_alike, names_of, pattern_of
 from attncheck.frameworks.adapter import Adapter, NoAttentionCall
 from attncheck.frameworks.framework import Parameter, generator_kept
 from attncheck.frameworks.inputs import FIRST_AXIS
@@ -21,7 +22,6 @@ from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import DutyResult
 from attncheck.models.duties.registry import measured
 from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of_configuration
-from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import statistics_of
 from attncheck.models.result import UNRECOGNISED, ModelInspection
@@ -168,7 +168,7 @@ def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
     groups = alike([call for call in kept.calls if call.name in inspections], inspections)
     table = ParameterTable(tuple(statistics_of(kept.parameters, _depth(kept.calls, kept.parameters))))
     notes = [
-        *notes_of(table, any(group.inspection.forward.mask == "causal" for group in groups)),
+        *notes_of(table.rows, any(group.inspection.forward.mask == "causal" for group in groups)),
         *copied(kept.parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),

@@ -48,7 +48,7 @@ class ModelInspection(PrintedInspection):
     modules : mapping of str to Inspection
         All attention modules by name.
     parameters : ParameterTable
-        Statistics of every parameter, by position or name; prints as a table.
+        Statistics of every parameter, by name; prints as a table.
     notes : tuple of Note
         Notes on the model and its parameters; those on attention modules are in `modules`.
     refused : mapping of str to str
@@ -153,8 +153,8 @@ class ModelInspection(PrintedInspection):
             values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
             said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **values)]
-        said += unmet_initialisers(patterns, self.parameters, self.numbers)
-        said += unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
+        said += unmet_initialisers(patterns, self.parameters.rows, self.numbers)
+        said += unmet_initialisers({} if parameters is None else parameters, self.parameters.rows, self.numbers)
         meant = {name for name, value in wanted.items() if not value}
         confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, {**patterns, **(parameters or {})})
         return said + excluding(confirmed.asked, asked)

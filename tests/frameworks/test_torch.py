@@ -326,7 +326,7 @@ def test_copies_of_one_layer() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = inspected(lambda: nn.TransformerEncoder(encoder_layer(), 3))
-    assert found.blamed == ("layers 0, 1 and 2 have the same weights: layers.#.self_attn.in_proj_weight and 3 more",)
+    assert found.blamed == ("layers 0, 1 and 2 have the same weights: layers.*.self_attn.in_proj_weight and 3 more",)
     assert "attention runs 3 times per forward pass: only the first is inspected" in told(found)
 
 

@@ -169,7 +169,9 @@ def test_a_fixed_layer_is_owed_whatever_the_seed(tmp_path: Path, sheets: tuple[S
     paths = run.write(tmp_path / "run.jsonl"), compressed(tmp_path, base)
     code, said = gated(*paths)
     assert code == 4
-    assert "completeness: properties draws, outputs, scores: planned on 2 of the 3 fixed layers of the baseline" in said
+    assert (
+        "completeness: properties draws, outputs and scores: planned on 2 of the 3 fixed layers of the baseline" in said
+    )
 
 
 def test_another_profile_says_how_to_run(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:

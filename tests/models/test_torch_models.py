@@ -62,8 +62,8 @@ def test_parameters_print_as_the_table(right: ModelInspection) -> None:
     parameters = right.parameters
     assert str(parameters) in str(right)
     assert "h.*.fc.weight ×4" in str(parameters)
-    assert parameters["head.weight"] is parameters[-1]
-    assert [row.name for row in parameters[:2]] == ["wte.weight", "h.0.ln_1.weight"]
+    assert parameters["head.weight"] is parameters.rows[-1]
+    assert [row.name for row in parameters.rows[:2]] == ["wte.weight", "h.0.ln_1.weight"]
     with pytest.raises(ac.InputError, match=r"parameters='h\.9': is not the name of a parameter"):
         parameters["h.9"]
 
@@ -120,7 +120,7 @@ def _all_transposed(model: Any) -> None:
 #: A mistake, and what the inspection calls it.
 MISTAKES = [
     (_default, "h.2.fc.weight: uniform, std 0.1 (default of Linear); h.*.fc.weight elsewhere: normal, std 0.05"),
-    (_cloned, "layers 1 and 2 have the same weights: h.#.attn.c_attn.weight and 3 more"),
+    (_cloned, "layers 1 and 2 have the same weights: h.*.attn.c_attn.weight and 3 more"),
     (_unwritten, "h.1.fc.weight not initialised: nothing, or NaN, was written to this memory"),
     (_norm_around_zero, "scales of LayerNorm are drawn around 0, where ones are usual: h.0.ln_1.weight and 3 others"),
     (_unit, "h.*.fc.weight: normal, std 1 for any fan-in, as by normal_ without a number"),
@@ -178,7 +178,7 @@ def test_a_module_shared_by_two_layers_is_said(right: ModelInspection) -> None:
         model.h[2] = model.h[1]
 
     found = inspected(share, draws=4)
-    assert "if this is meant: layers 1 and 2 share their weights: h.#.attn.c_attn.weight and 3 more" in found.verdict
+    assert "if this is meant: layers 1 and 2 share their weights: h.*.attn.c_attn.weight and 3 more" in found.verdict
     assert _depth_scaling(found) == _depth_scaling(right)
 
 
