@@ -20,6 +20,8 @@ _DRAWN = (*(law.name for law in LAWS), ORTHOGONAL)
 _VALUES = {"zeros": 0.0, "ones": 1.0}
 _CALL = re.compile(r"\s*([a-z ]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+# A whole number in an expression. Floats overflow where powers of integers would take forever.
+_WHOLE = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 # A plain number, which is not shown again next to its value.
 _PLAIN = re.compile(r"([\d.]+(e[+-]?\d+)?)?")
 
@@ -93,8 +95,10 @@ def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -
 
 def _evaluated(text: str, expression: str, names: Mapping[str, float]) -> float:
     """Return the value of an expression of the user's own test or shell."""
+    known = {"__builtins__": {}, "sqrt": math.sqrt, **{name: float(number) for name, number in names.items()}}
     try:
-        number = float(eval(expression.strip(), {"__builtins__": {}}, {"sqrt": math.sqrt, **names}))
+        value = eval(_WHOLE.sub(r"\g<0>.0", expression.strip()), known)
+        number = math.nan if isinstance(value, bool | str) else float(value)
     except NameError as error:
         use = f"use one of: {', '.join(sorted(names))}" if names else "a parameter has fans if it is a projection"
         refuse(_FIELD, text, f"{error.name} is not a known number", f"write the number itself, as in sqrt(2*12); {use}")
