@@ -217,7 +217,7 @@ def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | s
     return made or "its output does not depend on attention"
 
 
-def _joined(samples: Sequence[Sequence[Parameter]], unused: frozenset[str] | None) -> Iterator[Parameter]:
+def _joined(samples: Sequence[Sequence[Parameter]], unused: tuple[str, ...] | None) -> Iterator[Parameter]:
     """Yield each parameter with its entries in all draws."""
     shapes = [[(each.name, each.shape) for each in sample] for sample in samples]
     for i, other in enumerate(shapes):
