@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,8 @@ def about_heads(
         told = list(_of_heads(draws, role, heads, precision))
         if doubled and role != "output":
             told = []
-        yield from told or _of_lines(draws, role, heads, precision)
+        yield from told
+        yield from _of_lines(draws, role, heads, precision, bool(told))
 
 
 def _doubled(first: Effective, precision: float) -> bool:
@@ -54,8 +57,15 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
         yield from _uneven(SYMBOLS[role], blocks, heads)
 
 
-def _of_lines(draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    """Report the row and the column whose size differs most clearly from that of the others."""
+def _of_lines(
+    draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, apart: bool
+) -> Iterator[Note]:
+    """Report the row and the column whose size differs most clearly from that of the others.
+
+    If heads are known to differ (`apart`), rows and columns are compared within heads.
+    """
+    if apart:
+        draws = [_levelled(each, role) for each in draws if _whole(each, draws[0], role)]
     parts = [each.output if role == "output" else each[role][:, heads] for each in draws]
     rows = min(len(part) for part in parts)
     flat = [part[:rows].reshape(rows, -1) for part in parts]
@@ -73,6 +83,17 @@ def _of_lines(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
                 continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
             yield wrong(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}")
+
+
+def _levelled(draw: Effective, role: str) -> Effective:
+    """Return a draw in which each head is rescaled so that the median size of its neurons is 1."""
+    heads = draw.query.shape[1]
+    blocks = _blocks(draw, role, heads)
+    size = np.median(np.sqrt(np.mean(blocks**2, axis=2 if role == "output" else 1)), axis=1)
+    level = np.where(size > 0.0, size, 1.0)
+    scale = (np.repeat(level, draw.output.shape[0] // heads) if role == "output" else level)[:, None]
+    changes: dict[str, Any] = {role: draw[role] / scale}
+    return dataclasses.replace(draw, **changes)
 
 
 def _whole(draw: Effective, first: Effective, role: str) -> bool:
