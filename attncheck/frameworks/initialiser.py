@@ -15,7 +15,6 @@ from attncheck._lib.text import listed, some
 from attncheck.frameworks import laws
 from attncheck.frameworks.effective import ROLES, Effective, alike, groups_of
 from attncheck.frameworks.inputs import PLURALS
-from attncheck.frameworks.laws import ScaleEstimate
 from attncheck.frameworks.notes import ASKS, WRONG, Note, wrong
 from attncheck.frameworks.weights_notes import tiled_heads
 
@@ -58,11 +57,6 @@ class MatrixStatistics:
     def law(self) -> str:
         """The laws not rejected, as text."""
         return " or ".join(self.laws)
-
-    @property
-    def scale(self) -> ScaleEstimate:
-        """The standard deviation with its interval."""
-        return ScaleEstimate(self.std, self.low, self.high)
 
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:

@@ -278,7 +278,7 @@ def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] 
 def _scale_over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
     """Report a scale of scores that is right at one width only."""
     if other is None:
-        return [Note(f"a module of width {2 * found.width} could not be inspected: widths are not compared")]
+        return [Note(f"a module of width {2 * found.width} could not be inspected: scales of scores are not compared")]
     mine, theirs = ({f.scale, *f.ties} for f in (found.forward, other.forward))
     if not (found.forward.known and other.forward.known) or RIGHT not in mine or RIGHT in theirs:
         return []

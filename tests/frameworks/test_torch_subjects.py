@@ -75,7 +75,7 @@ def test_a_width_that_cannot_be_made() -> None:
         assert width == 64
         return Own()
 
-    assert told(inspected(make)) == ["a module of width 128 could not be inspected: widths are not compared"]
+    assert told(inspected(make)) == ["a module of width 128 could not be inspected: scales of scores are not compared"]
 
 
 # transformers -------------------------------------------------------------------------------------
