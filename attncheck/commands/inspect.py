@@ -35,7 +35,7 @@ def inspect(
         Number of input neurons of a layer; omit it for a whole model.
     inputs
         Function that returns the inputs of a model, by argument name or in order, MODULE:FUNCTION; models of
-        transformers have defaults.
+        transformers for text or images have defaults.
     call
         Function of (module, *inputs) that returns the outputs, MODULE:FUNCTION; default: call the module.
     draws

@@ -1,4 +1,4 @@
-"""Default inputs for transformers models, whose configurations determine them."""
+"""Default inputs for transformers models of text or images, whose configurations determine them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BATCH, _POSITIONS = 2, 12
 
 
 def default_inputs(model: Any) -> Mapping[str, Array]:
-    """Return inputs for a transformers model; refuse other models.
+    """Return inputs for a transformers model of text or images; refuse other models.
 
     Examples
     --------

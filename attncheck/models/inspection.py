@@ -85,7 +85,7 @@ def inspect(
         width). For a model, ``call(model, *inputs)``.
     inputs : mapping, sequence or callable, optional
         Inputs of a model: arrays or tensors by argument name or in order, with the batch as first axis; or a function
-        that returns them. Models of transformers have defaults.
+        that returns them. Models of transformers for text or images have defaults.
     draws : int
         Number of modules to initialise.
     seed : int
