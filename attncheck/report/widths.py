@@ -41,16 +41,17 @@ def plot(found: Widths, moment: str) -> Drawing | None:
         for row in sorted(rows, key=lambda row: row.verdict is Verdict.VIOLATED):
             bad = row.verdict is Verdict.VIOLATED
             color = BAD if bad else ACCENT if row.verdict is Verdict.CONSISTENT else MUTED
-            style = {"linewidth": 1.6, "zorder": 3, "label": row.name} if bad else {"linewidth": 0.9, "zorder": 2}
-            axes.plot(widths, _relative(row, widths), color=color, **style)
+            sizes = _relative(row, widths)
+            axes.plot(widths, sizes, color=color, linewidth=1.6 if bad else 0.9, zorder=3 if bad else 2)
+            if bad:
+                end = (widths[-1], sizes[-1])
+                axes.annotate(row.name, end, (4, 0), textcoords="offset points", va="center", fontsize=10.5, color=BAD)
         axes.set(yscale="log", ylabel="size over n^predicted")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(plain())
         axes.yaxis.set_minor_formatter(NullFormatter())
         width_axis(axes, widths)
         axes.grid(True, axis="y")
-        if _violated(rows):
-            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, handlelength=1.2)
 
     margins = 66, 150 if _violated(rows) else 12, 48, 10
     told = _alternative(rows, moment), _CAPTION.format(moment=moment)

@@ -20,7 +20,7 @@ from tests.models.language_model import HEADS, IDS, LAYERS, STD, WIDTH, Model, i
 
 def varying() -> Callable[[], Any]:
     """Return a function that makes wider and wider models."""
-    widths = itertools.count(2)  # the first model shows only which framework it is of
+    widths = itertools.count(3)
     return lambda: nn.Linear(next(widths), 2)
 
 
