@@ -40,6 +40,7 @@ def test_json_says_everything(tmp_path: Path, gated: Gated, make_sheet: MakeShee
     assert found["exit_code"] == code == 1
     assert found["verdict"] == "violated"
     assert found["sentence"].startswith("VIOLATED: my:simulator, 8 violated, 32 of 32 planned results examined")
+    assert found["sentence"].endswith(f" Compared with {tmp_path / 'base.jsonl'}.")
     assert found["findings"] == [
         {"part": "verdicts", "verdict": "violated", "text": "8 results are violated: scores.scale"}
     ]
