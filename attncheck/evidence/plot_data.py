@@ -267,8 +267,7 @@ def covariances(predicted: FloatArray, products: FloatArray) -> Estimates:
     """Return mean predictions and observations, each (draws, pairs), with joint 99% intervals."""
     count = max(1, len(products))
     error = (products - predicted).std(axis=0) / count**0.5
-    columns = _columns(products.mean(axis=0), predicted.mean(axis=0), _joint(error))
-    return Estimates(**columns, quantity="score covariances", count=count)
+    return Estimates(**_columns(products.mean(axis=0), predicted.mean(axis=0), _joint(error)), count=count)
 
 
 def joined(parts: Sequence[Means]) -> Means:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
@@ -29,8 +30,6 @@ from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw
 
 # Margin beyond the outermost quantile, in standard deviations.
 _STEP = 0.3
-# Names of the columns of matrices whose rows are positions of queries.
-_OF_QUERIES = ("key", "input")
 # Two laws are the same if fewer values differ than this share.
 _SAME = 1e-3
 
@@ -42,24 +41,10 @@ def of_result(result: Result) -> Drawing | None:
             return _counts(plot, result)
         case Density() as plot:
             return _density(plot, result)
-        case plot:
-            return of_means(plot, f"{_where(result)}: ")
-
-
-def of_means(plot: Plot | None, where: str = "") -> Drawing | None:
-    """Return the plot of a matrix or of estimates, observed against declared; None for other plots.
-
-    Examples
-    --------
-    >>> from attncheck.evidence.plot_data import positions
-    >>> of_means(positions([[1.0, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]], "key", "attention weights")).alt[-62:]
-    'farthest at query 0 and key 1: 0.5 is observed, 0 is declared.'
-    """
-    match plot:
-        case Matrix():
-            return _discs(plot, where)
-        case Estimates():
-            return _estimates(plot, where)
+        case Matrix() as plot:
+            return _matrix(plot, result)
+        case Estimates() as plot:
+            return _covariances(plot, result)
     return None
 
 
@@ -148,49 +133,82 @@ def _density(plot: Density, result: Result) -> Drawing:
     return draw(paint, alt, caption, below=difference, height=320)
 
 
-def _discs(plot: Matrix, where: str) -> Drawing:
-    rows = "query" if plot.axis in _OF_QUERIES else plot.axis
-
+def _matrix(plot: Matrix, result: Result) -> Drawing:
     def paint(axes: Axes) -> None:
-        _paint_discs(axes, plot)
-        axes.set(xlabel=plot.axis, ylabel=rows)
+        paint_discs(axes, plot)
+        numbers = range(1, len(axes.get_xticks()) + 1)
+        axes.set(xlabel=plot.axis, xticklabels=numbers, yticklabels=numbers)
 
     observed, expected, half = _columns(plot)
     off = plot.outside
     worst = int(np.argmax(np.abs(observed - expected) / np.maximum(half, 1e-300)))
+    where = f"{plot.axis} {plot.columns[worst] + 1} and {plot.rows[worst] + 1}"
     alt = (
-        f"{where}{plot.quantity}, observed and declared, as areas of discs. {int(off.sum())} of {len(off)} differ; "
-        f"farthest at {rows} {plot.rows[worst]} and {plot.axis} {plot.columns[worst]}: {observed[worst]:.3g} is "
-        f"observed, {expected[worst]:.3g} is declared."
+        f"{_where(result)}: {plot.quantity}, observed and expected, as areas of discs. "
+        f"{int(off.sum())} of {len(off)} lie outside a joint 99% interval; farthest in standard errors is that of "
+        f"{where}: {observed[worst]:.3g}, declared {expected[worst]:.3g}."
     )
-    caption = f"{where}{plot.quantity}, observed (rings) and declared (discs) as areas; crossed ones differ"
+    caption = (
+        f"{_where(result)}: {plot.quantity}, observed (rings) and expected (discs) as areas; "
+        f"crossed ones lie outside a joint 99% interval"
+    )
+    return draw(paint, alt, caption, width=300, height=290, margins=(36, 10, 44, 8))
+
+
+def of_cause(plot: Plot | None) -> Drawing | None:
+    """Return the plot of what a subject does instead of what is declared, or None.
+
+    Examples
+    --------
+    >>> from attncheck.evidence.plot_data import positions
+    >>> of_cause(positions([[1.0, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]], "key", "attention weights")).alt[-59:]
+    'first at query 0 and key 1: 0.5 is observed, 0 is declared.'
+    """
+    match plot:
+        case Matrix():
+            return _positions(plot)
+        case Estimates() if plot.indices:
+            return _profile(plot)
+    return None
+
+
+def _profile(plot: Estimates) -> Drawing:
+    declared, off = plot.expected[0], plot.outside
+
+    def paint(axes: Axes) -> None:
+        axes.axhline(declared, color=MUTED, linewidth=0.8, linestyle="--")
+        at = np.arange(len(plot.indices))
+        _intervals(axes, at, plot)
+        axes.set(xticks=at, xticklabels=[f"{index:g}" for index in plot.indices], xlabel=plot.axis, ylabel="observed")
+        axes.grid(True, axis="y")
+
+    worst = int(np.argmax(np.abs(np.array(plot.observed) - declared)))
+    alt = (
+        f"{plot.quantity} by {plot.axis}, with 99.9% intervals; {declared:g} is declared. {int(off.sum())} of "
+        f"{len(off)} intervals exclude it. The farthest is {plot.observed[worst]:.3g} at {plot.axis} "
+        f"{plot.indices[worst]:g}."
+    )
+    caption = f"{plot.quantity} by {plot.axis}, with 99.9% intervals; the line is the declared value"
+    return draw(paint, alt, caption, height=300)
+
+
+def _positions(plot: Matrix) -> Drawing:
+    def paint(axes: Axes) -> None:
+        paint_discs(axes, plot)
+        axes.set(xlabel=f"position of the {plot.axis}", ylabel="position of the query")
+
+    off = plot.outside
+    worst = int(np.argmax(off))
+    alt = (
+        f"{plot.quantity}, observed and declared, as areas of discs by positions of query and {plot.axis}. "
+        f"{int(off.sum())} of {len(off)} differ, first at query {plot.rows[worst]} and {plot.axis} "
+        f"{plot.columns[worst]}: {plot.observed[worst]:.3g} is observed, {plot.expected[worst]:.3g} is declared."
+    )
+    caption = f"{plot.quantity}: observed (rings) and declared (discs) as areas; crossed ones differ"
     return draw(paint, alt, caption, width=330, height=330, margins=(52, 10, 48, 8))
 
 
-def _estimates(plot: Estimates, where: str) -> Drawing:
-    observed, expected, half = _columns(plot)
-    places = np.arange(len(plot.indices)) if plot.indices else expected
-    by = plot.axis or "declared value"
-
-    def paint(axes: Axes) -> None:
-        axes.plot(np.sort(places), expected[np.argsort(places)], color=MUTED, linewidth=1.0)
-        for chosen, color, marker in ((~plot.outside, ACCENT, "o"), (plot.outside, BAD, "X")):
-            axes.errorbar(places[chosen], observed[chosen], half[chosen], fmt=marker, color=color, markersize=5)
-        axes.set(xlabel=by, ylabel="observed")
-        if plot.indices:
-            axes.set(xticks=places, xticklabels=[f"{index:g}" for index in plot.indices])
-
-    worst = int(np.argmax(np.abs(observed - expected)))
-    what = f"{where}{plot.quantity or 'estimates'} by {by}, with confidence intervals"
-    at = plot.indices[worst] if plot.indices else expected[worst]
-    alt = (
-        f"{what}. {int(plot.outside.sum())} of {len(observed)} intervals exclude the declared value. The farthest is "
-        f"{observed[worst]:.3g} at {by} {at:.3g}, where {expected[worst]:.3g} is declared."
-    )
-    return draw(paint, alt, f"{what}; the line is the declared value")
-
-
-def _paint_discs(axes: Axes, plot: Matrix) -> None:
+def paint_discs(axes: Axes, plot: Matrix) -> None:
     """Draw entries of a matrix as areas: expected discs, observed rings."""
     rows, columns, off = np.array(plot.rows), np.array(plot.columns), plot.outside
     observed, expected, _ = _columns(plot)
@@ -215,6 +233,33 @@ def _densities(
     axes.stairs(declared / steps, edges, color=INK, linewidth=1.4, baseline=None, label=name)
     axes.set(ylabel="density", yticks=[])
     axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
+
+
+def _covariances(plot: Estimates, result: Result) -> Drawing:
+    observed, predicted, _ = _columns(plot)
+
+    def paint(axes: Axes) -> None:
+        ends = min(predicted.min(), observed.min()), max(predicted.max(), observed.max())
+        axes.plot(ends, ends, color=MUTED, linewidth=1.0)
+        _intervals(axes, predicted, plot)
+        axes.set(xlabel="predicted covariance", ylabel="observed covariance")
+
+    inputs = float(predicted @ predicted)
+    slope = float(predicted @ observed) / inputs if inputs > 0 else 0.0
+    alt = (
+        f"Observed against predicted covariances of {counted(len(predicted), 'pair')} of scores on "
+        f"{layer_name(result.case)}, with joint 99% intervals. {int(plot.outside.sum())} of them lie off the diagonal; "
+        f"observed covariances are {slope:.3g} times the predicted ones."
+    )
+    caption = f"Score covariances on {layer_name(result.case)}: observed against predicted, joint 99% intervals"
+    return draw(paint, alt, caption)
+
+
+def _intervals(axes: Axes, at: NDArray[Any], plot: Estimates) -> None:
+    """Draw observed values with their intervals; those that exclude the expected value look different."""
+    observed, _, half = _columns(plot)
+    for chosen, color, marker in ((~plot.outside, ACCENT, "o"), (plot.outside, BAD, "X")):
+        axes.errorbar(at[chosen], observed[chosen], half[chosen], fmt=marker, color=color, markersize=5)
 
 
 def _columns(plot: Means) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -28,7 +28,7 @@ from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, suspicion
 from attncheck.report.first import ClaimMap, claim_map
 from attncheck.report.intervals import by_case
-from attncheck.report.results import of_means, of_result
+from attncheck.report.results import of_cause, of_result
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 from attncheck.runs.view import RunView
@@ -129,7 +129,7 @@ class PageView(RunView):
         if not self.failures:
             return None
         plots = (each.plot for each in self.explanations if isinstance(each, Explanation))
-        observed = next(filter(None, (of_means(read_plot(plot)) for plot in plots)), None)
+        observed = next(filter(None, (of_cause(read_plot(plot)) for plot in plots)), None)
         return observed or of_result(self.smallest) or by_case(self.failures[0])
 
     @cached_property

@@ -14,7 +14,7 @@ from attncheck.checks.sample import Sample
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.evidence.plot_data import Estimates
 from attncheck.records.explanation import Explanation
-from attncheck.report.results import of_means
+from attncheck.report.results import of_cause
 from attncheck.subject import collapsed
 
 LAYERS = (
@@ -69,7 +69,7 @@ def test_larger_values_at_one_place_are_told(field: str, place: Any, name: str) 
     plot = told[0].plot
     assert isinstance(plot, Estimates)
     assert np.argmax(plot.observed) == at
-    drawing = of_means(plot)
+    drawing = of_cause(plot)
     assert drawing is not None
     assert f"The farthest is {plot.observed[at]:.3g} at " in drawing.alt
 

@@ -34,7 +34,7 @@ def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
         assert len(found) == (plot is seen)
         assert ("by case with 99% intervals" in page.section("verdict")) is (plot is not seen)
         if found:
-            assert "2 of 9 differ; farthest at query 0 and input 1: 1 is observed, 0 is" in str(found[0]["alt"])
+            assert "2 of 9 differ, first at query 0 and input 1: 1 is observed, 0 is" in str(found[0]["alt"])
 
 
 def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
 
 def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
     alternatives = " ".join(str(image["alt"]) for image in render(clean_record).all("img"))
-    kinds = "distribution function", "Histogram of 1,500 values", "score covariances by declared value"
+    kinds = "distribution function", "Histogram of 1,500 values", "predicted covariances"
     for words in (*kinds, "the Gaussian of its variance", "between heads"):
         assert words in alternatives
 

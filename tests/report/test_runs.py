@@ -59,7 +59,7 @@ def test_right_simulator_gets_pictures_of_its_draws(tmp_path: Path) -> None:
     record = record_of(tmp_path / "record.jsonl", subject, *names, layers=LAYERS[:1])
     page = render_report(record, out=tmp_path / "page.html").read_text(encoding="utf-8")
     assert "behaves as the theorem says" in page
-    for words in ("stays inside its 99% band", "Histogram of", "score covariances by declared value"):
+    for words in ("stays inside its 99% band", "Histogram of", "covariances of"):
         assert words in page
     assert record.stat().st_size < 100_000
 
