@@ -13,7 +13,7 @@ from attncheck.calibration.power.rows import PowerEntry, PowerRow, rows_of
 from attncheck.calibration.power.table import measure, verified
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named, checks_of
-from attncheck.faults.pairs import PAIRS, paired
+from attncheck.faults.pairs import paired
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.profiles import Profile
 from attncheck.subject import collapsed
@@ -54,10 +54,11 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     """
     if name.partition(".")[0] in PROGRAM_PROPERTIES:
         refuse("name", name, "is a property of programs", "pass one of layers, or see benchmarks/evidence.py")
-    if name.partition(".")[0] == "structure":
+    checks = (check_named(name),) if "." in name else checks_of(name)
+    if not all(check.rejects.faults for check in checks):
         problem = "compares calls exactly, so that its false alarms do not depend on draws"
         refuse("name", name, problem, "pass another property of layers")
-    return (check_named(name),) if "." in name else checks_of(name)
+    return checks
 
 
 def error_rates(
@@ -78,9 +79,9 @@ def error_rates(
     subject : Any
         Correct simulator.
     """
-    fault, own = paired(check.name), [PAIRS[check.name][1]] if check.name in PAIRS else []
-    layers = (layer for layer in dict.fromkeys([*profile.layers, *own]) if not check.requires.reason(layer))
-    for layer in layers:
+    fault, own = paired(check)[0], check.rejects.layer
+    layers = dict.fromkeys(profile.layers if own is None else (*profile.layers, own))
+    for layer in (layer for layer in layers if not check.requires.reason(layer)):
         with own_arithmetic():
             found = calibrate(layer, [check], looks, seed, subject)
             sights = measure(fault, [layer], profile, seed, [check.property_name])

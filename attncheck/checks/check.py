@@ -14,11 +14,11 @@ from attncheck.checks.claims import NOT_EXPOSED, TWO_VALUES
 from attncheck.checks.derived import DERIVED
 from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import NOTHING, Rejected
 from attncheck.checks.sample import Sample
 from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
-from attncheck.evidence.plot_data import Means
 from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -176,8 +176,6 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Draws per observation of the family.
     any_weights : bool
         Whether the null holds for weights of any symmetric law.
-    plot : callable Sample -> Means, optional
-        Plot data that replace the family's; see `attncheck.evidence.plot_data`.
     calls : int
         Minimum number of calls of the subject.
     compares : str
@@ -186,6 +184,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         Stage of the computation that the check tests (`attncheck.checks.stages`); empty if it tests no single one.
     fewest_draws : int
         Minimum number of draws in a look; tested first, because `family` and `alternative` may be slow.
+    rejects : Rejected
+        Wrong simulators that the check must reject.
     """
 
     name: str
@@ -203,11 +203,11 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     excluded: Callable[[_Setting], str] = _always
     draws_per_unit: int = 1
     any_weights: bool = False
-    plot: Callable[[_Sample], Means] | None = None
     calls: int = 1
     compares: str = ""
     fewest_draws: int = 1
     stage: str = ""
+    rejects: Rejected = NOTHING
 
     @property
     def property_name(self) -> str:

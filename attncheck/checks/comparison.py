@@ -15,9 +15,11 @@ from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional, FunctionalOf
 from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, ReferenceOf
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import GIVEN_SCORES, INPUTS, OUTPUTS, SCORES
 from attncheck.evidence.families import TwoSample
+from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks
 
@@ -94,6 +96,7 @@ def compared(
     def measure(sample: Any, reference: ReferenceOf[Any]) -> tuple[FloatArray, FloatArray]:
         return functional.compute(*described(sample)), reference.functionals[functional.name]
 
+    fields = {"rejects": functional.rejects} | fields
     return CheckOf(
         needs=functional.needs | {"outputs"},
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
@@ -153,6 +156,7 @@ CHECKS = (
         _ENERGY,
         _of_layer,
         name="non_gaussianity.output_energy",
+        rejects=Rejected.of("missing_head_scaling", on=regimes.STANDARD),
         claim="non_gaussianity",
         null="log Σ y² has the exact law at the width, not that of a Gaussian of the same covariance",
         alternative=Alternative(

@@ -9,17 +9,18 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
-from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_law, of_std
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.grams import gram_checks
 from attncheck.checks.matrices import VALUE
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import GIVEN_SCORES
 from attncheck.evidence.families import Association, Scale, Uniform
+from attncheck.layers import regimes
 from attncheck.layers.requirements import SEVERAL_HEADS
 
 _VALUES = frozenset({"outputs", "attention", "value_gram"})
@@ -62,16 +63,17 @@ _check = functools.partial(Check, claim="conditional", needs=_VALUES, stage=GIVE
 CHECKS = (
     _check(
         name="conditional.scale",
+        rejects=Rejected.of("missing_head_scaling", on=regimes.STANDARD),
         null="given scores and values, y[:, c] is N(0, Σ_y): the whitened squares add up to a chi-square",
         alternative=of_std(),
         reads="output variance given scores and values, observed over declared:",
         family=lambda setting: Scale(residuals(setting)),
         measure=lambda sample, reference: sample.output_residual.squares(),
         hint="W_O, H^{-1/2}, the attention map, its axis or the mask differ from the declared ones",
-        plot=plot_data.whitened_outputs,
     ),
     _check(
         name="conditional.law",
+        rejects=Rejected.of("softmax_over_columns", on=regimes.OVER_N),
         null="Σ_y^{-1/2} y[:, c] has independent N(0, 1) entries",
         alternative=of_law(),
         reads="Kolmogorov distance of the whitened outputs from N(0, 1):",
@@ -81,6 +83,7 @@ CHECKS = (
     ),
     _check(
         name="conditional.joint",
+        rejects=Rejected.of("output_std_5", on=regimes.STANDARD),
         null="|Σ_y^{-1/2} y|² of each draw is chi-square",
         alternative=of_law(),
         reads="Kolmogorov distance of the draws' whitened squares from chi-square:",
@@ -90,6 +93,7 @@ CHECKS = (
     ),
     _check(
         name="conditional.neurons",
+        rejects=Rejected.of("shifted_outputs", on=regimes.LINEAR),
         null="given scores and values, different neurons are independent",
         alternative=of_correlation("between neurons"),
         reads="standardised covariance of whitened outputs between neurons:",
@@ -100,17 +104,18 @@ CHECKS = (
     ),
     _check(
         name="conditional.positions",
+        rejects=Rejected.of("first_position_added", on=regimes.STANDARD),
         null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
         alternative=of_correlation("between whitened positions"),
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
         measure=lambda sample, reference: rotating_pairs(sample.output_residual, 1),
-        plot=plot_data.between_positions,
         hint="the attention map, its axis or the mask differ from the declared ones",
         excluded=lambda setting: "there is one position only" if setting.output_rank == 1 else "",
     ),
     _check(
         name="conditional.shift",
+        rejects=Rejected.of("shifted_outputs", on=regimes.LINEAR),
         null="the whitened outputs are independent of the direction of a constant added to the outputs",
         alternative=of_direction("with that direction"),
         reads="whitened mean of the outputs along a constant:",
@@ -120,6 +125,7 @@ CHECKS = (
     ),
     _check(
         name="conditional.head_shares",
+        rejects=Rejected.of("uneven_heads", on=regimes.NARROW),
         claim="heads",
         null="the size of the whitened output is independent of the heads' contributions",
         alternative=of_correlation("with a mixture of the heads' shares"),
@@ -129,5 +135,17 @@ CHECKS = (
         hint="the scale of W_O differs between heads",
         requires=SEVERAL_HEADS,
     ),
-    *gram_checks("conditional.value", "values", VALUE, lambda sample: sample.value_factors),
+    *gram_checks(
+        "conditional.value",
+        "values",
+        VALUE,
+        lambda sample: sample.value_factors,
+        (
+            Rejected.of("value_std_5", on=regimes.LINEAR),
+            Rejected.of("value_std_5", on=regimes.LINEAR),
+            Rejected.of("interleaved_groups", on=regimes.CAUSAL),
+            Rejected.of("interleaved_groups", on=regimes.CAUSAL),
+            Rejected.of("fresh_group_keys", on=regimes.CAUSAL),
+        ),
+    ),
 )

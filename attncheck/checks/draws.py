@@ -15,14 +15,17 @@ from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.claims import TWO_VALUES
-from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
+from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count
 from attncheck.evidence.groups import WithinGroups
+from attncheck.layers import regimes
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
@@ -137,7 +140,7 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
     return scale * scores[:, 0], scores[:, 1]
 
 
-def _weights_apart(of: HeadMatrix) -> Check:
+def _weights_apart(of: HeadMatrix, layer: AttentionLayer) -> Check:
     """Return the check that neighbouring draws have different matrices."""
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -154,6 +157,7 @@ def _weights_apart(of: HeadMatrix) -> Check:
 
     return Check(
         name=f"draws.{of.images}",
+        rejects=Rejected.of("stale_weights", on=layer),
         claim="draws",
         needs=of.needs,
         null=f"sizes of the whitened {of.images} of neighbouring draws are independent",
@@ -206,11 +210,16 @@ _ONE_IN_A_HUNDRED = Alternative.of("one repeated draw in a hundred", 0.01)
 
 
 def _repeats(
-    name: str, field: str = "outputs", requires: OfLayer | None = None, alternative: Alternative = _ONE_IN_A_HUNDRED
+    name: str,
+    fault: str,
+    field: str = "outputs",
+    requires: OfLayer | None = None,
+    alternative: Alternative = _ONE_IN_A_HUNDRED,
 ) -> Check:
     what = field.replace("_gram", " Gram matrices")
     return _of_any_weights(
         name=name,
+        rejects=Rejected.of(fault, on=regimes.STANDARD),
         needs=_OUTPUTS | {field},
         null=f"no two draws have equal {what}; draws of a single number are compared in runs",
         alternative=alternative,
@@ -250,9 +259,10 @@ def _fair(setting: Setting) -> Count:
     return Count(0.5, tail="two-sided")
 
 
-def _precision(field: str) -> Check:
+def _precision(field: str, layer: AttentionLayer) -> Check:
     return _of_any_weights(
         name=f"draws.precision_{field}",
+        rejects=Rejected.of(f"half_precision_{field}", on=layer),
         needs=frozenset({"outputs", field}),
         null=f"{field} have at least single precision: at most 1 number in 2^13 lies on the float16 grid",
         alternative=Alternative.of("every tenth number on the float16 grid", 0.1),
@@ -271,10 +281,12 @@ def _trend(
     alternative: Alternative,
     sizes: Callable[[Sample], FloatArray],
     stage: str,
+    rejects: Rejected,
 ) -> Check:
     """Return the check that the sizes of draws have no trend within a call; `sizes` gives one size per draw."""
     return _of_any_weights(
         name=name,
+        rejects=rejects,
         needs=_OUTPUTS | needs,
         null=f"sizes of {what} have no trend within a call",
         alternative=alternative,
@@ -289,6 +301,7 @@ def _trend(
 CHECKS = (
     _of_any_weights(
         name="draws.signs",
+        rejects=Rejected.of("by_sign", on=regimes.STANDARD),
         null="neighbouring draws agree in sign half of the time",
         alternative=Alternative.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
         reads="share of neighbouring draws of equal sign:",
@@ -299,6 +312,7 @@ CHECKS = (
     ),
     _of_any_weights(
         name="draws.sizes",
+        rejects=Rejected.of("by_size", on=regimes.STANDARD),
         null="sizes of neighbouring draws are exchangeable with those of distant ones",
         alternative=Alternative.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
         reads="share of neighbouring draws that are large together:",
@@ -309,6 +323,7 @@ CHECKS = (
     ),
     _of_any_weights(
         name="exactness.neighbours",
+        rejects=Rejected.of("by_size", on=regimes.STANDARD),
         null="sizes of neighbouring draws have uncorrelated ranks",
         alternative=Alternative.of("a correlation of 0.1", 0.1, coarsest=0.4),
         reads="correlation of the sizes of neighbouring draws:",
@@ -319,6 +334,7 @@ CHECKS = (
     ),
     _of_any_weights(
         name="draws.calls",
+        rejects=Rejected.of("scale_per_call", on=regimes.STANDARD),
         null="calls of the simulator differ no more than the draws of one call do",
         alternative=Alternative.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
         reads="share of the variance of the outputs' sizes between calls:",
@@ -327,17 +343,24 @@ CHECKS = (
         calls=CALLS,
         hint="weights are drawn once for all draws of a call; each draw needs its own",
     ),
-    *map(_weights_apart, HEAD_MATRICES),
-    _repeats("draws.repeats"),
-    _repeats("draws.repeats_inputs", "input_gram", LINEAR_INPUTS),
-    _repeats("draws.repeats_scores", "scores"),
-    _repeats("draws.repeats_keys", "key_gram"),
-    _repeats("draws.repeats_values", "value_gram"),
-    _repeats("exactness.repeats", alternative=Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
-    _precision("outputs"),
-    _precision("scores"),
+    _weights_apart(QUERY, regimes.ONE_POSITION),
+    _weights_apart(KEY, regimes.NARROW),
+    _weights_apart(VALUE, regimes.NARROW),
+    _repeats("draws.repeats", "twice"),
+    _repeats("draws.repeats_inputs", "inputs_again", "input_gram", LINEAR_INPUTS),
+    _repeats("draws.repeats_scores", "halves_alike", "scores"),
+    _repeats("draws.repeats_keys", "halves_alike", "key_gram"),
+    _repeats("draws.repeats_values", "halves_alike", "value_gram"),
+    _repeats(
+        "exactness.repeats",
+        "twice",
+        alternative=Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01),
+    ),
+    _precision("outputs", regimes.STANDARD),
+    _precision("scores", regimes.LINEAR),
     _of_any_weights(
         name="exactness.extremes",
+        rejects=Rejected.of("clipped_outputs", on=regimes.STANDARD),
         null="the largest and the smallest output of a call occur in one draw only, as their law is continuous",
         alternative=Alternative.of("one draw in 500 at a bound", 0.002, coarsest=0.02),
         reads="share of draws that coincide with another at the largest or the smallest output:",
@@ -347,7 +370,15 @@ CHECKS = (
         stage=OUTPUTS,
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _trend("exactness.trend", "outputs", frozenset(), of_direction(), _output_sizes, DRAWS),
+    _trend(
+        "exactness.trend",
+        "outputs",
+        frozenset(),
+        of_direction(),
+        _output_sizes,
+        DRAWS,
+        Rejected.of("by_size", on=regimes.STANDARD),
+    ),
     _trend(
         "conditional.trend",
         "whitened outputs",
@@ -355,6 +386,7 @@ CHECKS = (
         of_correlation(),
         lambda sample: _mean_square(sample.output_residual),
         GIVEN_SCORES,
+        Rejected.of("by_size", on=regimes.STANDARD),
     ),
     _trend(
         "scores.trend",
@@ -363,5 +395,6 @@ CHECKS = (
         of_correlation(),
         lambda sample: _mean_square(sample.whitened_scores),
         SCORES,
+        Rejected.of("fading_scores", on=regimes.NARROW),
     ),
 )

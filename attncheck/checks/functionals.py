@@ -11,8 +11,10 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
+from attncheck.checks.rejected import NOTHING, Rejected
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Arrays, weights_of
+from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY, Requirement
@@ -49,7 +51,8 @@ class FunctionalOf(Generic[_Described, _Arrays]):
     """A number computed from each draw, with the arrays that it needs and the layers or programs to which it applies.
 
     `neurons` is the minimum number of neurons that the subject must return. `unit` is the scale of rounding errors: 1
-    for logarithms, or 0 for the size of the values themselves.
+    for logarithms, or 0 for the size of the values themselves. `rejects` has the faults that its comparison with the
+    exact law must reject.
     """
 
     name: str
@@ -59,6 +62,7 @@ class FunctionalOf(Generic[_Described, _Arrays]):
     requires: Requirement[_Described] = ANY
     neurons: int = 1
     unit: float = 0.0
+    rejects: Rejected = NOTHING
 
     def applies(self, described: _Described, neurons: int) -> bool:
         """Return whether the functional applies to a layer or program of which `neurons` neurons are returned."""
@@ -214,13 +218,20 @@ _ATTENTION = frozenset({"attention"})
 _MASKED, _GRAM = frozenset({"masked scores"}), frozenset({"input_gram"})
 
 FUNCTIONALS: tuple[Functional, ...] = (
-    Functional("score", "the first head's score P_11", _SCORES, lambda layer, a: _scores(a)[:, 0, 0, 0]),
+    Functional(
+        "score",
+        "the first head's score P_11",
+        _SCORES,
+        lambda layer, a: _scores(a)[:, 0, 0, 0],
+        rejects=Rejected.of("tied_query_key", on=regimes.ONE_POSITION),
+    ),
     Functional(
         "score_off",
         "the last head's score of the last position with the first",
         _SCORES,
         lambda layer, a: _scores(a)[:, -1, -1, 0],
         SEVERAL_POSITIONS & FAR_VISIBLE,
+        rejects=Rejected.of("scores_over_root_s", on=regimes.OVER_N),
     ),
     Functional(
         "score_heads",
@@ -228,8 +239,16 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _SCORES,
         lambda layer, a: _scores(a)[:, 0, -1, 0] * _scores(a)[:, -1, -1, 0],
         SEVERAL_HEADS & FAR_VISIBLE,
+        rejects=Rejected.of("shared_keys", on=regimes.TIED),
     ),
-    Functional("score_energy", "log Σ P² over visible scores", _SCORES, _score_energy, unit=1.0),
+    Functional(
+        "score_energy",
+        "log Σ P² over visible scores",
+        _SCORES,
+        _score_energy,
+        unit=1.0,
+        rejects=Rejected.of("scores_over_root_s", on=regimes.STANDARD),
+    ),
     Functional(
         "row_entropy",
         "the entropy of the last row of the first head's weights",
@@ -237,14 +256,22 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _row_entropy,
         PROBABILITIES,
         unit=1.0,
+        rejects=Rejected.of("query_std_10", on=regimes.TIED),
     ),
-    Functional("output", "the output y at the last position", _OUTPUTS, lambda layer, a: two_neurons(a)[:, -1, 0]),
+    Functional(
+        "output",
+        "the output y at the last position",
+        _OUTPUTS,
+        lambda layer, a: two_neurons(a)[:, -1, 0],
+        rejects=Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
+    ),
     Functional(
         "output_positions",
         "the product of the outputs at the first and the last position",
         _OUTPUTS,
         lambda layer, a: two_neurons(a)[:, 0, 0] * two_neurons(a)[:, -1, 0],
         SEVERAL_POSITIONS,
+        rejects=Rejected.of("missing_head_scaling", on=regimes.RELU),
     ),
     Functional(
         "output_neurons",
@@ -252,8 +279,16 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _OUTPUTS,
         lambda layer, a: two_neurons(a)[:, -1].prod(axis=-1),
         neurons=2,
+        rejects=Rejected.of("missing_head_scaling", on=regimes.RELU),
     ),
-    Functional("output_energy", "log Σ y²", _OUTPUTS, _output_energy, unit=1.0),
+    Functional(
+        "output_energy",
+        "log Σ y²",
+        _OUTPUTS,
+        _output_energy,
+        unit=1.0,
+        rejects=Rejected.of("missing_head_scaling", on=regimes.STANDARD),
+    ),
     Functional(
         "output_contrast",
         "log Σ (y - ȳ)², ȳ the mean of the outputs over positions",
@@ -261,6 +296,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _output_contrast,
         POSITIONS_TOLD_APART,
         unit=1.0,
+        rejects=Rejected.of("scores_over_root_s", on=regimes.STANDARD),
     ),
     Functional(
         "output_given_scores",
@@ -268,6 +304,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _OUTPUTS | _ATTENTION,
         _output_given_scores,
         unit=1.0,
+        rejects=Rejected.of("softmax_over_columns", on=regimes.OVER_N),
     ),
     Functional(
         "score_shape",
@@ -276,6 +313,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _score_shape,
         SEVERAL_POSITIONS & REGULAR_SCORES,
         unit=1.0,
+        rejects=Rejected.of("independent_scores", on=regimes.STANDARD),
     ),
     Functional(
         "score_contrast",
@@ -284,8 +322,16 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _score_contrast,
         SEVERAL_HEADS & REGULAR_SCORES,
         unit=1.0,
+        rejects=Rejected.of("shared_keys", on=regimes.MANY_HEADS),
     ),
-    Functional("score_output_size", "log Σ P²/(Σ y²)²", _OUTPUTS | _SCORES, _score_output_size, unit=1.0),
+    Functional(
+        "score_output_size",
+        "log Σ P²/(Σ y²)²",
+        _OUTPUTS | _SCORES,
+        _score_output_size,
+        unit=1.0,
+        rejects=Rejected.of("missing_head_scaling", on=regimes.STANDARD),
+    ),
     Functional(
         "score_columns",
         "the correlation of two neighbouring heads' column sizes Σ_i P_ij², from column to column",
@@ -293,6 +339,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         functools.partial(_alike, axis=-2, groups=False),
         _ROW_BY_ROW,
         unit=1.0,
+        rejects=Rejected.of("shared_keys", on=regimes.NARROW),
     ),
     Functional(
         "score_rows",
@@ -301,6 +348,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         functools.partial(_alike, axis=-1, groups=False),
         _ROW_BY_ROW,
         unit=1.0,
+        rejects=Rejected.of("shared_keys", on=regimes.TIED),
     ),
     Functional(
         "score_columns_apart",
@@ -309,22 +357,38 @@ FUNCTIONALS: tuple[Functional, ...] = (
         functools.partial(_alike, axis=-2, groups=True),
         _GROUPS_APART,
         unit=1.0,
+        rejects=Rejected.of("shared_keys", on=regimes.GROUPS),
     ),
-    Functional("input", "the input x at the last position", _INPUTS, lambda layer, a: _inputs(a)[:, -1, 0]),
+    Functional(
+        "input",
+        "the input x at the last position",
+        _INPUTS,
+        lambda layer, a: _inputs(a)[:, -1, 0],
+        rejects=Rejected.of("limit_as_finite", on=regimes.ONE_POSITION),
+    ),
     Functional(
         "input_neurons",
         "the product of two neurons of the last input",
         _INPUTS,
         lambda layer, a: _inputs(a)[:, -1].prod(axis=-1),
         neurons=2,
+        rejects=Rejected.of("neuron_twice", on=regimes.STANDARD),
     ),
-    Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: log(np.trace(_gram(a), 0, 1, 2)), unit=1.0),
+    Functional(
+        "input_length",
+        "log Σ x²",
+        _GRAM,
+        lambda layer, a: log(np.trace(_gram(a), 0, 1, 2)),
+        unit=1.0,
+        rejects=Rejected.of("limit_as_finite", on=regimes.STANDARD),
+    ),
     Functional(
         "input_overlap",
         "the overlap of the first and the last input",
         _GRAM,
         lambda layer, a: _gram(a)[:, 0, -1],
         SEVERAL_POSITIONS,
+        rejects=Rejected.of("limit_as_finite", on=regimes.CAUSAL),
     ),
     Functional(
         "input_products",
@@ -333,23 +397,27 @@ FUNCTIONALS: tuple[Functional, ...] = (
         _input_products,
         UNEQUAL_POSITIONS,
         unit=1.0,
+        rejects=Rejected.of("inputs_turned", on=regimes.NARROW),
     ),
     Functional(
         "input_output",
         "the sum of an input and an output of one neuron",
         _INPUTS | _OUTPUTS,
         lambda layer, a: _inputs(a)[:, 0, 0] + two_neurons(a)[:, -1, 0],
+        rejects=Rejected.of("gaussian_outputs", on=regimes.ONE_POSITION),
     ),
     Functional(
         "input_output_squares",
         "x² y² of one neuron",
         _INPUTS | _OUTPUTS,
         lambda layer, a: (_inputs(a)[:, -1, 0] * two_neurons(a)[:, -1, 0]) ** 2,
+        rejects=Rejected.of("residual_added", on=regimes.STANDARD),
     ),
     Functional(
         "input_score_squares",
         "x² P² of one neuron and one score",
         _INPUTS | _SCORES,
         lambda layer, a: (_inputs(a)[:, -1, 0] * _scores(a)[:, 0, -1, -1]) ** 2,
+        rejects=Rejected.of("scores_over_root_s", on=regimes.MANY_HEADS),
     ),
 )

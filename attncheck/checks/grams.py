@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from attncheck.checks.alternatives import of_correlation, of_law, of_std
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.draws import hashes
 from attncheck.checks.matrices import HeadMatrix
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
@@ -25,7 +26,9 @@ def factor_entries(setting: Setting) -> int:
     return setting.layer.kv_heads * (m * (m + 1) // 2 + (r - m) * m)
 
 
-def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Sample], Residual]) -> tuple[Check, ...]:
+def gram_checks(
+    prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Sample], Residual], rejects: Iterable[Rejected]
+) -> tuple[Check, ...]:
     """Return the checks of one kind of Gram matrix.
 
     Parameters
@@ -38,14 +41,17 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
         W_K or W_V.
     factors : callable
         Bartlett factors of a sample's whitened Gram matrices.
+    rejects : iterable of Rejected
+        What the checks must reject: scale, law, heads, copies and groups.
     """
     what, matrix = of.images[:-1], of.name
     field = f"{what}_gram"
     bare = frozenset({"outputs", field})
-    checked = functools.partial(Check, stage=of.stage)
+    checked, wrong = functools.partial(Check, stage=of.stage), iter(rejects)
     return (
         checked(
             name=f"{prefix}_scale",
+            rejects=next(wrong),
             claim=claim,
             needs=of.needs,
             null=f"the whitened {what} Grams have trace χ²_{{rν}}/ν",
@@ -57,6 +63,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
         ),
         checked(
             name=f"{prefix}_law",
+            rejects=next(wrong),
             claim=claim,
             needs=of.needs,
             null=f"the whitened {what} Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
@@ -68,6 +75,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
         ),
         checked(
             name=f"{prefix}_heads",
+            rejects=next(wrong),
             claim="heads",
             needs=of.needs,
             null=f"the {what} Grams of different groups of heads are independent given the inputs",
@@ -82,6 +90,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
         ),
         checked(
             name=f"{prefix}_copies",
+            rejects=next(wrong),
             claim="heads",
             needs=bare,
             null=f"no two groups of heads have equal {what} Grams",
@@ -95,6 +104,7 @@ def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Samp
         ),
         checked(
             name=f"{prefix}_groups",
+            rejects=next(wrong),
             claim="heads",
             needs=bare,
             null=f"heads of one group share one {what} Gram",

@@ -14,12 +14,14 @@ from attncheck.checks.functionals import log, log_energy
 from attncheck.checks.grams import factor_entries
 from attncheck.checks.matrices import KEY, QUERY, VALUE
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import entries
 from attncheck.checks.stages import GIVEN_SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
+from attncheck.layers import regimes
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import UNTIED, OfLayer
 
@@ -97,6 +99,7 @@ def _tie(
     needs: frozenset[str],
     measure: Callable[[Sample, Reference], Pair],
     hint: str,
+    rejects: Rejected,
     per_draw: Callable[[Setting], int] = lambda setting: 1,
     claim: str = "independence",
     requires: OfLayer = ANY,
@@ -105,6 +108,7 @@ def _tie(
     noise, other = between
     return Check(
         name=f"independence.{name}",
+        rejects=rejects,
         claim=claim,
         needs=needs,
         null=f"{noise} is standard normal, independent of {other}",
@@ -126,13 +130,22 @@ _OTHER_SCORES = "the outputs do not use these scores, or W_O depends on them"
 _OTHER_INPUTS = "the outputs contain the inputs, e.g. through a residual connection"
 
 CHECKS = (
-    _tie("output_scores", (_RESIDUAL, "the scores"), _VALUES, _output_scores, _OTHER_SCORES, residuals),
+    _tie(
+        "output_scores",
+        (_RESIDUAL, "the scores"),
+        _VALUES,
+        _output_scores,
+        _OTHER_SCORES,
+        Rejected.of("scores_added", on=regimes.SINGLE),
+        residuals,
+    ),
     _tie(
         "output_score_size",
         (_RESIDUAL_SIZE, "the size of the scores"),
         _VALUES,
         lambda sample, reference: _sizes(sample.output_residual, log_energy(sample.told_scores)),
         _OTHER_SCORES,
+        Rejected.of("outputs_sized_by_scores", on=regimes.STANDARD),
     ),
     _tie(
         "output_inputs",
@@ -140,6 +153,7 @@ CHECKS = (
         _VALUES | {"inputs"},
         _output_inputs,
         _OTHER_INPUTS,
+        Rejected.of("residual_added", on=regimes.STANDARD),
         residuals,
     ),
     _tie(
@@ -148,6 +162,7 @@ CHECKS = (
         _VALUES | {"inputs"},
         lambda sample, reference: _sizes(sample.output_residual, log_energy(sample.need("inputs"))),
         "outputs were scaled by the inputs, e.g. by a normalisation layer",
+        Rejected.of("outputs_sized_by_inputs", on=regimes.NARROW),
     ),
     _tie(
         "output_gram",
@@ -155,6 +170,7 @@ CHECKS = (
         _VALUES | {"input_gram"},
         lambda sample, reference: _sizes(sample.output_residual, _trace(sample)),
         "outputs were scaled by the inputs, e.g. by a normalisation layer",
+        Rejected.of("outputs_sized_by_inputs", on=regimes.NARROW),
     ),
     _tie(
         "score_inputs",
@@ -162,6 +178,7 @@ CHECKS = (
         _KEYS | {"inputs"},
         _score_inputs,
         "W_Q depends on the inputs",
+        Rejected.of("input_bias", on=regimes.SINGLE),
         entries,
         requires=UNTIED,
     ),
@@ -171,6 +188,7 @@ CHECKS = (
         _KEYS | {"inputs"},
         lambda sample, reference: _sizes(sample.whitened_scores, log_energy(sample.need("inputs"))),
         "the scores see other inputs than those exposed, or normalised ones",
+        Rejected.of("scores_sized_by_inputs", on=regimes.NARROW),
         requires=UNTIED,
     ),
     _tie(
@@ -179,6 +197,7 @@ CHECKS = (
         _KEYS,
         lambda sample, reference: _sizes(sample.whitened_scores, _trace(sample)),
         "the scores see other inputs than those exposed, or normalised ones",
+        Rejected.of("scores_sized_by_inputs", on=regimes.NARROW),
         requires=UNTIED,
     ),
     _tie(
@@ -187,6 +206,7 @@ CHECKS = (
         frozenset({"input_gram", "key_gram", "value_gram"}),
         _keys_values,
         "W_V and W_K are shared",
+        Rejected.of("tied_key_value", on=regimes.LINEAR),
         factor_entries,
         claim="assumption",
     ),
@@ -196,6 +216,7 @@ CHECKS = (
         _VALUE_GRAM | {"key_gram"},
         _values_with(KEY.energy),
         "W_V of a head and W_K of this or another head are one matrix",
+        Rejected.of("slipped_slice", on=regimes.NARROW),
         claim="assumption",
     ),
     _tie(
@@ -204,6 +225,7 @@ CHECKS = (
         _VALUE_GRAM | QUERY.needs,
         _values_with(lambda sample: sample.whitened_scores.squares()),
         "W_V of a head and W_Q of this or another head are one matrix",
+        Rejected.of("tied_query_value", on=regimes.NARROW),
         claim="assumption",
         requires=UNTIED,
     ),

@@ -13,9 +13,11 @@ from attncheck.checks.alternatives import of_law
 from attncheck.checks.check import Alternative, Check, Setting, positions
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import INPUTS
 from attncheck.evidence.families import Count, Uniform
+from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
 
@@ -104,6 +106,7 @@ _check = functools.partial(Check, claim="inputs", also=positions, stage=INPUTS)
 CHECKS = (
     _check(
         name="inputs.law",
+        rejects=Rejected.of("limit_as_finite", on=regimes.ONE_POSITION),
         needs=_INPUTS,
         null="an input is a normal times √(χ²_n/n), plus a normal if there are position vectors",
         alternative=of_law(),
@@ -115,6 +118,7 @@ CHECKS = (
     ),
     _check(
         name="inputs.lengths",
+        rejects=Rejected.of("limit_as_finite", on=regimes.LINEAR),
         needs=_GRAM,
         null="n tr G/σ² is χ²_n/n times an independent χ²_{ns}",
         alternative=of_law(),
@@ -126,6 +130,7 @@ CHECKS = (
     ),
     _check(
         name="inputs.tail_4",
+        rejects=Rejected.of("clipped_inputs", on=regimes.ONE_POSITION),
         needs=_INPUTS,
         null="inputs lie beyond 4 standard deviations of h + e as often as their law predicts",
         alternative=Alternative.of("no input beyond 4 standard deviations", 0.0),

@@ -12,9 +12,12 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.derived import WHITENED
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import KEYS, SCORES, VALUES
 from attncheck.evidence.groups import EqualVariances
+from attncheck.layers import regimes
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, UNTIED, OfLayer
 
@@ -86,7 +89,7 @@ KEY, VALUE = (
 HEAD_MATRICES = (QUERY, KEY, VALUE)
 
 
-def _each_head(name: str, of: HeadMatrix) -> Check:
+def _each_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
     """Return the check that a matrix has one scale in all heads."""
 
     def sums(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
@@ -96,6 +99,7 @@ def _each_head(name: str, of: HeadMatrix) -> Check:
 
     return Check(
         name=name,
+        rejects=Rejected.of("one_head_larger", on=layer),
         claim="head_scales",
         needs=frozenset({"outputs"}) | of.needs,
         null=f"the whitened {of.images} of all heads have one scale: the ratio of one head's to the others' has an F "
@@ -114,7 +118,7 @@ def _each_head(name: str, of: HeadMatrix) -> Check:
 
 
 CHECKS = (
-    _each_head("scores.each_head", QUERY),
-    _each_head("scores.key_each_head", KEY),
-    _each_head("conditional.value_each_head", VALUE),
+    _each_head("scores.each_head", QUERY, regimes.STANDARD),
+    _each_head("scores.key_each_head", KEY, regimes.CAUSAL),
+    _each_head("conditional.value_each_head", VALUE, regimes.CAUSAL),
 )

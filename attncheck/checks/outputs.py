@@ -13,13 +13,13 @@ from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.derived import NORMAL
 from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
-from attncheck.checks.plot_data import against_limit
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import GIVEN_SCORES, OUTPUTS
 from attncheck.evidence.families import Count, Smooth, Uniform
-from attncheck.evidence.plot_data import Density
+from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
@@ -92,7 +92,7 @@ _NEVER_ZERO = (
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
 
 
-def _exceedances(multiple: float) -> Check:
+def _exceedances(multiple: float, layer: AttentionLayer) -> Check:
     def probability(setting: Setting) -> float:
         return marginal_law(setting.layer, last_position(setting.layer)).exceedance(multiple)
 
@@ -102,6 +102,7 @@ def _exceedances(multiple: float) -> Check:
 
     return _check(
         name=f"outputs.tail_{multiple:g}",
+        rejects=Rejected.of("missing_head_scaling", on=layer),
         null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width predicts",
         alternative=Alternative("twice as many exceedances, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
         reads=f"share of outputs beyond {multiple:g} standard deviations:",
@@ -117,6 +118,7 @@ def _width_check(
     name: str,
     what: str,
     marginal: Callable[[AttentionLayer], Scalar],
+    rejects: Rejected,
     *,
     null: str,
     hint: str,
@@ -134,6 +136,7 @@ def _width_check(
 
     return Check(
         name=f"outputs.{name}",
+        rejects=rejects,
         claim=claim,
         stage=OUTPUTS,
         needs=_OUTPUTS,
@@ -153,6 +156,7 @@ def _limit_check(
     what: str,
     needs: frozenset[str],
     marginal: Callable[[AttentionLayer], Scalar],
+    rejects: Rejected,
     requires: OfLayer = ANY,
 ) -> Check:
     """Return the check of a marginal against its limit."""
@@ -166,9 +170,6 @@ def _limit_check(
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         return (law(sample.layer).uniform(marginal(sample.layer).values(sample)),)
 
-    def plot(sample: Sample) -> Density:
-        return against_limit(marginal(sample.layer).values(sample), law(sample.layer))
-
     def reason(setting: Setting) -> str:
         if law(setting.layer).mixture.atom > 0:
             return "the limit is 0 with positive probability"
@@ -177,6 +178,7 @@ def _limit_check(
 
     return Check(
         name=f"outputs.{name}",
+        rejects=rejects,
         claim="limit",
         stage=OUTPUTS,
         kind="limit",
@@ -190,7 +192,6 @@ def _limit_check(
         reads=f"Kolmogorov distance of {what} from the limit:",
         family=lambda setting: Uniform(allowance=allowance(setting)),
         measure=measure,
-        plot=plot,
         hint="the law does not approach the theorem's limit",
         requires=requires,
         excluded=reason,
@@ -204,6 +205,7 @@ _FAR = 0.05
 CHECKS = (
     _check(
         name="outputs.given_scores",
+        rejects=Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
         needs=_GIVEN,
         stage=GIVEN_SCORES,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν",
@@ -215,6 +217,7 @@ CHECKS = (
     ),
     _check(
         name="outputs.given_scores_spread",
+        rejects=Rejected.of("dropped_head", on=regimes.CAUSAL),
         needs=_GIVEN,
         stage=GIVEN_SCORES,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν, tested for a wrong spread",
@@ -228,6 +231,7 @@ CHECKS = (
         "law",
         "the last position's output",
         last_position,
+        Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
         null="one neuron of the last position has the exact law at the width",
         hint="the scale of the outputs differs from the declared one",
     ),
@@ -235,6 +239,7 @@ CHECKS = (
         "projection",
         "a projection of all positions",
         random_direction,
+        Rejected.of("gaussian_outputs", on=regimes.TIED),
         null="a fixed random projection of all positions has its exact law at the width",
         hint="the covariance between positions differs: softmax axis, mask, or inputs",
         claim="outputs_joint",
@@ -242,6 +247,7 @@ CHECKS = (
     ),
     _check(
         name="outputs.symmetry",
+        rejects=Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
         null="given scores and values the outputs are symmetric, independently over neurons: signs are fair coins",
         alternative=Alternative.of("a positive sum of positions in 55% of the draws", 0.55, coarsest=0.7),
         reads="share of positive sums over positions:",
@@ -252,6 +258,7 @@ CHECKS = (
     ),
     _check(
         name="outputs.zeros",
+        rejects=Rejected.of("unfilled", on=regimes.STANDARD),
         claim="draws",
         null="no draw is 0 everywhere: given scores and values the outputs of Gaussian weights are normal",
         alternative=Alternative.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),
@@ -261,12 +268,30 @@ CHECKS = (
         hint="draws were never filled in, e.g. the last part of a batch",
         requires=_NEVER_ZERO,
     ),
-    _exceedances(4.0),
-    _exceedances(6.0),
-    _exceedances(8.0),
-    _limit_check("limit", "the last position's output", _OUTPUTS, last_position),
+    _exceedances(4.0, regimes.RELU),
+    _exceedances(6.0, regimes.CAUSAL),
+    _exceedances(8.0, regimes.MANY_HEADS),
     _limit_check(
-        "limit_projection", "a projection of all positions", _OUTPUTS, random_direction, requires=SEVERAL_POSITIONS
+        "limit",
+        "the last position's output",
+        _OUTPUTS,
+        last_position,
+        Rejected.of("missing_head_scaling", on=regimes.MANY_HEADS),
     ),
-    _limit_check("limit_scores", "a score", frozenset({"outputs", "scores", NORMAL}), one_score, requires=UNTIED),
+    _limit_check(
+        "limit_projection",
+        "a projection of all positions",
+        _OUTPUTS,
+        random_direction,
+        Rejected.of("leaking_mask", on=regimes.CAUSAL),
+        SEVERAL_POSITIONS,
+    ),
+    _limit_check(
+        "limit_scores",
+        "a score",
+        frozenset({"outputs", "scores", NORMAL}),
+        one_score,
+        Rejected.of("scores_over_n", on=regimes.CAUSAL),
+        UNTIED,
+    ),
 )

@@ -33,15 +33,12 @@ class Registration:
     check : Check
     claim : Claim
         The statement that it tests.
-    fault : callable (layer, size, rng) -> mapping
-        A wrong simulator that the check must reject.
     measure : callable
         The registered function.
     """
 
     check: Check
     claim: Claim
-    fault: Simulator
     measure: Callable[..., Any]
 
     @property

@@ -14,6 +14,7 @@ from attncheck.checks.claims import Claim
 from attncheck.checks.reference import Reference
 from attncheck.checks.registered import Registration, Simulator, add
 from attncheck.checks.registry import EVERY_PROPERTY
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
 from attncheck.evidence.family import Family
@@ -108,6 +109,7 @@ def register(
     def decorate(measure: _Measure) -> _Measure:
         check = Check(
             name=name,
+            rejects=Rejected.of(fault),
             claim=name,
             needs=arrays,
             null=null,
@@ -117,7 +119,7 @@ def register(
             measure=functools.partial(_measured, name, measure),
             **fields,
         )
-        add(Registration(check, Claim(name, claim or null, source, unseen), fault, measure))
+        add(Registration(check, Claim(name, claim or null, source, unseen), measure))
         return measure
 
     return decorate

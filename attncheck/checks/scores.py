@@ -11,7 +11,6 @@ import functools
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.derived import BY_ROWS, NORMAL
@@ -20,11 +19,13 @@ from attncheck.checks.grams import gram_checks
 from attncheck.checks.laws import mixture_uniform
 from attncheck.checks.matrices import KEY, QUERY
 from attncheck.checks.reference import RATIO, Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import SCORES
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Scale, Smooth, TwoSample, Uniform
+from attncheck.layers import regimes
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.scores import offset_variance
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
@@ -87,16 +88,17 @@ _given_inputs = functools.partial(
 CHECKS = (
     _given_keys(
         name="scores.scale",
+        rejects=Rejected.of("scores_over_root_s", on=regimes.STANDARD),
         null="given inputs and keys, P = σ_Q F N Bᵀ, N with independent N(0, 1) entries: Σ N² is chi-square",
         alternative=of_std(),
         reads="score variance given inputs and keys, observed over declared:",
         family=lambda setting: Scale(entries(setting)),
         measure=lambda sample, reference: sample.whitened_scores.squares(),
         hint="the standard deviation of W_Q or the score scaling differs from the declared one",
-        plot=plot_data.whitened_scores,
     ),
     _given_keys(
         name="scores.law",
+        rejects=Rejected.of("query_std_5", on=regimes.MANY_HEADS),
         null="the whitened scores are independent N(0, 1)",
         alternative=of_law(),
         reads="Kolmogorov distance of the whitened scores from N(0, 1):",
@@ -106,6 +108,7 @@ CHECKS = (
     ),
     _given_keys(
         name="scores.tied",
+        rejects=Rejected.of("tied_query_key", on=regimes.ONE_POSITION),
         claim="assumption",
         null="the whitened scores are independent of the direction that W_Q = W_K would give them",
         alternative=of_direction("with that direction"),
@@ -116,6 +119,7 @@ CHECKS = (
     ),
     _given_keys(
         name="scores.heads",
+        rejects=Rejected.of("twin_queries", on=regimes.ONE_GROUP),
         claim="heads",
         null="given inputs and keys, the scores of different heads are independent",
         alternative=of_correlation("between heads"),
@@ -123,11 +127,11 @@ CHECKS = (
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.score_entries),
         measure=lambda sample, reference: rotating_pairs(sample.whitened_scores, 1),
         hint="heads share W_Q, or a stream of random numbers",
-        plot=plot_data.between_heads,
         requires=UNTIED & SEVERAL_HEADS,
     ),
     _given_keys(
         name="scores.heads_energy",
+        rejects=Rejected.of("twin_queries", on=regimes.ONE_GROUP),
         claim="heads",
         null="given inputs and keys, the sizes of the scores of different heads are independent",
         alternative=of_correlation("between the heads' sizes"),
@@ -139,6 +143,7 @@ CHECKS = (
     ),
     _given_inputs(
         name="scores.marginal",
+        rejects=Rejected.of("tied_query_key", on=regimes.ONE_POSITION),
         null="given inputs, P_ij is a normal times √(χ²_ν/ν)",
         alternative=of_law(),
         reads="Kolmogorov distance of single scores from their law given the inputs:",
@@ -147,6 +152,7 @@ CHECKS = (
     ),
     _given_inputs(
         name="scores.size",
+        rejects=Rejected.of("query_std_2", on=regimes.MANY_HEADS),
         needs=_GRAM | {"masked scores", BY_ROWS},
         null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
         alternative=of_law(),
@@ -156,15 +162,16 @@ CHECKS = (
     ),
     _given_inputs(
         name="scores.spread",
+        rejects=Rejected.of("scores_over_n", on=regimes.STANDARD),
         null="given inputs, P_ij is a normal times √(χ²_ν/ν), tested for a wrong spread",
         alternative=of_spread(),
         reads="spread component of single scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
         measure=_marginal,
-        plot=plot_data.score_covariances,
     ),
     _given_inputs(
         name="scores.kurtosis",
+        rejects=Rejected.of("inputs_apart", on=regimes.LINEAR),
         null="given inputs, the excess kurtosis of P_ij is exactly 6/ν, tested by the fourth smooth component",
         alternative=of_kurtosis(),
         reads="kurtosis component of single scores (0 is an excess kurtosis of 6/ν):",
@@ -172,5 +179,17 @@ CHECKS = (
         measure=_marginal,
         hint="the scores are Gaussian at a width where they cannot be, or heavier-tailed than they should be",
     ),
-    *gram_checks("scores.key", "scores", KEY, lambda sample: sample.key_factors),
+    *gram_checks(
+        "scores.key",
+        "scores",
+        KEY,
+        lambda sample: sample.key_factors,
+        (
+            Rejected.of("key_std_2", on=regimes.LOW_RANK),
+            Rejected.of("key_std_5", on=regimes.LINEAR),
+            Rejected.of("shared_keys", on=regimes.CAUSAL),
+            Rejected.of("shared_keys", on=regimes.CAUSAL),
+            Rejected.of("fresh_group_keys", on=regimes.CAUSAL),
+        ),
+    ),
 )

@@ -8,15 +8,16 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.derived import BY_ROWS, WHITENED
-from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
-from attncheck.checks.plot_data import between_heads
+from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import GIVEN_SCORES, SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.evidence.groups import LargestAssociation
+from attncheck.layers import regimes
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 Pair = tuple[FloatArray, FloatArray]
@@ -86,7 +87,7 @@ def _pairs(sample: Sample, reference: Reference) -> Pair:
     return noise.reshape(len(pairs), -1).T, weight.reshape(len(pairs), -1).T
 
 
-def _output_tie(of: HeadMatrix) -> Check:
+def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
     """Return the check that W_O of a head is not another matrix of this head."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
@@ -110,6 +111,7 @@ def _output_tie(of: HeadMatrix) -> Check:
 
     return Check(
         name=f"independence.output_{of.images}_by_head",
+        rejects=rejects,
         claim="independence",
         stage=GIVEN_SCORES,
         needs=_OUTPUTS_GIVEN | of.needs,
@@ -124,9 +126,12 @@ def _output_tie(of: HeadMatrix) -> Check:
 
 
 CHECKS = (
-    *map(_output_tie, HEAD_MATRICES),
+    _output_tie(QUERY, Rejected.of("tied_query_output", on=regimes.ONE_POSITION)),
+    _output_tie(KEY, Rejected.of("tied_key_output", on=regimes.NARROW)),
+    _output_tie(VALUE, Rejected.of("tied_value_output", on=regimes.NARROW)),
     Check(
         name="scores.head_pairs",
+        rejects=Rejected.of("twin_queries", on=regimes.EIGHT_HEADS),
         claim="heads",
         stage=SCORES,
         needs=QUERY.needs - {WHITENED} | {BY_ROWS},
@@ -136,7 +141,6 @@ CHECKS = (
         family=lambda setting: LargestAssociation(_block_rank(setting), len(head_pairs(setting.layer.num_heads))),
         measure=_pairs,
         hint="two heads share W_Q",
-        plot=between_heads,
         requires=UNTIED & SEVERAL_HEADS,
     ),
 )

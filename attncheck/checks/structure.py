@@ -16,6 +16,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.answers import CLEAR, Answer, Pair, Respond
 from attncheck.checks.check import Alternative, Check, NotExaminedError, Setting
+from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.reference import PER_ANSWER, Reference
 from attncheck.evidence.families import Count
 from attncheck.layers.attention_map import visible
@@ -42,6 +43,17 @@ def _draws(pair: Pair) -> BoolArray:
     """Return which odd draws change with the inputs of even draws."""
     outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at(np.s_[::2])), pair.tolerance)
     return _any(outputs[1::2], scores[1::2])
+
+
+def _weights(pair: Pair) -> BoolArray:
+    """Return which draws have the outputs of another draw, other than 0, where all have the inputs of the first."""
+    if not pair.continuous:
+        raise NotExaminedError(TWO_VALUES)
+    outputs = _rows(pair.subject(np.repeat(pair.inputs[:1], len(pair.inputs), axis=0)).outputs)
+    if _decimal(outputs):
+        raise NotExaminedError("outputs are rounded to decimals, which may coincide")
+    _, places, counts = np.unique(outputs.astype(np.float32), axis=0, return_inverse=True, return_counts=True)
+    return np.asarray((counts[places.ravel()] > 1) & outputs.any(axis=1))
 
 
 def _hidden(pair: Pair) -> BoolArray:
@@ -171,7 +183,7 @@ def _any(outputs: BoolArray, scores: BoolArray) -> BoolArray:
     return np.asarray(outputs.any(axis=1) | scores.any(axis=(1, 2, 3)))
 
 
-def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] = ANY) -> Check:
+def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] = ANY, hint: str = "") -> Check:
     def measure(sample: object, reference: Reference) -> tuple[int, int]:
         pair = reference.pair
         try:
@@ -200,7 +212,7 @@ def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] =
         family=lambda setting: Count(0.0),
         draws_per_unit=PER_ANSWER,
         measure=measure,
-        hint=f"it should hold that {null}",
+        hint=hint or f"it should hold that {null}",
         requires=requires,
         excluded=excluded,
         any_weights=True,
@@ -210,6 +222,12 @@ def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] =
 CHECKS = (
     _check("repeats", _repeats, "equal calls give numbers equal to 1%, whatever is called in between"),
     _check("draws", _draws, "a draw does not change with the inputs of other draws"),
+    _check(
+        "weights",
+        _weights,
+        "with equal inputs in all draws no two have equal outputs: each has its own weights",
+        hint="draws of a call share their weights; each draw needs its own",
+    ),
     _check("hidden", _hidden, "outputs do not change with hidden inputs, nor scores with others", SEVERAL_POSITIONS),
     _check("order", _order, "outputs and scores follow inputs to other positions, if declared", SEVERAL_POSITIONS),
     _check("scaling", _scaling, "doubled inputs give scores and outputs as many times larger as declared"),

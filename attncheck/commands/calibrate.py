@@ -56,7 +56,8 @@ def calibrate(
     load_checks(checks or ())
     settled, rates, blind = profile_named(profile), list["ErrorRates"](), list[str]()
     for check in checks_to_calibrate(name):
-        print(f"{check.name} against {paired(check.name).name}: {paired(check.name).what}\n{_COLUMNS}", flush=True)
+        fault = paired(check)[0]
+        print(f"{check.name} against {fault.name}: {fault.what}\n{_COLUMNS}", flush=True)
         before = len(rates)
         for rate in error_rates(check, settled, looks, verified, seed, subject or collapsed):
             rates.append(rate)

@@ -16,9 +16,8 @@ from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, all_checks, a
 from attncheck.checks.statements import STATEMENTS
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS, Fault, all_faults
-from attncheck.faults.named import NAMED_BY
-from attncheck.faults.pairs import PAIRS, paired
-from attncheck.faults.programs import DETECTED, PROGRAM_FAULTS, detecting
+from attncheck.faults.pairs import paired, rejecting
+from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.looks.domains import domain_of
 from attncheck.looks.plan import plan
 from attncheck.looks.profiles import PROFILES, Profile
@@ -109,8 +108,7 @@ def _fault(fault: Fault) -> Iterator[str]:
     yield from _field("what", fault.what)
     yield from _field("where", str(fault.requires))
     yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
-    if fault.name in NAMED_BY:
-        yield from _field("seen by", NAMED_BY[fault.name][1])
+    yield from _field("seen by", ", ".join(rejecting(fault)))
     yield f"  try:       pytest -n auto properties/ --attncheck-subject {subject}"
 
 
@@ -118,7 +116,7 @@ def _program_fault(fault: Fault) -> Iterator[str]:
     yield f"Known-wrong simulator of programs {fault.name}"
     yield from _field("what", fault.what)
     yield from _field("where", str(fault.requires))
-    yield from _field("seen by", ", ".join(detecting(fault.name)))
+    yield from _field("seen by", ", ".join(rejecting(fault)))
     yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults.programs:{fault.name}"
 
 
@@ -148,7 +146,7 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
         "where": str(check.requires),
         "effect": check.reads.rstrip(":"),
         "hint": check.hint,
-        "rejects": "; ".join(_rejected(check)),
+        "rejects": "; ".join(f"{fault.name} ({fault.what})" for fault in paired(check)),
     }
     for name, text in fields.items():
         if text:
@@ -180,16 +178,6 @@ def _look(check: AnyCheck, profile: Profile) -> str:
                 f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}alternative (profile {profile.name})"
             )
     return ""
-
-
-def _rejected(check: AnyCheck) -> Iterator[str]:
-    """Yield the known-wrong simulators that attncheck's tests pair with a check."""
-    named = {name: FAULTS[name].what for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name}
-    named |= {name: PROGRAM_FAULTS[name].what for name in DETECTED.get(check.name, ())}
-    if check.name in PAIRS or check.property_name not in EVERY_PROPERTY:
-        fault = paired(check.name)
-        named[fault.name] = fault.what
-    yield from (f"{name} ({what})" for name, what in named.items())
 
 
 def _said(claim: Claim) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Diagnosis of violations: estimates, likely causes, smaller layers with the same fault, and messages."""
+"""Diagnosis of violations: estimates, likely causes, and messages."""

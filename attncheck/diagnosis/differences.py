@@ -1,4 +1,4 @@
-"""Estimates that differ from the declaration, repeated draws, and differences between calls.
+"""Estimates that differ from the declaration, repeated draws, and differences between two calls.
 
 They explain a verdict without changing it, with normal intervals from a fresh sample.
 """
@@ -6,7 +6,7 @@ They explain a verdict without changing it, with normal intervals from a fresh s
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy
@@ -14,22 +14,12 @@ import scipy
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.estimates import (
-    KEYS,
-    OUTPUTS,
-    OUTPUTS_GIVEN,
-    SCORES,
-    SCORES_GIVEN,
-    VALUES,
-    Observation,
     estimates,
     exact_sample,
-    mean_square,
     uneven,
 )
 from attncheck.diagnosis.statistics import features_of
-from attncheck.evidence.exchange import Calls
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.looks.item import Item
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
@@ -37,14 +27,6 @@ from attncheck.subject import Subject
 _SIZE = 4_000
 # Entries of the largest array in a diagnosis.
 _ENTRIES = 2**21
-# Number of calls compared, draws of each, and test level.
-_CALLS, _CALL_DRAWS, _CALLS_LEVEL = 24, 60, 1e-6
-# For each Gram matrix: names of its estimate, of the estimate conditioned on it and of the overall estimate, and
-# its formula.
-_GRAMS = {
-    "key_gram": (KEYS, SCORES_GIVEN, SCORES, "K Kᵀ/ν"),
-    "value_gram": (VALUES, OUTPUTS_GIVEN, OUTPUTS, "V Vᵀ/ν"),
-}
 #: Maximum draws from a second call of a layer.
 OTHER_CALL = 2_000
 # Minimum draws of a second call.
@@ -65,8 +47,7 @@ def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     sample = subject.draw(layer, size, stream(seed, layer.key, role="diagnosis"))
     root = seed_sequence(seed, layer.key, role="diagnosis/reference")
-    found = differences(sample, root, subject.weights)
-    return [*_calls(layer, subject, stream(seed, layer.key, role="diagnosis/calls")), *found]
+    return differences(sample, root, subject.weights)
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
@@ -79,30 +60,7 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
     every = estimates(sample, reference, laws)
     found = {each.name: each for each in every if each.differs and each.beyond_chance}
     by_place = [each.text for each in uneven(sample, reference, laws)]
-    return [*map(str, found.values()), *by_place, *_scaled_grams(sample.layer, found)]
-
-
-def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) -> Iterator[str]:
-    """Yield a message if calls differ more than draws within one call, as when draws share weights."""
-    size = max(8, min(_CALL_DRAWS, 1_000_000 // layer.weight_entries))
-    calls = [subject.draw(layer, size, rng) for _ in range(_CALLS)]
-    sizes = [[mean_square(call.outputs) for call in calls]]
-    if all(call.scores is not None for call in calls):
-        sizes.append([mean_square(np.where(visible(layer), call.need("scores"), 0.0)) for call in calls])
-    outcomes = [Calls(_CALLS).test(np.concatenate(each), [len(call) for call in calls]) for each in sizes]
-    if all(outcome.p_value > _CALLS_LEVEL for outcome in outcomes):
-        return
-    yield "calls of the simulator differ more than draws within one call; draw new weights for each draw"
-
-
-def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Observation]) -> Iterator[str]:
-    """Yield messages on Gram matrices with a wrong factor that cancels in the overall variance."""
-    for name, (gram, given, whole, formula) in _GRAMS.items():
-        if whole in found or not {gram, given} <= set(found):
-            continue
-        one, other = found[gram], found[given]
-        if one.low * other.low <= one.declared * other.declared <= one.high * other.high:
-            yield f"{name} fits {one.value:.3g} {formula}, ν = {layer.head_width}: the {whole} is right"
+    return [*map(str, found.values()), *by_place]
 
 
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.evidence.bands import QUANTILES, two_sample_band, uniform_band
-from attncheck.evidence.family import TAIL
 
 #: Quantiles that are labelled in plots.
 LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
-#: Half-width of a histogram in standard deviations; the outermost bins include the tails.
-WIDEST = 4.0
-_BINS = 32
 # Entries of two matrices differ if their distance exceeds this share of the largest.
 _TOLERANCE = 1e-3
-# Maximum number of values in `Counts`, whose band takes seconds to compute for more, and of rows of a matrix.
+# Maximum number of values in `Counts`, and of rows of a matrix.
 _MOST_VALUES, _MOST_ROWS = 10**8, 1000
 
 _Number = Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)]
@@ -98,17 +93,16 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
 
 
 class _Means(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """Observed and expected means of `count` numbers, with half-widths of intervals for their differences."""
+    """Observed and expected means, with half-widths of intervals for their differences."""
 
     observed: _Numbers
     expected: _Numbers
     half_width: _Numbers
-    count: Annotated[int, msgspec.Meta(ge=0, lt=10**12)]
 
     @property
     def drawable(self) -> bool:
-        """Whether all lists that are not empty have one length."""
-        return len({len(field) for field in msgspec.structs.astuple(self) if isinstance(field, list) and field}) == 1
+        """Whether all lists have one length."""
+        return len({len(field) for field in msgspec.structs.astuple(self) if isinstance(field, list)}) == 1
 
     @property
     def outside(self) -> BoolArray:
@@ -116,17 +110,8 @@ class _Means(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
         return np.abs(np.subtract(self.observed, self.expected)) > self.half_width
 
 
-class Density(_Means, frozen=True, kw_only=True, tag="density"):
-    """Shares of values, and of a law with standard deviation `std`, in equal bins up to ±`WIDEST` · `std`."""
-
-    std: _Number
-
-
 class Matrix(_Means, frozen=True, kw_only=True, tag="matrix"):
-    """Entries of a matrix at `rows` and `columns`, the lower triangle if it is symmetric; `quantity` names an entry.
-
-    `axis` names what rows and columns number (heads, positions), or the columns alone if rows are positions of queries.
-    """
+    """Entries of a matrix by positions of queries (`rows`) and of what `axis` names (`columns`)."""
 
     rows: _Indices
     columns: _Indices
@@ -135,18 +120,14 @@ class Matrix(_Means, frozen=True, kw_only=True, tag="matrix"):
 
 
 class Estimates(_Means, frozen=True, kw_only=True, tag="estimates"):
-    """Estimates of a `quantity` at the `indices` of heads, positions or the like, as `axis` says.
+    """Estimates of a `quantity` at the `indices` of heads, positions or the like, as `axis` says."""
 
-    Estimates without indices are drawn against their expected values.
-    """
-
-    indices: list[_Number] = []
-    axis: str = ""
-    quantity: str = ""
+    indices: _Numbers
+    axis: str
+    quantity: str
 
 
-Means = Density | Matrix | Estimates
-Plot = Counts | Means
+Plot = Counts | Matrix | Estimates
 
 
 def read_plot(raw: dict[str, Any] | None) -> Plot | None:
@@ -154,10 +135,8 @@ def read_plot(raw: dict[str, Any] | None) -> Plot | None:
 
     Examples
     --------
-    >>> read_plot(
-    ...     {"kind": "density", "observed": [1.0], "expected": [1.0], "half_width": [0.1], "std": 1.0, "count": 10}
-    ... ).count
-    10
+    >>> read_plot({"kind": "counts", "below": [0], "count": 10}) is None
+    True
     >>> read_plot({"kind": "hologram"}) is None
     True
     """
@@ -202,39 +181,6 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
     )
 
 
-def density(values: FloatArray, std: float = 1.0, cdf: Callable[[FloatArray], FloatArray] = special.ndtr) -> Density:
-    """Return the histogram of values, with a joint 99% band around that of a law with this `cdf`.
-
-    By default, the law is N(0, 1), as of whitened residuals.
-
-    Examples
-    --------
-    >>> uniform = density(np.zeros(10), 2.0, lambda points: np.clip((points + 2.0) / 4.0, 0.0, 1.0))
-    >>> uniform.expected[11:14], uniform.observed[16]
-    ([0.0, 0.125, 0.125], 1.0)
-    """
-    edges, count = np.linspace(-WIDEST, WIDEST, _BINS + 1), max(1, values.size)
-    observed = np.histogram(np.clip(values / std, edges[0], edges[-1]), edges)[0] / count
-    expected = np.clip(np.diff(cdf(std * edges[1:-1]), prepend=0.0, append=1.0), 0.0, 1.0)
-    columns = _columns(observed, expected, _joint(np.sqrt(expected * (1.0 - expected) / count)))
-    return Density(**columns, std=float(f"{std:.4g}"), count=int(values.size))
-
-
-def matrix(
-    observed: FloatArray, expected: FloatArray, error: FloatArray, axis: str, quantity: str, count: int
-) -> Matrix:
-    """Return the lower triangle of a symmetric matrix with joint 99% intervals, given standard errors.
-
-    Examples
-    --------
-    >>> matrix(np.eye(2), np.zeros((2, 2)), np.ones((2, 2)), "heads", "correlations", 10).observed
-    [1.0, 0.0, 1.0]
-    """
-    rows, columns = np.tril_indices(len(observed))
-    entries = _columns(observed[rows, columns], expected[rows, columns], _joint(error[rows, columns]))
-    return Matrix(**entries, rows=rows.tolist(), columns=columns.tolist(), axis=axis, quantity=quantity, count=count)
-
-
 def positions(observed: ArrayLike, expected: ArrayLike, axis: str, quantity: str) -> Matrix:
     """Return a matrix with a row per position of a query and a column per position of a key or input, as `axis` says.
 
@@ -246,7 +192,7 @@ def positions(observed: ArrayLike, expected: ArrayLike, axis: str, quantity: str
     both = np.array([observed, expected], dtype=np.float64)
     entries = _columns(both[0], both[1], np.full(both[0].size, _TOLERANCE * np.abs(both).max()))
     rows, columns = np.indices(both[0].shape).reshape(2, -1).tolist()
-    return Matrix(**entries, rows=rows, columns=columns, axis=axis, quantity=quantity, count=1)
+    return Matrix(**entries, rows=rows, columns=columns, axis=axis, quantity=quantity)
 
 
 def profile(
@@ -260,37 +206,7 @@ def profile(
     [1.0, 1.7]
     """
     columns = _columns(observed, np.full(np.shape(observed), expected), half_width)
-    return Estimates(**columns, indices=_rounded(indices), axis=axis, quantity=quantity, count=1)
-
-
-def covariances(predicted: FloatArray, products: FloatArray) -> Estimates:
-    """Return mean predictions and observations, each (draws, pairs), with joint 99% intervals."""
-    count = max(1, len(products))
-    error = (products - predicted).std(axis=0) / count**0.5
-    return Estimates(**_columns(products.mean(axis=0), predicted.mean(axis=0), _joint(error)), count=count)
-
-
-def joined(parts: Sequence[Means]) -> Means:
-    """Merge plot data of one kind from several samples, as means weighted by sample size.
-
-    Examples
-    --------
-    >>> one, other = (density(np.full(size, value)) for size, value in ((10, 0.0), (30, 3.0)))
-    >>> both = joined([one, other])
-    >>> both.observed[16], both.observed[28], both.count
-    (0.25, 0.75, 40)
-    """
-    counts = np.array([part.count for part in parts])
-    weights = counts / max(1, counts.sum())
-    observed, expected = (weights @ [getattr(part, name) for part in parts] for name in ("observed", "expected"))
-    half_width = np.sqrt(weights**2 @ np.square([part.half_width for part in parts]))
-    columns = _columns(observed, expected, half_width)
-    return msgspec.structs.replace(parts[0], **columns, count=int(counts.sum()))
-
-
-def _joint(error: FloatArray) -> FloatArray:
-    """Return half-widths of joint 99% intervals from the standard errors of normal estimates."""
-    return error * special.ndtri(1.0 - TAIL / error.size)
+    return Estimates(**columns, indices=_rounded(indices), axis=axis, quantity=quantity)
 
 
 def _columns(observed: ArrayLike, expected: ArrayLike, half_width: ArrayLike) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from typing import Any
 
 from attncheck._lib.errors import check_choice
 from attncheck._lib.imports import short_name
-from attncheck.checks.registered import Registration, registrations
+from attncheck.checks.check import AnyCheck
+from attncheck.checks.registered import registrations
 from attncheck.checks.returned import FIELDS
 from attncheck.faults import misread, wrong_laws, wrong_regimes, wrong_scales, wrong_wirings
 from attncheck.faults.fault import Fault, ReducedExposure, Simulator
 
-__all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "all_faults", "exposing", "registered_fault"]
+__all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "all_faults", "exposing", "fault_of"]
 
 #: Faults by name.
 FAULTS: Mapping[str, Fault] = MappingProxyType(
@@ -41,15 +42,15 @@ def all_faults() -> dict[str, Fault]:
     >>> "tied_query_key" in all_faults()
     True
     """
-    return {**FAULTS, **{fault.name: fault for fault in map(registered_fault, registrations())}}
+    registered = [fault_of(fault, each.check) for each in registrations() for fault in each.check.rejects.faults]
+    return {**FAULTS, **{fault.name: fault for fault in registered}}
 
 
-def registered_fault(registration: Registration) -> Fault:
-    """Return the fault of a registered check, named as a subject: ``module:function``."""
-    subject = registration.fault
+def fault_of(subject: Any, check: AnyCheck) -> Fault:
+    """Return a function that a check rejects as a fault, named as a subject: ``module:function``."""
     name = f"{subject.__module__}:{short_name(subject)}"
     what = (subject.__doc__ or "a wrong simulator").strip().splitlines()[0].rstrip(".")
-    return Fault(name, what, registration.check.requires, subject)
+    return Fault(name, what, check.requires, subject)
 
 
 def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> ReducedExposure:

@@ -186,56 +186,6 @@ def _outputs_apart(node: Output, vectors: FloatArray, scores: FloatArray) -> Flo
 
 #: Faults of programs by name.
 PROGRAM_FAULTS: Mapping[str, Fault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
-#: For every check of programs, the faults that it must detect wherever it applies.
-DETECTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "netsor.initials": ("shifted_initials", "independent_initials"),
-        "netsor.scale": ("matrix_std_5", "fresh_matrices"),
-        "netsor.matmuls": ("biased_matmuls", "wandering_scale"),
-        "netsor.sharing": ("tied_matrices",),
-        "netsor.lengths": (
-            "matrix_std_5",
-            "biased_matmuls",
-            "fresh_matrices",
-            "twice_as_wide",
-            "wandering_scale",
-            "equal_rows",
-        ),
-        "netsor.functions": ("always_tanh", "first_term", "half_precision", "outputs_apart"),
-        "program_scores.law": ("biased_matmuls", "tied_matrices", "scores_over_n", "leaking_neuron"),
-        "program_scores.scale": (
-            "matrix_std_5",
-            "fresh_matrices",
-            "scores_over_n",
-            "scores_5",
-            "scores_of_another_draw",
-            "limit_scores",
-        ),
-        "program_scores.independence": ("leaking_neuron",),
-        "program_scores.sizes": ("tied_matrices", "leaking_neuron", "scores_of_another_draw", "limit_scores"),
-        "fact1.order": ("equal_rows",),
-        "theorem1.order": ("wandering_scale",),
-        "theorem1.scores": ("scores_over_n",),
-        "corollary2.score_size": ("matrix_std_5", "scores_over_n", "limit_scores"),
-        "corollary2.two_scores": ("tied_matrices", "scores_over_n"),
-        "corollary2.closest_scores": ("copied_score",),
-        "corollary2.output_size": ("always_tanh", "first_term"),
-        "corollary2.two_neurons": ("equal_rows",),
-        "corollary2.two_results": ("tied_matrices", "first_term"),
-        "corollary2.output_and_score": ("tied_matrices",),
-    }
-)
-
-
-def detecting(fault: str) -> list[str]:
-    """Return the checks that must detect a fault of programs wherever they apply.
-
-    Examples
-    --------
-    >>> detecting("independent_initials")
-    ['netsor.initials']
-    """
-    return [check for check, faults in DETECTED.items() if fault in faults]
 
 
 def __getattr__(name: str) -> Any:

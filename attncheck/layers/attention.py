@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from attncheck._lib.errors import (
-    InputError,
     check_boolean,
     check_choice,
     check_whole,
@@ -261,27 +260,6 @@ class AttentionLayer:
         """Return a validated copy with some fields changed."""
         refuse_unknown("changes", changes, type(self))
         return dataclasses.replace(self, **changes)
-
-    def simpler(self) -> Iterator[Self]:
-        """Yield copies of the layer with one field simplified, simplest value first."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        # Without position_std, position_reach must have its default.
-        along = {"position_std": {"position_reach": defaults["position_reach"]}}
-        steps: list[dict[str, Any]] = [
-            {name: default, **along.get(name, {})}
-            for name, default in defaults.items()
-            if name not in ("width", "seq_len", "num_heads", "clip") and getattr(self, name) != default
-        ]
-        if self.clip != defaults["clip"]:
-            steps.append({"clip": defaults["clip"]})
-        steps += [{"num_heads": h} for h in (1, 2, self.num_heads // 2) if 1 <= h < self.num_heads]
-        steps += [{"seq_len": s} for s in (1, 2, self.seq_len // 2) if 1 <= s < self.seq_len]
-        steps += [{"width": n} for n in (4, 8, self.width // 2) if 1 <= n < self.width]
-        for step in steps:
-            try:
-                yield self.replace(**step)
-            except InputError:
-                continue
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as built-in types, for `from_dict`; functions by import path."""

@@ -1,4 +1,4 @@
-"""Regimes: layer settings whose limits or finite-width laws differ in kind."""
+"""Fixed layers: one of each regime, whose limits or finite-width laws differ in kind, and layers that reveal faults."""
 
 from __future__ import annotations
 
@@ -7,36 +7,57 @@ from types import MappingProxyType
 
 from attncheck.layers.attention import AttentionLayer
 
-_STANDARD = AttentionLayer(width=16, seq_len=4, num_heads=2)
+#: Given the limiting scores p, outputs are Gaussian with covariance S(p): a scale mixture of normals.
+STANDARD = AttentionLayer(width=16, seq_len=4, num_heads=2)
+#: The first output is W_O W_V x^1; the others are mixtures.
+CAUSAL = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
+#: Softmax of one score is 1: the output is W_O W_V x at every width.
+ONE_POSITION = AttentionLayer(width=1, seq_len=1, num_heads=1)
+#: Scores vanish as n^{-1/2}, and the outputs of all positions tend to one Gaussian.
+OVER_N = STANDARD.replace(score_scaling="1/n")
+#: With heads of fixed size the law does not approach the limit as the width grows.
+LOW_RANK = AttentionLayer(width=16, seq_len=3, num_heads=2, head_dim=4)
+#: For K = I the output is √(χ²_{sH}/H) times a normal: Laplace's law for two positions and one head.
+LINEAR = AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear")
+#: The excess kurtosis of the limit falls as 1/H.
+MANY_HEADS = AttentionLayer(width=8, seq_len=2, num_heads=32)
+#: With W_Q = W_K and 1/n the scores tend to σ_Qσ_K K, which is not random.
+TIED = AttentionLayer(width=16, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True)
+#: Inputs have a mean, so that all positions are correlated: K_ii = 1/2 and K_ij = 1/(2π).
+RELU = STANDARD.replace(activation="relu")
+#: Vectors e^i correlate positions, near ones most.
+POSITIONS = STANDARD.replace(position_std=1.0)
+#: Each position is divided by its own length over √n: K_ii = 1, and K_ij = 1/π for relu.
+NORMALISED = STANDARD.replace(activation="relu", norm="rms")
+
+#: Fewer draws show more of narrow layers.
+NARROW = AttentionLayer(width=8, seq_len=4, num_heads=2)
+#: With two neurons, scores and outputs alone show shared matrices.
+TWO_NEURONS = AttentionLayer(width=2, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal")
+#: Too many pairs of heads for rotation to find a shared matrix.
+EIGHT_HEADS = AttentionLayer(width=8, seq_len=6, num_heads=8)
+WIDE = AttentionLayer(width=256, seq_len=4, num_heads=2)
+#: Two groups of heads, and enough positions to distinguish them.
+GROUPS = AttentionLayer(width=8, seq_len=8, num_heads=4, num_kv_heads=2)
+#: Heads that share keys and W_Q have equal scores.
+ONE_GROUP = AttentionLayer(width=8, seq_len=4, num_heads=2, num_kv_heads=1)
+SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
 
 #: A cheap layer of each regime, by name.
 REGIMES: Mapping[str, AttentionLayer] = MappingProxyType(
     {
-        # Given the limiting scores p, outputs are Gaussian with covariance S(p): a scale mixture of normals.
-        "standard": _STANDARD,
-        # The first output is W_O W_V x^1; the others are mixtures.
-        "causal": AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal"),
-        # Softmax of one score is 1: the output is W_O W_V x at every width.
-        "one position": AttentionLayer(width=1, seq_len=1, num_heads=1),
-        # Scores vanish as n^{-1/2}, and the outputs of all positions tend to one Gaussian.
-        "1/n scaling": _STANDARD.replace(score_scaling="1/n"),
-        # With heads of fixed size the law does not approach the limit as the width grows.
-        "low rank": AttentionLayer(width=16, seq_len=3, num_heads=2, head_dim=4),
-        # For K = I the output is √(χ²_{sH}/H) times a normal: Laplace's law for two positions and one head.
-        "linear attention": AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear"),
-        # The excess kurtosis of the limit falls as 1/H.
-        "many heads": AttentionLayer(width=8, seq_len=2, num_heads=32),
-        # With W_Q = W_K and 1/n the scores tend to σ_Qσ_K K, which is not random.
-        "tied queries and keys": AttentionLayer(
-            width=16, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True
-        ),
-        # Inputs have a mean, so that all positions are correlated: K_ii = 1/2 and K_ij = 1/(2π).
-        "relu inputs": _STANDARD.replace(activation="relu"),
-        # Vectors e^i correlate positions, near ones most.
-        "positions": _STANDARD.replace(position_std=1.0),
+        "standard": STANDARD,
+        "causal": CAUSAL,
+        "one position": ONE_POSITION,
+        "1/n scaling": OVER_N,
+        "low rank": LOW_RANK,
+        "linear attention": LINEAR,
+        "many heads": MANY_HEADS,
+        "tied queries and keys": TIED,
+        "relu inputs": RELU,
+        "positions": POSITIONS,
         # Weights of any law with the declared variance have the same limit.
-        "non-Gaussian weights": _STANDARD,
-        # Each position is divided by its own length over √n: K_ii = 1, and K_ij = 1/π for relu.
-        "normalised inputs": _STANDARD.replace(activation="relu", norm="rms"),
+        "non-Gaussian weights": STANDARD,
+        "normalised inputs": NORMALISED,
     }
 )

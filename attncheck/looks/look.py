@@ -13,7 +13,6 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.check import AnyCheck, NotExaminedError, Setting
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.family import CondensedData, Outcome
-from attncheck.evidence.plot_data import Means, joined
 from attncheck.looks.domains import domain_of
 from attncheck.looks.plan import Plan
 from attncheck.subject import Subject
@@ -36,7 +35,6 @@ def observe(
     size = {check: planned.sizes[check] * factor for check in checks}
     total = max(size.values())
     data = {check: CheckData(check, setting) for check in checks}
-    plots: dict[AnyCheck, list[Means]] = {check: [] for check in checks if check.plot is not None}
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
         active = [check for check in checks if start < size[check]]
@@ -46,13 +44,7 @@ def observe(
         for check in active:
             with _named(check, subject, setting):
                 data[check].measure(sample, reference)
-                if check.plot is not None:
-                    plots[check].append(check.plot(sample))
-    outcomes = {check: _tested(check, subject, setting, held) for check, held in data.items()}
-    return {
-        check.name: dataclasses.replace(outcome, plot=joined(plots[check])) if check in plots else outcome
-        for check, outcome in outcomes.items()
-    }
+    return {check.name: _tested(check, subject, setting, held) for check, held in data.items()}
 
 
 #: Largest number of values kept uncondensed; first looks of the default profile have half as many.

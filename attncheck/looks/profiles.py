@@ -8,19 +8,19 @@ from attncheck._lib.errors import check_choice
 from attncheck.evidence.budget import Budget
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
-from attncheck.layers.regimes import REGIMES
+from attncheck.layers.regimes import CAUSAL, EIGHT_HEADS, NARROW, ONE_POSITION, REGIMES, STANDARD, TWO_NEURONS, WIDE
 from attncheck.looks.plan import Cost
 
 #: Layers that reveal faults well: standard, narrow, one position, causal with groups, the same with two neurons, where
 #: scores and outputs alone show shared matrices, many heads, and wide.
 ANCHORS: tuple[AttentionLayer, ...] = (
-    REGIMES["standard"],
-    AttentionLayer(width=8, seq_len=4, num_heads=2),
-    REGIMES["one position"],
-    REGIMES["causal"],
-    AttentionLayer(width=2, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal"),
-    AttentionLayer(width=8, seq_len=6, num_heads=8),
-    AttentionLayer(width=256, seq_len=4, num_heads=2),
+    STANDARD,
+    NARROW,
+    ONE_POSITION,
+    CAUSAL,
+    TWO_NEURONS,
+    EIGHT_HEADS,
+    WIDE,
 )
 #: One layer of each regime that `ANCHORS` lack.
 REGIME_ANCHORS: tuple[AttentionLayer, ...] = tuple(

@@ -125,9 +125,8 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """The end of a run.
 
     ``digest`` is the `run_digest`, ``content`` a hash of all preceding bytes; ``reasons`` say why the verdict is no
-    pass; ``explanations`` say what may be wrong, best first. ``smaller`` is a smaller case that violates the leading
-    check, and its numbers, on fresh draws. ``failed`` has errors of the subject. ``printed`` has the last lines that
-    the subject printed, and is absent from the file if there are none.
+    pass; ``explanations`` say what may be wrong, best first. ``failed`` has errors of the subject. ``printed`` has the
+    last lines that the subject printed, and is absent from the file if there are none.
     """
 
     digest: str
@@ -138,7 +137,6 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     content: str = ""
     explanations: list[Explanation] = []
     failed: list[str] = []
-    smaller: str = ""
     printed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 

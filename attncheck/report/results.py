@@ -13,39 +13,25 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import counted
 from attncheck.evidence.plot_data import (
     LABELLED,
-    WIDEST,
     Counts,
-    Density,
     Estimates,
     Matrix,
-    Means,
     Plot,
     read_plot,
 )
-from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
 from attncheck.records.text import quantity
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw
 
-# Margin beyond the outermost quantile, in standard deviations.
-_STEP = 0.3
-# Two laws are the same if fewer values differ than this share.
-_SAME = 1e-3
+# Least half-width of a histogram, and margin beyond the outermost quantile, in standard deviations.
+_WIDEST, _STEP = 4.0, 0.3
 
 
 def of_result(result: Result) -> Drawing | None:
     """Return the plot of a result, or None."""
-    match read_plot(result.plot):
-        case Counts() as plot:
-            return _counts(plot, result)
-        case Density() as plot:
-            return _density(plot, result)
-        case Matrix() as plot:
-            return _matrix(plot, result)
-        case Estimates() as plot:
-            return _covariances(plot, result)
-    return None
+    plot = read_plot(result.plot)
+    return _counts(plot, result) if isinstance(plot, Counts) else None
 
 
 def _counts(plot: Counts, result: Result) -> Drawing:
@@ -57,7 +43,7 @@ def _counts(plot: Counts, result: Result) -> Drawing:
     # Without a reference, the axis is in quantiles of N(0, 1). Whitened values are on this scale.
     axis = quantity(result) + ("" if plot.against else ", on the scale of N(0, 1)")
     # Values are placed by normal quantiles, so that any correct law appears as a bell curve.
-    edges = np.array([min(-WIDEST, points[0] - _STEP), *points, max(WIDEST, points[-1] + _STEP)])
+    edges = np.array([min(-_WIDEST, points[0] - _STEP), *points, max(_WIDEST, points[-1] + _STEP)])
 
     def paint(axes: Axes) -> None:
         _densities(axes, edges, observed, expected, outside)
@@ -100,61 +86,6 @@ def band_kept(plot: Counts) -> str:
     )
 
 
-def _density(plot: Density, result: Result) -> Drawing:
-    observed, law, half = _columns(plot)
-    edges = np.linspace(-WIDEST, WIDEST, len(law) + 1)
-    normal = np.diff([0.0, *special.ndtr(edges[1:-1]), 1.0])
-    off, apart = (0.5 * float(np.abs(shares - law).sum()) for shares in (observed, normal))
-    name = "N(0, 1)" if apart < _SAME else "limit"
-    dashed: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "linestyle": "--"}
-
-    def paint(axes: Axes) -> None:
-        _densities(axes, edges, observed, law, result.verdict == Verdict.VIOLATED, name)
-        if name == "limit":
-            axes.stairs(normal / np.diff(edges), edges, baseline=None, label="Gaussian", **dashed)
-            axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
-
-    def difference(axes: Axes) -> None:
-        axes.stairs(100 * half, edges, baseline=-100 * half, fill=True, color=BAND, linewidth=0)
-        axes.axhline(0.0, color=MUTED, linewidth=0.8)
-        if name == "limit":
-            axes.stairs(100 * (normal - law), edges, baseline=None, **dashed)
-        axes.stairs(100 * (observed - law), edges, color=ACCENT, linewidth=1.4, baseline=None)
-        axes.set(xlim=(edges[0], edges[-1]), xlabel=f"standard deviations of {name}", ylabel="difference, %")
-
-    also = f" and the Gaussian of its variance (dashed), which differs by {apart:.1%}" if name == "limit" else ""
-    alt = (
-        f"Histogram of {counted(plot.count, 'value')} of {_where(result)} with {name}{also}; below, their difference "
-        f"by bin. Histogram and {name} differ by {off:.1%} of the values; the standard deviation is {plot.std:.3g}."
-    )
-    caption = (
-        f"{_where(result)}: values (bars) and {name} (line){also}; below, the difference from {name}, with its 99% band"
-    )
-    return draw(paint, alt, caption, below=difference, height=320)
-
-
-def _matrix(plot: Matrix, result: Result) -> Drawing:
-    def paint(axes: Axes) -> None:
-        paint_discs(axes, plot)
-        numbers = range(1, len(axes.get_xticks()) + 1)
-        axes.set(xlabel=plot.axis, xticklabels=numbers, yticklabels=numbers)
-
-    observed, expected, half = _columns(plot)
-    off = plot.outside
-    worst = int(np.argmax(np.abs(observed - expected) / np.maximum(half, 1e-300)))
-    where = f"{plot.axis} {plot.columns[worst] + 1} and {plot.rows[worst] + 1}"
-    alt = (
-        f"{_where(result)}: {plot.quantity}, observed and expected, as areas of discs. "
-        f"{int(off.sum())} of {len(off)} lie outside a joint 99% interval; farthest in standard errors is that of "
-        f"{where}: {observed[worst]:.3g}, declared {expected[worst]:.3g}."
-    )
-    caption = (
-        f"{_where(result)}: {plot.quantity}, observed (rings) and expected (discs) as areas; "
-        f"crossed ones lie outside a joint 99% interval"
-    )
-    return draw(paint, alt, caption, width=300, height=290, margins=(36, 10, 44, 8))
-
-
 def of_cause(plot: Plot | None) -> Drawing | None:
     """Return the plot of what a subject does instead of what is declared, or None.
 
@@ -167,7 +98,7 @@ def of_cause(plot: Plot | None) -> Drawing | None:
     match plot:
         case Matrix():
             return _positions(plot)
-        case Estimates() if plot.indices:
+        case Estimates():
             return _profile(plot)
     return None
 
@@ -211,7 +142,7 @@ def _positions(plot: Matrix) -> Drawing:
 def paint_discs(axes: Axes, plot: Matrix) -> None:
     """Draw entries of a matrix as areas: expected discs, observed rings."""
     rows, columns, off = np.array(plot.rows), np.array(plot.columns), plot.outside
-    observed, expected, _ = _columns(plot)
+    observed, expected = np.array(plot.observed), np.array(plot.expected)
     count = int(max(rows.max(), columns.max())) + 1
     largest = max(float(np.abs([observed, expected]).max()), 1e-300)
     size = 0.8 * 28_000 / count**2 / largest  # the largest disc fills its cell
@@ -224,47 +155,20 @@ def paint_discs(axes: Axes, plot: Matrix) -> None:
     axes.set(xticks=range(count), yticks=range(count))
 
 
-def _densities(
-    axes: Axes, edges: FloatArray, observed: FloatArray, declared: FloatArray, wrong: bool, name: str = "declared"
-) -> None:
+def _densities(axes: Axes, edges: FloatArray, observed: FloatArray, declared: FloatArray, wrong: bool) -> None:
     """Draw observed shares as bars and expected ones as a line."""
     steps, color = np.diff(edges), BAD if wrong else ACCENT
     axes.stairs(observed / steps, edges, fill=True, color=BAND, edgecolor=color, linewidth=0.8, label="observed")
-    axes.stairs(declared / steps, edges, color=INK, linewidth=1.4, baseline=None, label=name)
+    axes.stairs(declared / steps, edges, color=INK, linewidth=1.4, baseline=None, label="declared")
     axes.set(ylabel="density", yticks=[])
     axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
 
 
-def _covariances(plot: Estimates, result: Result) -> Drawing:
-    observed, predicted, _ = _columns(plot)
-
-    def paint(axes: Axes) -> None:
-        ends = min(predicted.min(), observed.min()), max(predicted.max(), observed.max())
-        axes.plot(ends, ends, color=MUTED, linewidth=1.0)
-        _intervals(axes, predicted, plot)
-        axes.set(xlabel="predicted covariance", ylabel="observed covariance")
-
-    inputs = float(predicted @ predicted)
-    slope = float(predicted @ observed) / inputs if inputs > 0 else 0.0
-    alt = (
-        f"Observed against predicted covariances of {counted(len(predicted), 'pair')} of scores on "
-        f"{layer_name(result.case)}, with joint 99% intervals. {int(plot.outside.sum())} of them lie off the diagonal; "
-        f"observed covariances are {slope:.3g} times the predicted ones."
-    )
-    caption = f"Score covariances on {layer_name(result.case)}: observed against predicted, joint 99% intervals"
-    return draw(paint, alt, caption)
-
-
 def _intervals(axes: Axes, at: NDArray[Any], plot: Estimates) -> None:
     """Draw observed values with their intervals; those that exclude the expected value look different."""
-    observed, _, half = _columns(plot)
+    observed, half = np.array(plot.observed), np.array(plot.half_width)
     for chosen, color, marker in ((~plot.outside, ACCENT, "o"), (plot.outside, BAD, "X")):
         axes.errorbar(at[chosen], observed[chosen], half[chosen], fmt=marker, color=color, markersize=5)
-
-
-def _columns(plot: Means) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return observed and expected values and half-widths of intervals."""
-    return np.array(plot.observed), np.array(plot.expected), np.array(plot.half_width)
 
 
 def _where(result: Result) -> str:

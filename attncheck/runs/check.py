@@ -22,10 +22,11 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.looks.domains import PROGRAMS, case_of, domain_of
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
+from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import record_of
 from attncheck.records.schema import Closing, Result, run_digest
 from attncheck.records.scope import Scope
-from attncheck.runs.diagnosis import Diagnosis, DiagnosisTask
+from attncheck.runs.diagnosis import DiagnosisTask
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.summary import labelled, summarize
@@ -62,31 +63,30 @@ class CheckReport:
     pools: tuple[Result, ...] = ()
 
     @functools.cached_property
-    def diagnosis(self) -> Diagnosis:
+    def explanations(self) -> tuple[Explanation, ...]:
         """Return what the violations point at, from draws made at the first call."""
         wrong = self.run.explains and self.violated
         results = (*self.results, *self.pools)
-        return DiagnosisTask(self.run.subject, results, self.run.seed).diagnosis() if wrong else Diagnosis()
+        return DiagnosisTask(self.run.subject, results, self.run.seed).explanations() if wrong else ()
 
     @functools.cached_property
     def view(self) -> RunView:
         """Return the report as people see it."""
-        results, diagnosis, conclusion = [*self.results, *self.pools], self.diagnosis, self.conclusion
+        results, conclusion = [*self.results, *self.pools], self.conclusion
         closing = Closing(
             digest=run_digest(results),
             verdict=conclusion.verdict,
             reasons=list(conclusion.reasons),
             reported=len(results),
             seconds=0.0,
-            explanations=list(diagnosis.explanations),
-            smaller=diagnosis.smaller,
+            explanations=list(self.explanations),
         )
         return RunView(record_of(None, [self.run.manifest(), *results, closing]), self.call)
 
     @property
     def causes(self) -> tuple[str, ...]:
         """Return the likely causes of violations, most likely first."""
-        return tuple(map(str, self.diagnosis.explanations))
+        return tuple(map(str, self.explanations))
 
     @property
     def verdict(self) -> str:

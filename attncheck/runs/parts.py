@@ -62,7 +62,6 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
         reported=len(results) + len(pools),
         seconds=sum(each.seconds for each in closings),
         explanations=next((each.explanations for each in closings if each.explanations), []),
-        smaller=next((each.smaller for each in closings if each.smaller), ""),
         failed=[text for each in closings for text in each.failed],
     )
     return RunRecord(

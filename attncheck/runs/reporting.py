@@ -14,10 +14,11 @@ from attncheck.diagnosis.messages import explain
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
+from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord, record_of
 from attncheck.records.schema import Closing, Result, run_digest
 from attncheck.records.writer import Writer
-from attncheck.runs.diagnosis import Diagnosis, DiagnosisTask
+from attncheck.runs.diagnosis import DiagnosisTask
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 from attncheck.runs.tasks import Examination
@@ -38,7 +39,7 @@ class RunReport:
         self.run = run
         self.refused = refused
         self.failure = self.traceback = ""
-        self.diagnosis = Diagnosis()
+        self.explanations: tuple[Explanation, ...] = ()
         self.printed: list[str] = []
         self._failed: set[str] = set()
         self.results: list[Result] = []
@@ -79,12 +80,12 @@ class RunReport:
             return
         subject = self.run.subject
         task = DiagnosisTask(subject.sent if workers.travels else subject, tuple(self.results), self.run.seed)
-        (found,) = workers.results(DiagnosisTask.diagnosis, [task])
+        (found,) = workers.results(DiagnosisTask.explanations, [task])
         if isinstance(found, LostTask):
             self.take((), f"subject={subject.name}: while a cause was searched, {found.reason}; mend the simulator")
             violations = Violations(tuple(self.results), self.run.seed, subject.weights)
-            found = Diagnosis(explanations(violations))
-        self.diagnosis = found
+            found = explanations(violations)
+        self.explanations = found
 
     def message(self, result: Result) -> str:
         """Return the explanation of a violated result."""
@@ -99,9 +100,8 @@ class RunReport:
             reasons=list(conclusion.reasons),
             reported=len(self.results),
             seconds=time.perf_counter() - self._started,
-            explanations=list(self.diagnosis.explanations),
+            explanations=list(self.explanations),
             failed=self.failed[:_FAILURES],
-            smaller=self.diagnosis.smaller,
             printed=self.printed or msgspec.UNSET,
         )
         self._write(closing)

@@ -131,19 +131,17 @@ class RunView:
         """Pairs of label and text on a violated run: causes, numbers, the smallest violated case and a command."""
         if not self.failures:
             return []
-        leading, smallest, closing = self.failures[0], self.smallest, self.run.closing
+        leading, smallest = self.failures[0], self.smallest
         count = leading.verdicts[Verdict.VIOLATED]
         alone = f"{count} of {of_cases(leading.examined, leading.name)}{self._features_of(leading.claim)}"
         where = "several cases pooled, on none of them alone" if of_pool(smallest) else alone
         first = f"{leading.name} on {where}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
         which = ", the smallest of them" if count > 1 else ""
-        illustration = f"{closing.smaller} (on fresh draws; not a verdict)" if closing and closing.smaller else ""
         pairs = [
             *(("or" if index else "cause", str(text)) for index, text in enumerate(self.explanations)),
             *(("observed", text) for text in self.observed),
             ("first", first),
             (case_label(smallest), f"{layer_name(smallest.case)}{which}"),
-            ("smaller", illustration),
             ("replay", self.replay(smallest)),
         ]
         return [(label, text) for label, text in pairs if text]

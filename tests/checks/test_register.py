@@ -16,7 +16,7 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.workers import InProcess
 from attncheck.checks import Alternative, Count, register, registered
 from attncheck.checks.registered import load_checks, registrations
-from attncheck.checks.registry import EVERY_PROPERTY, checks_of
+from attncheck.checks.registry import EVERY_PROPERTY, check_named, checks_of
 from attncheck.commands.cli import main
 from attncheck.faults.pairs import paired
 from attncheck.layers.attention import AttentionLayer
@@ -282,6 +282,6 @@ def test_calibrate_declines_programs(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_fault_of_a_registered_check_is_a_fault(folder: Path) -> None:
-    fault = paired("last_position.sign")
+    (fault,) = paired(check_named("last_position.sign"))
     assert fault.name == f"{MODULE}:shifted"
     assert attncheck.check(fault.subject, LAYER, properties="last_position", profile="smoke").verdict == "violated"

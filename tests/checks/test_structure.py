@@ -80,6 +80,13 @@ def triangular(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     return {"outputs": factor @ rng.standard_normal((len(inputs), layer.seq_len, 2))}
 
 
+def two_by_two(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Attention whose draws share their weights with a neighbour."""
+    seed = int(rng.integers(2**31))
+    of_draw = [RIGHT(layer, inputs[[k]], np.random.default_rng([seed, k // 2])) for k in range(len(inputs))]
+    return {"outputs": np.concatenate([drawn["outputs"] for drawn in of_draw])}
+
+
 class Accumulating:
     """A right simulator that adds some of its last outputs."""
 
@@ -111,6 +118,7 @@ MISTAKEN = {fault.name: on_inputs(fault.subject) for fault in MISTAKES if isinst
 WRONG = {
     "repeats": (Accumulating(), PAPER),
     "draws": (changed(lambda drawn: {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}), PAPER),
+    "weights": (two_by_two, PAPER),
     "hidden": (MISTAKEN["masked_after_softmax"], CAUSAL),
     "order": (MISTAKEN["values_1"], PAPER),
     "scaling": (changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0), PAPER),

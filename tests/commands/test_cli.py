@@ -23,8 +23,8 @@ from attncheck.checks.statements import STATEMENTS
 from attncheck.commands.cli import app, main
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS
-from attncheck.faults.named import NAMED_BY
-from attncheck.faults.programs import PROGRAM_FAULTS, detecting
+from attncheck.faults.pairs import paired, rejecting
+from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import plan
 from attncheck.looks.profiles import PROFILES, Profile
@@ -248,7 +248,7 @@ ANSWERS = [
     ("netsor", QUOTED["Definition 1 (i)-(iii)"], QUOTED["Definition 1 (iv), Proposition 8"]),
     *(("", claim.statement, "not known") for claim in CLAIMS.values()),
     *(("faults", f"{fault.name}: {fault.what}", "not known") for fault in (*FAULTS.values(), *PROGRAM_FAULTS.values())),
-    *((detecting(fault.name)[0], f"{fault.name} ({fault.what})", "not known") for fault in PROGRAM_FAULTS.values()),
+    *((rejecting(fault)[0], f"{fault.name} ({fault.what})", "not known") for fault in PROGRAM_FAULTS.values()),
 ]
 
 
@@ -277,7 +277,7 @@ def test_explain_a_check(capsys: pytest.CaptureFixture[str], check: Check) -> No
     for text in (check.null, check.alternative.text, check.hint, CLAIMS[check.claim].statement, *check.needs):
         assert " ".join(text.split()) in said
     assert explained(capsys, f"{check.name}@0123456789ab") == said
-    assert all(f"{fault} ({FAULTS[fault].what})" in said for fault, (_, by) in NAMED_BY.items() if by == check.name)
+    assert all(f"{fault.name} ({fault.what})" in said for fault in paired(check))
 
 
 @pytest.mark.parametrize("name", ["scores.scale", "exactness.score", "scores.key_groups"])
@@ -303,7 +303,7 @@ def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
     fault = FAULTS[name]
     assert fault.what in said
     assert f"--attncheck-subject attncheck.faults:{name}" in said
-    assert name not in NAMED_BY or f"seen by: {NAMED_BY[name][1]} try:" in said
+    assert not rejecting(fault) or f"seen by: {', '.join(rejecting(fault))} try:" in said
     described = said.split("fixed layers: ")[1].split(" seen by: ")[0].split(" try: ")[0].split("; ")
     for layer in PROFILES["default"].layers:
         assert (layer.describe() in described) is not bool(fault.reason_hidden(layer))
@@ -313,7 +313,7 @@ def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAM_FAULTS)
 def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: str) -> None:
     said, fault = explained(capsys, name), PROGRAM_FAULTS[name]
-    assert f"what: {fault.what} where: {fault.requires} seen by: {', '.join(detecting(name))} try:" in said
+    assert f"what: {fault.what} where: {fault.requires} seen by: {', '.join(rejecting(fault))} try:" in said
     assert f"--attncheck-subject attncheck.faults.programs:{name}" in said
 
 

@@ -32,7 +32,7 @@ def mixed_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
 def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
     report = check(mixed_heads, LAYER, profile="smoke")
     assert report.verdict == "violated"
-    kinds = {explanation.certainty for explanation in report.diagnosis.explanations}
+    kinds = {explanation.certainty for explanation in report.explanations}
     assert kinds <= {Certainty.ESTIMATED, Certainty.HINTED}
     assert "the fault begins with outputs given scores" in report.causes[0]
 

@@ -7,12 +7,11 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from scipy import special, stats
 
 from attncheck.evidence.bands import QUANTILES
 from attncheck.evidence.families import Scale, TwoSample, Uniform
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.plot_data import WIDEST, Counts, covariances, density, matrix, read_plot
+from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.records.schema import Result, run_digest
 
 RNG = np.random.default_rng(20)
@@ -59,32 +58,6 @@ def test_numbers_that_rounding_may_have_made_of_one_are_ties() -> None:
     assert read_plot(msgspec.to_builtins(plot)) is None
 
 
-def test_histogram_has_a_bin_for_every_quarter_from_minus_four_to_four() -> None:
-    middles, numbers = np.arange(-3.875, 4.0, 0.25), np.arange(1, 33)
-    residuals = np.concatenate([np.repeat(middles, numbers), [-30.0, -4.0, 4.0, 30.0]])
-    counts = numbers + 2 * ((numbers == 1) | (numbers == 32))
-    plot = density(residuals)
-    np.testing.assert_allclose(plot.observed, counts / residuals.size, atol=1e-5)
-    assert sum(plot.expected) == pytest.approx(1.0, abs=1e-4)
-    variances = np.array(plot.expected) * (1.0 - np.array(plot.expected)) / residuals.size
-    half_width = stats.norm.isf(0.005 / 32) * np.sqrt(variances)
-    np.testing.assert_allclose(plot.half_width, half_width, rtol=1e-3)
-    assert (WIDEST, plot.std, plot.count) == (4.0, 1.0, residuals.size)
-    assert sum(density(np.array([0.3])).observed) == 1.0
-    assert density(np.empty(0)).count == 0
-
-
-def test_covariances_are_means_over_draws() -> None:
-    predicted, products = RNG.random((50, 3)) * [1.0, 20.0, 300.0], RNG.standard_normal((50, 3))
-    plot = covariances(predicted, products)
-    assert plot.count == 50
-    np.testing.assert_allclose(plot.expected, predicted.mean(axis=0), rtol=1e-3)
-    np.testing.assert_allclose(plot.observed, products.mean(axis=0), rtol=1e-3)
-    half_width = stats.norm.isf(0.005 / 3) * stats.sem(products - predicted, axis=0, ddof=0)
-    np.testing.assert_allclose(plot.half_width, half_width, rtol=1e-3)
-    assert covariances(predicted[:1], products[:1]).count == 1
-
-
 @pytest.mark.parametrize(
     ("outcome", "most"),
     [
@@ -106,20 +79,3 @@ def test_picture_has_no_say_in_equality_and_digest() -> None:
     fields = {name: None for name in Result.__struct_fields__}
     result = msgspec.structs.replace(Result(**fields), id="a", case={})  # type: ignore[arg-type]  # mixed values
     assert run_digest([result]) == run_digest([msgspec.structs.replace(result, plot={"kind": "counts"})])
-
-
-def test_density_has_the_shares_of_a_law_in_the_same_bins() -> None:
-    plot = density(3.0 * RNG.standard_normal(1000), 3.0, lambda points: special.ndtr(points / 3.0))
-    assert np.abs(np.subtract(plot.expected, plot.observed)).max() < 5 * (0.1 * 0.9 / 1000) ** 0.5
-    assert sum(plot.expected) == pytest.approx(1.0, abs=1e-3)
-    assert (plot.std, plot.count) == (3.0, 1000)
-
-
-def test_matrix_goes_row_by_row_up_to_the_diagonal() -> None:
-    entries = np.array([[1.0, 9.0], [0.123456, 2.0]])
-    plot = matrix(entries, 2 * entries, entries, "heads", "correlations", 7)
-    assert plot.observed == [1.0, 0.1235, 2.0]
-    assert plot.expected[1] == 0.2469
-    assert plot.half_width[2] == pytest.approx(2.0 * stats.norm.isf(0.005 / 3), rel=1e-3)
-    assert (plot.rows, plot.columns) == ([0, 1, 1], [0, 0, 1])
-    assert (plot.axis, plot.quantity, plot.count) == ("heads", "correlations", 7)

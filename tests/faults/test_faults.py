@@ -16,7 +16,6 @@ from attncheck.checks.sample import Sample
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.fault import Fault, MisreadLayer
-from attncheck.faults.named import NAMED_BY
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
@@ -30,6 +29,7 @@ from attncheck.records.schema import Result
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
+from tests.faults.named import NAMED_BY
 from tests.regimes import FAULT_OF
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]

@@ -15,7 +15,8 @@ from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.faults.fault import Fault
 from attncheck.faults.line_by_line import LineByLineSimulator
-from attncheck.faults.programs import DETECTED, PROGRAM_FAULTS, detecting
+from attncheck.faults.pairs import paired, rejecting
+from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.looks.domains import widths_of
 from attncheck.looks.examine import run_item
@@ -31,7 +32,6 @@ from attncheck.subject import Subject
 
 #: Bound on one look, far below a run's level for a further one.
 FALSE_ALARM = 1e-6
-NAMES = [check.name for check in PROGRAM_CHECKS]
 #: A fault is examined on the first of these that shows it.
 WITH_SCORES = ("cross_attention", "positional_attention")
 #: And on the first of these that shows it, if any.
@@ -60,7 +60,7 @@ def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, 
     setting = subject.probe(case, stream(seed, *key, role="probe"))
     planned = plan(checks_of(property_name), setting, PROFILES["default"].cost(case))
     also = {check for of, check, where in ORDERS if (of, where) == (fault, name)}
-    checks = [check for check in planned.sizes if check.name in {*detecting(fault), *also}]
+    checks = [check for check in planned.sizes if check.name in {*rejecting(PROGRAM_FAULTS[fault]), *also}]
     if not checks:
         return {}
     rng, reference = stream(seed, *key), seed_sequence(seed, *key, role="reference")
@@ -80,8 +80,8 @@ def unseen(fault: Fault, name: str, checks: list[str]) -> list[str]:
 
 
 def test_every_check_has_a_fault_that_it_must_reject() -> None:
-    assert set(DETECTED) == set(NAMES)
-    assert {fault for faults in DETECTED.values() for fault in faults} == set(PROGRAM_FAULTS)
+    assert all(paired(check) for check in PROGRAM_CHECKS)
+    assert {fault.name for check in PROGRAM_CHECKS for fault in paired(check)} == set(PROGRAM_FAULTS)
     assert len(PROGRAM_FAULTS) >= 10
     assert all(fault.what for fault in PROGRAM_FAULTS.values())
 
@@ -91,11 +91,11 @@ def test_every_check_has_a_fault_that_it_must_reject() -> None:
 def test_fault_is_seen_by_every_check_it_names(fault: Fault) -> None:
     """A check's first fault is one that it examines."""
     where = visible_in(fault, WITH_SCORES)[0]
-    assert unseen(fault, where, detecting(fault.name)) == []
-    for check in (name for name, faults in DETECTED.items() if faults[0] == fault.name):
+    assert unseen(fault, where, rejecting(fault)) == []
+    for check in (check.name for check in PROGRAM_CHECKS if paired(check)[0] == fault):
         assert check in look(fault.name, where, check.partition(".")[0])
     for name in visible_in(fault, WITHOUT_SCORES)[:1]:
-        assert unseen(fault, name, [check for check in detecting(fault.name) if check.startswith("netsor.")]) == []
+        assert unseen(fault, name, [check for check in rejecting(fault) if check.startswith("netsor.")]) == []
 
 
 @pytest.mark.sampled

@@ -13,19 +13,19 @@ Gated = Callable[..., tuple[int, str]]
 # The gate reads no diagnosis, which takes most of a violated run's time.
 pytestmark = pytest.mark.usefixtures("verdicts_only")
 
-# As in `properties`, on small layers.
+# As in `properties`.
 PROPERTY = """
 from attncheck.pytest_plugin import examines
-from attncheck.strategies import layers
 
-@examines("draws", layers(max_entries=40))
+@examines("draws")
 def test_draws(layer, hold):
     hold(layer)
 """
 
-# One layer is enough for a violation and a crash: diagnosis and shrinking of violated layers take most of the time.
+# One layer is enough for a violation, and another for a crash.
 SUBJECTS = """
 import os
+from attncheck import AttentionLayer
 from attncheck.subject import collapsed
 
 def right(layer, size, rng):
@@ -41,6 +41,12 @@ def crashing(layer, size, rng):
     if layer.mask == "causal":
         os._exit(3)
     return collapsed(layer, size, rng)
+
+right.layers = [
+    AttentionLayer(width=4, seq_len=1, num_heads=1),
+    AttentionLayer(width=4, seq_len=2, num_heads=2, mask="causal"),
+    AttentionLayer(width=8, seq_len=3, num_heads=2),
+]
 """
 
 # Subject, workers, seed and options of each run. A crashed worker is not replaced, so its results are missing.

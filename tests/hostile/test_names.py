@@ -43,7 +43,6 @@ def with_texts(path: Path, text: str) -> None:
         elif number == 4:
             result |= {"verdict": "not examined", "p_values": [], "reason": text, "id": text}
     last |= {
-        "smaller": text,
         "reasons": [text],
         "explanations": [{"text": text, "certainty": "fitted", "stage": text}],
         "failed": [text],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions, read_plot
+from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, positions, profile, read_plot
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.tallies import tallied
 from attncheck.report.intervals import by_case
@@ -70,8 +70,7 @@ def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
 
 def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
     alternatives = " ".join(str(image["alt"]) for image in render(clean_record).all("img"))
-    kinds = "distribution function", "Histogram of 1,500 values", "predicted covariances"
-    for words in (*kinds, "the Gaussian of its variance", "between heads"):
+    for words in ("distribution function", "expected density of scores.law", "expected density of scores.size"):
         assert words in alternatives
 
 
@@ -124,13 +123,12 @@ def test_right_picture_stays_inside_its_band() -> None:
 
 
 def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
-    means: dict[str, object] = {"observed": [1.0], "expected": [1.0], "half_width": [0.1], "count": 3}
     counts: dict[str, object] = {"kind": "counts", "below": [2] * 63, "count": 3}
     paired: dict[str, object] = {"kind": "counts", "count": 3, "against": 3, "below": [1, 2], "pooled": [2, 4]}
     paired["labels"] = [1.0] * 7
-    histogram, pairs = means | {"kind": "density", "std": 1}, means | {"kind": "estimates"}
-    entries = msgspec.to_builtins(matrix(np.eye(2), np.eye(2), np.eye(2), "heads", "", 3))
-    assert all(read_plot(plot) for plot in (counts, paired, histogram, pairs, entries))
+    estimates = msgspec.to_builtins(profile([0.0], [1.0], [0.1], 1.0, "head", "score variance"))
+    entries = msgspec.to_builtins(positions(np.eye(2), np.eye(2), "key", "attention weights"))
+    assert all(read_plot(plot) for plot in (counts, paired, estimates, entries))
     plots: list[dict[str, object]] = [
         {"kind": "hologram"},
         {"kind": "cdf", "difference": [0.0], "band": 0.1, "count": 3},
@@ -146,13 +144,12 @@ def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
         paired | {"below": [1, 3], "pooled": [2, 6]},
         paired | {"below": [0, 0], "pooled": [2, 4]},
         paired | {"labels": [1.0]},
-        histogram | {"observed": [1e300]},
-        histogram | {"observed": "many"},
-        histogram | {"expected": [0.5, 0.5]},
-        histogram | {"observed": []},
-        pairs | {"observed": [1.0, 2.0]},
-        pairs | {"half_width": []},
-        pairs | {"indices": [1.0, 2.0]},
+        estimates | {"observed": [1e300]},
+        estimates | {"observed": "many"},
+        estimates | {"expected": [0.5, 0.5]},
+        estimates | {"observed": []},
+        estimates | {"half_width": []},
+        estimates | {"indices": [1.0, 2.0]},
         entries | {"rows": [0, 1]},
         entries | {"rows": [0, 1, 10**9]},
     ]

@@ -1,4 +1,4 @@
-"""Violations: message, smaller layer, and differences."""
+"""Violations: message and differences."""
 
 from __future__ import annotations
 
@@ -14,32 +14,26 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import attncheck.diagnosis.shrink
 import attncheck.runs.run
 from attncheck import faults
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import chance
-from attncheck._lib.workers import InProcess
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import diagnose, differences
 from attncheck.diagnosis.estimates import Observation, score_estimates
 from attncheck.diagnosis.messages import explain
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.case import Case
 from attncheck.layers.regimes import REGIMES
-from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
 from attncheck.methods import simulate
 from attncheck.records.schema import Result
-from attncheck.runs.diagnosis import DiagnosisTask
-from attncheck.runs.reporting import RunReport
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
-from attncheck.subject import Subject, collapsed
+from attncheck.subject import Subject
 from tests.regimes import FAULT_OF
 
-from .conftest import COST, GROUPED, LAYER, closing_of, examined, planned, results_of
+from .conftest import GROUPED, LAYER, examined, planned, results_of
 
 
 @functools.cache
@@ -166,81 +160,6 @@ class TestMessage:
             assert (said in explain(told, None)) is (low < 0.0)
 
 
-class TestShrink:
-    def test_is_bounded_and_deterministic(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        layer = GROUPED.replace(activation="tanh", input_correlation=0.5, query_std=0.5, attention_map="linear")
-        subject = Subject.of("attncheck.faults:output_std_10")
-        counted: list[Case] = []
-        examine = run_item
-
-        def counting(item: Item, *arguments: Any) -> list[Result]:
-            counted.append(item.case)
-            assert item.role == "shrink"
-            return examine(item, *arguments)
-
-        monkeypatch.setattr(attncheck.diagnosis.shrink, "run_item", counting)
-        found = []
-        for _ in range(2):
-            counted.clear()
-            found.append(
-                attncheck.diagnosis.shrink.shrink(Item("conditional", layer), "conditional.scale", subject, 0, COST)
-            )
-            assert 1 <= len(counted) == len(set(counted)) <= attncheck.diagnosis.shrink.MOST_CANDIDATES == 20
-        assert found[0] == found[1]
-        assert found[0] is not None
-        assert found[0].weight_entries < layer.weight_entries
-
-    def test_stays_where_the_fault_is(self) -> None:
-        """One head cannot show shared keys."""
-        subject = Subject.of("attncheck.faults:shared_keys")
-        smaller = attncheck.diagnosis.shrink.shrink(Item("scores", GROUPED), "scores.key_heads", subject, 0, COST)
-        assert isinstance(smaller, AttentionLayer)
-        assert smaller.kv_heads > 1
-
-    @pytest.mark.parametrize(
-        ("fault", "check", "stays"),
-        [("positions_apart", "scores.scale", True), ("query_std_10", "scores.scale", False)],
-    )
-    def test_positions_stay_where_the_fault_needs_them(self, fault: str, check: str, stays: bool) -> None:
-        layer = LAYER.replace(position_std=0.7, position_reach=0.5)
-        subject = Subject.of(f"attncheck.faults:{fault}")
-        smaller = attncheck.diagnosis.shrink.shrink(Item("scores", layer), check, subject, 0, COST)
-        assert isinstance(smaller, AttentionLayer)
-        assert smaller.weight_entries < layer.weight_entries
-        assert bool(smaller.position_std) is stays
-
-    def test_positions_go_together_with_their_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The fault shows at this reach and without positions, but not between."""
-        layer = LAYER.replace(position_std=0.7, position_reach=0.5)
-
-        def violating(item: Item, *arguments: Any) -> bool:
-            case = item.case
-            return isinstance(case, AttentionLayer) and (case.position_std == 0.0 or case.position_reach == 0.5)
-
-        monkeypatch.setattr(attncheck.diagnosis.shrink, "_violates", violating)
-        smaller = attncheck.diagnosis.shrink.shrink(
-            Item("scores", layer), "scores.scale", Subject.of(collapsed), 0, COST
-        )
-        assert smaller == AttentionLayer(width=1, seq_len=1, num_heads=1)
-
-    def test_is_labelled_as_an_illustration(self, tmp_path: Path) -> None:
-        report = RunReport(planned("scores", subject="attncheck.faults:tied_query_key", record=tmp_path / "r.jsonl"))
-        report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
-        report.diagnose(InProcess())
-        report.finish()
-        line = next(line for line in report.summary().splitlines() if line.startswith("  smaller:"))
-        number = r"n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+; p = \S+e-[^(]+ "
-        assert re.fullmatch(rf"  smaller:  {number}\(on fresh draws; not a verdict\)", line)
-        assert f"smaller:  {closing_of(tmp_path / 'r.jsonl').smaller} (" in line
-
-    def test_finds_nothing_below_the_smallest(self) -> None:
-        layer = AttentionLayer(width=1, seq_len=1, num_heads=1)
-        run = planned("scores", layer=layer, subject="attncheck.faults:tied_query_key")
-        results = results_of(run, "scores", layer)
-        assert violated(results)
-        assert DiagnosisTask(run.subject, tuple(results), 0).diagnosis().smaller == ""
-
-
 class TestDiagnosis:
     def test_right_subject_has_none(self) -> None:
         for name, layer in itertools.product(("scores", "conditional"), (LAYER, GROUPED)):
@@ -270,16 +189,6 @@ class TestDiagnosis:
         sentences = said_in(regime)
         assert any(re.match(sentence, said) for said in sentences), sentences
 
-    def test_gram_matrices_of_another_factor_are_named(self) -> None:
-        """Divided by n instead of ν, they make W_K seem half as large and W_Q twice."""
-        layer = AttentionLayer(width=16, num_heads=2, head_dim=8)
-        drawn = simulate(layer, 4_000, 1).as_dict()
-        named = self.differences(layer, drawn | {"key_gram": 0.5 * drawn["key_gram"]})
-        assert any(re.match(r"key_gram fits 0\.(49|5)\S* K Kᵀ/ν, ν = 8: the score variance is right", s) for s in named)
-        inputs = self.differences(layer, drawn | {"input_gram": 0.5 * drawn["input_gram"]})
-        assert inputs[0].startswith("mean square of the inputs 0.5")
-        assert not any(" fit " in said for said in inputs)
-
     def test_scales_of_heads_are_told_where_they_differ(self) -> None:
         layer = AttentionLayer(width=16, num_heads=2)
         drawn = simulate(layer, 4_000, 1).as_dict()
@@ -287,7 +196,6 @@ class TestDiagnosis:
         uneven = drawn["value_gram"] * np.array([0.8, 0.2])[:, None, None]
         named = self.differences(layer, drawn | {"value_gram": uneven})
         assert any(re.match(r"value variance by head: 0\.(79|8)\S*, 0\.(19|2)\S* times the dec", s) for s in named)
-        assert not any(" fit " in said for said in named)
 
     def test_numbers_are_held_to_the_declared_biases(self) -> None:
         """Large biases of a right subject are no difference; larger outputs differ in these only."""

@@ -36,7 +36,7 @@ class TestSummary:
         first = by_hint(violated(read_run(record).tallies))[0]
         assert first.hint
         lines = report.summary().splitlines()
-        assert str(report.diagnosis.explanations[0]) == "W_Q and W_K are the same matrix"
+        assert str(report.explanations[0]) == "W_Q and W_K are the same matrix"
         assert lines[1] == "  cause:    W_Q and W_K are the same matrix"
         shown = {line.partition(":")[0].strip() for line in lines[:15]}
         assert {"cause", "observed", "first", "layer", "replay"} <= shown

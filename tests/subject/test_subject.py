@@ -15,7 +15,6 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.shrink import shrink
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.looks.examine import run_item
@@ -470,13 +469,3 @@ def test_a_subject_that_names_its_layers_is_examined_on_these_alone() -> None:
     mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7)
     run = Run.of(RunOptions(subject=OneLayer(mine, mine), seed=0, profile="smoke", false_alarm=1e-6, record=None))
     assert [item.case for item in run.items("scores")] == [mine]
-
-
-def test_a_smaller_layer_keeps_what_a_named_one_fixes() -> None:
-    mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7, input_std=2.0)
-    item, cost = Item("scores", mine), Cost(60_000, 1e-3, 0.9)
-    named = shrink(item, "scores.scale", Subject.of(OneLayer(mine)), 0, cost)
-    assert named == mine.replace(seq_len=1, input_std=1.0)
-    free = shrink(item, "scores.scale", Subject.of(OneLayer()), 0, cost)
-    assert isinstance(free, AttentionLayer)
-    assert free.query_std == 1.0

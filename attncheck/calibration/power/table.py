@@ -23,10 +23,11 @@ from attncheck.checks.registered import load_checks, registrations
 from attncheck.checks.registry import PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
-from attncheck.faults import EXPOSURES, FAULTS, Fault, all_faults, exposing, registered_fault
-from attncheck.faults.named import NAMED_BY
-from attncheck.faults.pairs import fault_named
+from attncheck.faults import EXPOSURES, FAULTS, Fault, all_faults, exposing
+from attncheck.faults.pairs import fault_named, paired
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.parts import named_parts
+from attncheck.layers.regimes import STANDARD
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan, chunk_of, plan
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS, Profile, profile_named
@@ -121,12 +122,13 @@ def entries_of(
     """Return the entries of one fault; see `power_table`."""
     load_checks(checks)
     wrong = fault_named(fault)
-    own = [each.check.property_name for each in registrations() if registered_fault(each).name == fault]
+    own = [each.check.property_name for each in registrations() if wrong in paired(each.check)]
     examined = dict.fromkeys([*PROPERTIES, *own])
     settled = profile_named(profile)
-    # Faults of optional parts show in no fixed layer, so they are measured on the layer in NAMED_BY.
-    hidden = fault in NAMED_BY and all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
-    layers = (NAMED_BY[fault][0],) if hidden else settled.layers
+    # Faults of optional parts show in no fixed layer, so they are measured on the standard layer with that part.
+    hidden = all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
+    parts = [STANDARD.replace(**part.example) for part in named_parts()]
+    layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else settled.layers
     cheap = _cheap(wrong, layers)
 
     def planned() -> list[PowerEntry]:

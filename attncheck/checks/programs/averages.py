@@ -15,6 +15,7 @@ from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck, no_limit, several_widths
 from attncheck.checks.programs.residuals import conditioned_sides, given_one_side
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.rejected import Rejected
 from attncheck.evidence.families import Uniform
 from attncheck.evidence.orders import Order
 from attncheck.layers.program import Initial, Node, Output, Program, ProgramCase, Score
@@ -147,6 +148,7 @@ _DEPARTURE = ProgramAlternative.of("an order off by 0.15", -0.35, coarsest=-0.2)
 CHECKS = (
     ProgramCheck(
         name="fact1.order",
+        rejects=Rejected.of("equal_rows"),
         claim="fact1",
         kind="limit",
         needs=_NEEDS,
@@ -160,6 +162,7 @@ CHECKS = (
     ),
     ProgramCheck(
         name="theorem1.order",
+        rejects=Rejected.of("wandering_scale"),
         claim="theorem1",
         kind="limit",
         needs=_NEEDS,
@@ -173,6 +176,7 @@ CHECKS = (
     ),
     ProgramCheck(
         name="theorem1.scores",
+        rejects=Rejected.of("scores_over_n"),
         claim="program_scores",
         kind="limit",
         needs=frozenset({"scores"}),

@@ -15,6 +15,7 @@ from attncheck.checks.alternatives import of_law
 from attncheck.checks.comparison import compared
 from attncheck.checks.functionals import FunctionalOf, log, log_energy
 from attncheck.checks.reference import RATIO, ReferenceOf
+from attncheck.checks.rejected import Rejected
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of
@@ -44,6 +45,7 @@ PROGRAM_FUNCTIONALS = (
         "the size of all results",
         compute=lambda program, d: log_energy(d.outputs),
         unit=1.0,
+        rejects=Rejected.of("always_tanh", "first_term"),
     ),
     _functional(
         "score_size",
@@ -51,12 +53,14 @@ PROGRAM_FUNCTIONALS = (
         compute=lambda program, d: log_energy(d.scores),
         requires=SOME_SCORE,
         unit=1.0,
+        rejects=Rejected.of("matrix_std_5", "scores_over_n", "limit_scores"),
     ),
     _functional(
         "two_scores",
         "the product of the first and the last score",
         compute=lambda program, d: d.scores[:, 0] * d.scores[:, -1],
         requires=SEVERAL_SCORES,
+        rejects=Rejected.of("tied_matrices", "scores_over_n"),
     ),
     _functional(
         "closest_scores",
@@ -64,18 +68,21 @@ PROGRAM_FUNCTIONALS = (
         compute=_closest_scores,
         requires=SEVERAL_SCORES,
         unit=1.0,
+        rejects=Rejected.of("copied_score"),
     ),
     _functional(
         "two_results",
         "the product of the first and the last result",
         compute=lambda program, d: d.outputs[:, 0, 0] * d.outputs[:, -1, 0],
         requires=OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is only one result"),
+        rejects=Rejected.of("tied_matrices", "first_term"),
     ),
     _functional(
         "two_neurons",
         "the product of two neurons of a result",
         compute=lambda program, d: d.outputs[:, 0, 0] * d.outputs[:, 0, 1],
         neurons=2,
+        rejects=Rejected.of("equal_rows"),
     ),
     _functional(  # larger if output and score are dependent
         "output_and_score",
@@ -83,6 +90,7 @@ PROGRAM_FUNCTIONALS = (
         compute=lambda program, d: log(d.outputs[:, -1, 0] ** 2) * log(d.scores[:, 0] ** 2),
         requires=SOME_SCORE,
         unit=1.0,
+        rejects=Rejected.of("tied_matrices"),
     ),
 )
 

@@ -17,6 +17,7 @@ from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
+from attncheck.checks.rejected import Rejected
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.layers.program import Node, Nonlin, Output
@@ -78,6 +79,7 @@ _check = functools.partial(ProgramCheck, claim="netsor", needs=ONE_WIDTH)
 CHECKS = (
     _check(
         name="netsor.initials",
+        rejects=Rejected.of("shifted_initials", "independent_initials"),
         needs=frozenset({"vectors"}),
         null="coordinates of the initial vectors are normal with the declared mean and covariance",
         alternative=of_law(),
@@ -89,6 +91,7 @@ CHECKS = (
     ),
     _check(
         name="netsor.functions",
+        rejects=Rejected.of("always_tanh", "first_term", "half_precision", "outputs_apart"),
         needs=frozenset({"vectors", "scores"}),
         null="every Nonlin and output is the declared function of the lines that it uses",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
@@ -101,6 +104,7 @@ CHECKS = (
     ),
     _check(
         name="netsor.matmuls",
+        rejects=Rejected.of("biased_matmuls", "wandering_scale"),
         null="given all earlier vectors, images of new directions are N(0, 1) in units of σ",
         alternative=of_law(),
         reads="Kolmogorov distance of images of new directions from N(0, 1):",
@@ -111,6 +115,7 @@ CHECKS = (
     ),
     _check(
         name="netsor.scale",
+        rejects=Rejected.of("matrix_std_5", "fresh_matrices"),
         null="images of new directions have the declared variance",
         alternative=ProgramAlternative.of("variances off by 15%", 1.15, coarsest=1.5),
         reads="variance of images of new directions over the declared one:",
@@ -121,6 +126,7 @@ CHECKS = (
     ),
     _check(
         name="netsor.sharing",
+        rejects=Rejected.of("tied_matrices"),
         null="images of new directions are independent of the earlier ones: matrices are shared only as declared",
         alternative=of_correlation(),
         reads="standardised covariance of images of new directions with earlier ones:",
@@ -131,6 +137,9 @@ CHECKS = (
     ),
     _check(
         name="netsor.lengths",
+        rejects=Rejected.of(
+            "matrix_std_5", "biased_matmuls", "fresh_matrices", "twice_as_wide", "wandering_scale", "equal_rows"
+        ),
         null="squared lengths of images of new directions are χ² with as many degrees of freedom as rows",
         alternative=of_law(),
         reads="Kolmogorov distance of squared lengths of images from their law:",

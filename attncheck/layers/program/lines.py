@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -193,21 +193,6 @@ class Lines:
             Step(tuple(group), not isinstance(group[0], MatMul) or final[group[0].weight] == i)
             for i, group in enumerate(groups)
         )
-
-    def without(self, node: Node) -> Self:
-        """Return a program without an unused line and its unused weights."""
-        self._know(node)
-        if any(node in other.parents for other in self._nodes):
-            refuse("node", node.name, "is used by other lines", "remove those first")
-        if isinstance(node, Initial) and len(node.covariance) > 1:
-            refuse("node", node.name, "is drawn together with others", "leave the group as it is")
-        smaller = type(self)()
-        smaller._nodes = [other for other in self._nodes if other is not node]
-        smaller._known, smaller._names = set(smaller._nodes), {other.name for other in smaller._nodes}
-        used = {other.weight for other in smaller._nodes if isinstance(other, MatMul)}
-        smaller._weights = [weight for weight in self._weights if weight in used]
-        smaller._groups = self._groups
-        return smaller
 
     def __str__(self) -> str:
         return "\n".join(_line(node) for node in self._nodes)

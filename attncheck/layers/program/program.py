@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from attncheck.layers.program import text
 from attncheck.layers.program.coverage import Coverage, coverage
 from attncheck.layers.program.extent import entries_of
 from attncheck.layers.program.lines import Lines
-from attncheck.layers.program.nodes import Initial, Score
+from attncheck.layers.program.nodes import Score
 
 
 class Program(Lines):
@@ -174,17 +174,6 @@ class ProgramCase:
         if not isinstance(fields.get("widths"), list | tuple):
             refuse("widths", fields.get("widths"), "must be a list of widths", "pass e.g. [16]")
         return cls.of(Program.from_dict(fields["program"], trust), fields["widths"])
-
-    def simpler(self) -> Iterator[ProgramCase]:
-        """Yield simplified cases."""
-        used = {parent for node in self.program.nodes for parent in node.parents}
-        for node in reversed(self.program.nodes):
-            if node not in used and not isinstance(node, Initial):
-                yield self.of(self.program.without(node), self.widths)
-        if len(self.widths) == 1:
-            for width in (3, 8, self.width // 2):
-                if 1 <= width < self.width:
-                    yield self.program.at(width)
 
     @functools.cached_property
     def key(self) -> str:
