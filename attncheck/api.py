@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from attncheck._lib.errors import InputError
-from attncheck.frameworks.compare import InspectionComparison, compare
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.widths import widths
 from attncheck.layers.attention import AttentionLayer
@@ -46,7 +45,6 @@ __all__ = [
     "FiniteWidthLaw",
     "InputError",
     "Inspection",
-    "InspectionComparison",
     "LimitLaw",
     "ModelInspection",
     "Program",
@@ -59,7 +57,6 @@ __all__ = [
     "Widths",
     "check",
     "clip",
-    "compare",
     "declared",
     "distance",
     "erf",

@@ -130,8 +130,7 @@ def source_of(path: str) -> str:
     >>> source_of("builtins:print")
     ''
     """
-    # The name may have a prefix, as in torch:module:build.
-    module = sys.modules.get(path.rpartition(":")[0].rpartition(":")[2])
+    module = sys.modules.get(path.rpartition(":")[0])
     try:
         # Line endings depend on the checkout.
         lines = Path(str(getattr(module, "__file__", ""))).read_bytes().splitlines()

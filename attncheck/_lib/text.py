@@ -72,6 +72,19 @@ def listed(names: Iterable[Any]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def some(names: Iterable[str], most: int = 3) -> str:
+    """Join the first names with commas and "and", and count the others.
+
+    Examples
+    --------
+    >>> some(["a", "b", "c", "d", "e"]), some(["a", "b"])
+    ('a, b, c and 2 more', 'a and b')
+    """
+    known = list(names)
+    more = [f"{len(known) - most} more"] if len(known) > most else []
+    return listed(known[:most] + more)
+
+
 def span(values: list[Any]) -> str:
     """Format the range of a [smallest, largest] list.
 

@@ -24,12 +24,11 @@ def gate(
     more
         Records of other parts of the same run.
     baseline
-        Record of an earlier run, which --write-baseline copies. If it does not exist, the gate fails and writes
-        BASELINE.candidate.
+        Record of an earlier run, which --write-baseline copies. If it does not exist, the gate fails.
     summary
         Write a Markdown summary to this path.
     json
-        Write all findings as JSON to this path.
+        Write the verdict and all findings as JSON to this path.
     false_alarm
         Probability of reporting drift if nothing changed; default: the budget of the run.
     write_baseline

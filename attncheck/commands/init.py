@@ -10,7 +10,6 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
 from attncheck.commands.arguments import Template, folder_of
-from attncheck.commands.source import repository
 
 _START = Path(__file__).parent / "start"
 _WORKFLOW = ".github/workflows/attncheck.yml"
@@ -20,8 +19,7 @@ _PLACEHOLDER = "https://github.com/OWNER/attncheck"
 def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     """Create a starter layer, test and GitHub workflow.
 
-    Existing files are never overwritten. The workflow installs attncheck from the repository that this installation
-    comes from.
+    Existing files are never overwritten. The workflow names a repository of attncheck to replace.
 
     Parameters
     ----------
@@ -37,10 +35,9 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     names = (f"{module}.py", f"test_{module}.py", _WORKFLOW)
     if there := [name for name in names if os.path.lexists(place / name)]:
         refuse("folder", folder, f"already has {', '.join(there)}", "move it away, or choose another folder")
-    source = repository()
     texts = [(_START / framework / f"{name}.txt").read_text(encoding="utf-8") for name in names[:2]]
     workflow = (_START / "attncheck.yml.txt").read_text(encoding="utf-8")
-    requirement = f'"attncheck{extra} @ git+{source or _PLACEHOLDER}"'
+    requirement = f'"attncheck{extra} @ git+{_PLACEHOLDER}"'
     for word, value in (("requirement", requirement), ("test", names[1]), ("command", command)):
         workflow = workflow.replace(f"<{word}>", value)
     for name, text in zip(names, (*texts, workflow), strict=True):
@@ -50,6 +47,5 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     if extra and importlib.util.find_spec(framework) is None:
         print(f"  python -m pip install {framework}{' jax' * (framework == 'keras')}")
     print(f"  python -m pytest {names[1]}\n  {command}")
-    if not source:
-        print(f"before you push: replace {_PLACEHOLDER} in the workflow; attncheck has no release yet")
+    print(f"before you push: replace {_PLACEHOLDER} in the workflow; attncheck has no release yet")
     return ExitCode.CONSISTENT

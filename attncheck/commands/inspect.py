@@ -20,7 +20,6 @@ def inspect(
     seed: Natural = 0,
     expect: list[str] | None = None,
     strict: bool = False,
-    theory: bool = False,
     json: bool = False,
     report: Path | None = None,
 ) -> int:
@@ -36,7 +35,7 @@ def inspect(
         Number of input neurons of a layer; omit it for a whole model.
     inputs
         Function that returns the inputs of a model, by argument name or in order, MODULE:FUNCTION; models of
-        transformers have defaults.
+        transformers for text or images have defaults.
     call
         Function of (module, *inputs) that returns the outputs, MODULE:FUNCTION; default: call the module.
     draws
@@ -48,8 +47,6 @@ def inspect(
         initialiser by name pattern, such as "*.bias=zeros"; can be repeated.
     strict
         Fail on choices that are errors unless they are meant, and that no expectation declares.
-    theory
-        Add theoretical predictions for the layer, which takes some seconds.
     json
         Print JSON.
     report
@@ -71,11 +68,11 @@ def inspect(
     if report is not None:
         from attncheck.report.inspection import render_inspection
 
-        render_inspection(found, make, report, theory, unexpected)
+        render_inspection(found, make, report, unexpected)
     if json:
-        print(as_json(found.to_dict(theory) | {"unexpected": unexpected}))
+        print(as_json(found.to_dict() | {"unexpected": unexpected}))
     else:
-        print(found.text(theory, unexpected))
+        print(found.text(unexpected))
     if found.blamed or unexpected:
         return ExitCode.VIOLATED
     return ExitCode.INCONCLUSIVE if found.not_examined else ExitCode.CONSISTENT

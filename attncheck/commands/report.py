@@ -14,7 +14,6 @@ def report(
     run: Path,
     /,
     *more: Path,
-    baseline: Path | None = None,
     out: Annotated[Path, Out] = Path("report.html"),
 ) -> int:
     """Render a record as a self-contained HTML page.
@@ -25,10 +24,8 @@ def report(
         Record of a run.
     more
         Records of other parts of the same run.
-    baseline
-        Record to compare with.
     out
         Write the page to this path.
     """
-    print(f"Report: {render_report((run, *more), baseline, out)}")
+    print(f"Report: {render_report((run, *more), out)}")
     return ExitCode.CONSISTENT

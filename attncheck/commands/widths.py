@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +72,5 @@ def widths(
     found = measured(make, numbers, expected, **functions, seeds=seeds, seed=seed, steps=steps)
     if report is not None:
         render_widths(found, build, report)
-    red = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print(as_json(found.to_dict()) if json else found.shown(red=red))
+    print(as_json(found.to_dict()) if json else found)
     return ExitCode.of(str(found.verdict))

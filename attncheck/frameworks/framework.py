@@ -178,7 +178,7 @@ class FrameworkAdapter(Adapter):
         """Return a context in which NaN marks parameters that no initialiser wrote, if the framework can do so."""
         return contextlib.nullcontext()
 
-    def independent(self, model: Any, outputs: Callable[[], Any]) -> frozenset[str] | None:
+    def independent(self, model: Any, outputs: Callable[[], Any]) -> tuple[str, ...] | None:
         """Return the names of parameters on which no output depends, or None if unknown."""
         return None
 

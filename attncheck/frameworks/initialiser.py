@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.text import listed
+from attncheck._lib.groups import grouped
+from attncheck._lib.names import indices, name_of, pattern_of
+from attncheck._lib.text import listed, some
 from attncheck.frameworks import laws
-from attncheck.frameworks.adapter import SINGLE
 from attncheck.frameworks.effective import ROLES, Effective, alike, groups_of
 from attncheck.frameworks.inputs import PLURALS
-from attncheck.frameworks.laws import ScaleEstimate
 from attncheck.frameworks.notes import ASKS, WRONG, Note, wrong
 from attncheck.frameworks.weights_notes import tiled_heads
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Number of entries used for correlations.
 _MOST = 2**16
-# For ranks: smallest rank that counts as full, as a fraction of the largest possible one; number of rows and columns
-# used; relative size below which singular values are rounding.
-_FULL, _SIDE, _ROUNDED = 0.9, 256, 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +57,6 @@ class MatrixStatistics:
     def law(self) -> str:
         """The laws not rejected, as text."""
         return " or ".join(self.laws)
-
-    @property
-    def scale(self) -> ScaleEstimate:
-        """The standard deviation with its interval."""
-        return ScaleEstimate(self.std, self.low, self.high)
 
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
@@ -113,7 +104,7 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
-    """Return notes on matrices that are equal or correlated, not redrawn, of low rank, or of nonzero mean.
+    """Return notes on matrices that are equal or correlated, not redrawn, or of nonzero mean.
 
     A last note reports heads that share keys and values, and so a label, in an unusual order.
     """
@@ -134,18 +125,12 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
             if r := laws.correlated(flat[one].ravel()[:_MOST], matrix.ravel()[:_MOST]):
                 text = f"entries of {SYMBOLS[one]} and {SYMBOLS[other]}{turned} have correlation {r:.2f}"
                 notes.append(wrong(text))
-        else:
-            if _reordered(flat[one], flat[other], precision):
-                notes.append(wrong(f"{SYMBOLS[one]} has the entries of {SYMBOLS[other]} in another order"))
     inner = [role for role in shown if role != "output"]
     for group in groups_of((flat[role] for role in inner), precision):
         if len(group) > 1:
             same = listed(SYMBOLS[inner[i]] for i in group)
             notes.append(wrong(f"{same} are the same matrix"))
     for role in shown:
-        rank, full = _rank(flat[role], precision)
-        if rank < _FULL * full:
-            notes.append(Note(f"{SYMBOLS[role]} has rank {rank}: its entries depend on each other"))
         scale = laws.scale_of(first[role])
         if laws.off_centre(first[role], scale):
             mean = f"mean {first[role].mean():.2g}, at a standard deviation of {scale.std:.2g}"
@@ -184,20 +169,6 @@ def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
     return bool(matrices) and all(each.any(axis=tuple({*range(each.ndim)} - {axis})).all() for each, axis in axes)
 
 
-def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices have the same entries in some order; False if chance may explain it."""
-    if one.size != other.size or precision > SINGLE or len(np.unique(one)) < one.size // 2:
-        return False
-    return alike(np.sort(one, axis=None), np.sort(other, axis=None), precision)
-
-
-def _rank(matrix: FloatArray, precision: float) -> tuple[int, int]:
-    """Return the rank of a matrix's leading part, and its full rank."""
-    part = matrix[:_SIDE, :_SIDE]
-    values = np.linalg.svd(part, compute_uv=False)
-    return int(np.sum(values > max(_ROUNDED, 16 * precision) * values[0])), len(values)
-
-
 def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
     """Report matrices of the first draw that recur in the second, and so presumably in all, or only in a later one."""
     first, *others = draws
@@ -224,6 +195,20 @@ def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
     return [Note(text)]
 
 
+def equal(arrays: Mapping[str, FloatArray]) -> list[list[str]]:
+    """Return groups of names of equal arrays of several axes; arrays of equal entries are left out.
+
+    Examples
+    --------
+    >>> one, other = np.random.default_rng(0).standard_normal((2, 4, 4))
+    >>> equal({"q": one, "k": one, "v": other})
+    [['q', 'k']]
+    """
+    drawn = [name for name, array in arrays.items() if array.ndim > 1 and np.ptp(array)]
+    alike = grouped(drawn, lambda name: (arrays[name].shape, arrays[name].tobytes()))
+    return [names for names in alike.values() if len(names) > 1]
+
+
 def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
     """Report equal parameters, and equal thirds of a packed query-key-value parameter, where matrices cannot be read.
 
@@ -233,21 +218,12 @@ def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
     >>> print(*same_parameters({"q": one, "k": one, "v": other}))
     q and k are the same matrix
     """
-    parts: dict[str, FloatArray] = {}
+    parts = dict(parameters)
     for name, array in parameters.items():
-        if array.ndim > 1 and np.ptp(array):
-            parts[name] = array
-            axis = int(np.argmax(array.shape))
-            if array.shape[axis] % 3 == 0:
-                parts |= {f"third {i + 1} of {name}": part for i, part in enumerate(np.split(array, 3, axis))}
-    return [
-        wrong(f"{one} and {other} are the same matrix")
-        for one, other in itertools.combinations(parts, 2)
-        if np.array_equal(parts[one], parts[other])
-    ]
-
-
-_NUMBER = re.compile(r"\d+")
+        axis = int(np.argmax(array.shape)) if array.ndim > 1 else 0
+        if array.ndim > 1 and array.shape[axis] % 3 == 0:
+            parts |= {f"third {i + 1} of {name}": part for i, part in enumerate(np.split(array, 3, axis))}
+    return [wrong(f"{listed(names)} are the same matrix") for names in equal(parts)]
 
 
 def same_layers(
@@ -260,33 +236,12 @@ def same_layers(
     >>> weight, other = np.random.default_rng(0).standard_normal((2, 4, 4))
     >>> held = {"layers.0.linear1": weight, "layers.1.linear1": weight, "layers.2.linear1": other}
     >>> print(*same_layers(held))
-    layers 0 and 1 have the same weights: layers.#.linear1
+    layers 0 and 1 have the same weights: layers.*.linear1
     """
-    groups: dict[tuple[bytes, tuple[int, ...]], list[str]] = {}
-    for name, entries in parameters.items():
-        if entries.ndim > 1 and np.ptp(entries):
-            groups.setdefault((entries.tobytes(), entries.shape), []).append(name)
-    layers: dict[tuple[str, ...], list[str]] = {}
-    for names in groups.values():
-        numbers = [_NUMBER.findall(name) for name in names]
-        columns = [i for i, column in enumerate(zip(*numbers, strict=False)) if len(set(column)) > 1]
-        if len({_NUMBER.sub("#", name) for name in names}) == 1 and len(columns) == 1:
-            where = _without_number(names[0], columns[0])
-            layers.setdefault(tuple(each[columns[0]] for each in numbers), []).append(where)
-    notes = []
-    for which, places in layers.items():
-        more = "" if len(places) == 1 else f" and {len(places) - 1} more"
-        notes.append(Note(f"layers {listed(which)} {what}: {places[0]}{more}", level))
-    return notes
-
-
-def _without_number(name: str, place: int) -> str:
-    """Return a name with # in place of one number.
-
-    Examples
-    --------
-    >>> _without_number("layers.3.head2.weight", 0)
-    'layers.#.head2.weight'
-    """
-    found = list(_NUMBER.finditer(name))[place]
-    return f"{name[: found.start()]}#{name[found.end() :]}"
+    layers: dict[tuple[int, ...], list[str]] = {}
+    for names in equal(parameters):
+        if len({pattern_of(name) for name in names}) == 1:
+            columns = [column for column in zip(*map(indices, names), strict=True) if len(set(column)) > 1]
+            if len(columns) == 1:
+                layers.setdefault(columns[0], []).append(name_of(names, names))
+    return [Note(f"layers {listed(which)} {what}: {some(names, 1)}", level) for which, names in layers.items()]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck._lib.text import listed
+from attncheck._lib.text import listed, some
 from attncheck.frameworks.adapter import Adapter, Arrays, NoAttentionCall
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
@@ -18,7 +18,6 @@ from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
 from attncheck.frameworks.framework import adapter_of, generator_kept, parameters_of
 from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import (
-    SYMBOLS,
     biased,
     constant,
     kv_labels,
@@ -48,8 +47,6 @@ _GAIN = 1e-2
 _MOST_NEURONS = 2**20
 # Factors are the same in every draw if they agree to this, or to this many unit roundoffs of the module's type.
 _CONSTANT, _ROUNDED = 1e-5, 16.0
-# Maximum number of unused parameters in a note.
-_LISTED = 3
 
 
 @generator_kept()
@@ -72,7 +69,7 @@ def inspect(
         refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Adapter) and "width" in parameters_of(make):
         other = _other_width(make, 2 * width, call, seed)
-        found = dataclasses.replace(found, notes=(*found.notes, *_over_widths(found, other)))
+        found = dataclasses.replace(found, notes=(*found.notes, *_scale_over_widths(found, other)))
     return found
 
 
@@ -206,9 +203,7 @@ def _unused(names: Sequence[str]) -> list[Note]:
     """Report parameters that the outputs do not depend on."""
     if not names:
         return []
-    hidden = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED else []
-    shown, them = listed([*names[:_LISTED], *hidden]), "it" if len(names) == 1 else "them"
-    return [wrong(f"{shown}: never used, the outputs do not depend on {them}")]
+    return [wrong(f"{some(names)}: never used, the outputs do not depend on {'it' if len(names) == 1 else 'them'}")]
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
@@ -280,23 +275,10 @@ def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] 
         return None
 
 
-def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
-    """Report standard deviations that do not change with the width."""
-    if other is None:
-        return [Note(f"a module of width {2 * found.width} could not be inspected: widths are not compared")]
-    notes = []
-    for role, m in found.weights.items():
-        if role not in SYMBOLS or role not in other.weights:
-            continue
-        there = other.weights[role]
-        here, wide = (each.scale.times(each.fan_in**-0.5) for each in (m, there))
-        if m.std and here.low <= wide.high and wide.low <= here.high and (m.high < there.low or there.high < m.low):
-            notes.append(Note(f"{m.name}: std {here.std:.2g} whatever the width"))
-    return notes + _scale_over_widths(found, other)
-
-
-def _scale_over_widths(found: Inspection, other: Inspection) -> list[Note]:
+def _scale_over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
     """Report a scale of scores that is right at one width only."""
+    if other is None:
+        return [Note(f"a module of width {2 * found.width} could not be inspected: scales of scores are not compared")]
     mine, theirs = ({f.scale, *f.ties} for f in (found.forward, other.forward))
     if not (found.forward.known and other.forward.known) or RIGHT not in mine or RIGHT in theirs:
         return []

@@ -39,9 +39,8 @@ def beyond(
     longer, other = probe.forward(probe.reader.see(probe.state, x))
     if longer.known and (longer.map, longer.mask, longer.scale) == (found.map, found.mask, found.scale):
         return found, dict(paths), []
-    here = f"{x.shape[1]} positions"
     if not longer.known or longer.map != found.map or other.bias is not None:
-        text = f"with {here} the attention weights do not follow the formula found with fewer positions"
+        text = f"with {x.shape[1]} positions the attention weights do not follow the formula found with fewer positions"
         return found, dict(paths), [Note(text)]
     if longer.mask == found.mask:
         text = f"the scale of scores depends on the length: {found.scale} at {probe.length} positions"
@@ -49,13 +48,8 @@ def beyond(
         named = dataclasses.replace(found, scale=OTHER) if unnamed else found
         return named, dict(paths), [Note(f"{text}, {longer.scale} at {x.shape[1]}", ASKS if unnamed else NOTE)]
     changed = {p: dataclasses.replace(f, mask=longer.mask) for p, f in paths.items() if f.mask == found.mask}
-    y = probe.output(probe.reader.path, x)
-    apart = [path for path in changed if path != probe.reader.path and probe.differs(y, probe.output(path, x))]
-    kept = {path: each for path, each in changed.items() if path not in apart}
     notes = [Note(f"the mask is neither none nor causal: {longer.mask}")]
-    if apart:
-        notes.append(Note(f"paths of this module differ in the mask of {here}: {', '.join(apart)}"))
-    return dataclasses.replace(found, mask=longer.mask), {**paths, **kept}, notes
+    return dataclasses.replace(found, mask=longer.mask), {**paths, **changed}, notes
 
 
 def _missing(probe: Probe, x: FloatArray) -> list[Note]:

@@ -30,13 +30,8 @@ class PrintedInspection(abc.ABC):
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
         """Tables by title, each a list of rows of text that starts with the heading."""
 
-    @property
     @abc.abstractmethod
-    def predicted(self) -> list[tuple[str, str]]:
-        """Theoretical predictions, as pairs of the label "theory" and a text."""
-
-    @abc.abstractmethod
-    def _fields(self, theory: bool) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         """Return all fields, as dataclasses and built-in types."""
 
     @property
@@ -80,8 +75,8 @@ class PrintedInspection(abc.ABC):
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, theory: bool = False, unexpected: Sequence[str] = ()) -> str:
-        """Return the inspection as text, unmet expectations first; with `theory`, the predictions too."""
+    def text(self, unexpected: Sequence[str] = ()) -> str:
+        """Return the inspection as text, unmet expectations first."""
         lines = [*(f"NOT AS EXPECTED: {line}" for line in unexpected), *[""] * bool(unexpected)]
         if self.blamed:
             lines += [self.verdict, "", self.headline, ""]
@@ -90,10 +85,9 @@ class PrintedInspection(abc.ABC):
             lines += [f"{self.headline}{question}" if unexpected else self.verdict, ""]
         for rows in self.tables.values():
             lines += [*aligned(rows), ""]
-        told = self.told + (self.predicted if theory else [])
-        return "\n".join(lines + [f"{what}: {text}" for what, text in told])
+        return "\n".join(lines + [f"{what}: {text}" for what, text in self.told])
 
-    def to_dict(self, theory: bool = False) -> dict[str, Any]:
-        """Return all fields as built-in types, with None for non-finite numbers; with `theory`, predictions too."""
-        fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self._fields(theory), enc_hook=float))
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as built-in types, with None for non-finite numbers."""
+        fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self._fields(), enc_hook=float))
         return fields

@@ -1,17 +1,13 @@
-"""Result of an inspection: table, layer description, theory and requirements."""
+"""Result of an inspection: table, layer description and requirements."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
@@ -21,22 +17,15 @@ from attncheck.frameworks.layer_parts import mask_fields, refuse_unlike
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
-from attncheck.frameworks.theory import LayerTheory, theory_of
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
 _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
-
-
 # Range of standard deviations shown with three decimals.
 _SMALL, _LARGE = 0.01, 1e4
-
-
 # Default number of positions.
 _POSITIONS = 4
-# Random sequences over which attention weights are averaged.
-_SEQUENCES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +45,7 @@ class Inspection(PrintedInspection):
     paths : mapping of str to Forward
         Formulas of the examined code paths, by name.
     notes : tuple of Note
-    view : AttentionView or None
+    view : AttentionView
         Access to the module, for `subject`.
     extra : int
         Number of keys beyond the positions.
@@ -75,7 +64,7 @@ class Inspection(PrintedInspection):
     forward: Forward
     paths: Mapping[str, Forward]
     notes: tuple[Note, ...]
-    view: AttentionView | None = dataclasses.field(default=None, repr=False, compare=False)
+    view: AttentionView = dataclasses.field(repr=False, compare=False)
     extra: int = dataclasses.field(default=0, repr=False)
     value_dim: int | None = None
     attentions: int = 1
@@ -84,53 +73,6 @@ class Inspection(PrintedInspection):
     def all_notes(self) -> tuple[Note, ...]:
         """All notes."""
         return self.notes
-
-    @property
-    def layers(self) -> Mapping[str, Inspection]:
-        """The inspection itself, with an empty title."""
-        return {"": self}
-
-    def mean_weights(self, most: int) -> FloatArray:
-        """Return attention weights of a newly made module, averaged over heads and random inputs.
-
-        Parameters
-        ----------
-        most : int
-            Maximum number of positions returned.
-
-        Returns
-        -------
-        ndarray, (positions of queries, positions of keys)
-
-        Raises
-        ------
-        InputError
-            If the module fails, or the inspection has no `view`.
-        """
-        view = self._seen
-        length = view.lengths(most)[0]
-        x = np.random.default_rng(0).standard_normal((_SEQUENCES, length, self.width))
-        weights = view.reader.see(view.adapter.fresh(0), x).weights
-        return np.asarray(weights.mean(axis=(0, 1))[:most, :most])
-
-    def entries(self) -> dict[str, FloatArray]:
-        """Return the entries of a newly made module's known matrices times √fan-in, by name such as "W_Q".
-
-        Raises
-        ------
-        InputError
-            If the module fails, or the inspection has no `view`.
-        """
-        view = self._seen
-        matrices = view.matrices(view.adapter.fresh(0))
-        return {each.name: matrices[role].ravel() * each.fan_in**0.5 for role, each in self.weights.items()}
-
-    @property
-    def _seen(self) -> AttentionView:
-        """The view, or an error."""
-        if self.view is None:
-            refuse("attention", None, "was inspected without a view of it", "inspect the module anew")
-        return self.view
 
     @property
     def _stds(self) -> dict[str, float]:
@@ -157,7 +99,7 @@ class Inspection(PrintedInspection):
             If no description matches the layer, for example because of its mask or of unknown matrices.
         """
         if seq_len is None:
-            seq_len = _POSITIONS if self.view is None else self.view.lengths(_POSITIONS)[0]
+            seq_len = self.view.lengths(_POSITIONS)[0]
         parts = dict(self.forward.parts)
         stds = {_STDS[role]: std for role, std in self._stds.items()}
         stds |= {name: parts.pop(name) for name in _STDS.values() if name in parts}
@@ -222,12 +164,7 @@ class Inspection(PrintedInspection):
         """
         layer = self.layer(seq_len)
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
-        return subject_of(self._seen, layer, weights, laws, self._stds)
-
-    @functools.cached_property
-    def theory(self) -> LayerTheory:
-        """Predictions of the theorem for eight positions."""
-        return theory_of(self.layer(seq_len=8))
+        return subject_of(self.view, layer, weights, laws, self._stds)
 
     def require(self, *declared: str, **expected: Any) -> None:
         """Raise an error if the layer differs from expectations.
@@ -280,7 +217,7 @@ class Inspection(PrintedInspection):
         """Return a copy in which conventions that expectations of these names declare are not in question."""
         return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
 
-    def _fields(self, theory: bool) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         weights = {role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()}
         return {
             "width": self.width,
@@ -294,16 +231,7 @@ class Inspection(PrintedInspection):
             "notes": self.notes,
             "attentions": self.attentions,
             "verdict": self.verdict,
-            **({"theory": self._theory} if theory else {}),
         }
-
-    @property
-    def _theory(self) -> dict[str, Any]:
-        """Predictions by name, or the reason for their absence under the name "nothing"."""
-        try:
-            return self.theory.to_dict()
-        except InputError as error:
-            return {"nothing": str(error)}
 
     @property
     def examined(self) -> str:
@@ -333,14 +261,3 @@ class Inspection(PrintedInspection):
         """Lines below the table, as pairs of a label ("forward", or the level of a note) and a text."""
         unknown = math.isfinite(self.forward.error) and not self.forward.known
         return [("forward", f"{'weights are ' if unknown else ''}{self.forward}"), *super().told]
-
-    @property
-    def predicted(self) -> list[tuple[str, str]]:
-        """Theoretical predictions, as pairs of the label "theory" and a text; computing them takes some seconds."""
-        try:
-            said = str(self.theory)
-            said += "\nof the layer without its biases" * any(matrix.bias_std > 0 for matrix in self.weights.values())
-            said += "\nW_O is not read: a variance of 1/fan_in is assumed" * ("output" not in self.weights)
-        except InputError as error:
-            said = f"nothing: {error}"
-        return [("theory", line) for line in said.splitlines()]

@@ -113,7 +113,7 @@ class Torch(FrameworkAdapter):
     def unused(self, module: Any, x: FloatArray, path: str = "eval") -> tuple[str, ...]:
         """Return the names of parameters without a gradient."""
         module.train(path.startswith("train"))
-        return _without_gradient(module, lambda: self._first_output(module, self.tensor(module, x), path)) or ()
+        return self.independent(module, lambda: self._first_output(module, self.tensor(module, x), path)) or ()
 
     def parameters(self, module: Any) -> Mapping[str, FloatArray]:
         """Return the parameters by name, shared ones under each of their names."""
@@ -194,10 +194,19 @@ class Torch(FrameworkAdapter):
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
             torch.utils.deterministic.fill_uninitialized_memory = fills
 
-    def independent(self, model: Any, outputs: Callable[[], Any]) -> frozenset[str] | None:
+    def independent(self, model: Any, outputs: Callable[[], Any]) -> tuple[str, ...] | None:
         """Return the names of parameters without a gradient, or None if there is no backward pass."""
-        names = _without_gradient(model, outputs)
-        return None if names is None else frozenset(names)
+        wanted = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        with torch.enable_grad(), torch.random.fork_rng():
+            tensors = [y for y in tree_leaves(outputs()) if isinstance(y, torch.Tensor) and y.requires_grad]
+            if not tensors:
+                return None
+            total = sum(y.float().sum() for y in tensors)
+            try:
+                gradients = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
+            except Exception:  # a custom backward pass may fail in any way
+                return None
+        return tuple(name for name, gradient in zip(wanted, gradients, strict=True) if gradient is None)
 
     def tokens(self, module: Any) -> int | None:
         """Return the number of tokens of the first embedding, or None without one."""
@@ -258,21 +267,6 @@ def _configurations(module: Any) -> list[Any]:
     """Return a module's transformers configurations."""
     held = (getattr(each, "config", None) for each in module.modules())
     return list({id(c): c for c in held if hasattr(c, "_attn_implementation")}.values())
-
-
-def _without_gradient(module: Any, call: Callable[[], Any]) -> tuple[str, ...] | None:
-    """Return the names of parameters on which no output of a call depends, or None if there is no backward pass."""
-    wanted = {name: each for name, each in module.named_parameters() if each.requires_grad}
-    with torch.enable_grad(), torch.random.fork_rng():
-        outputs = [y for y in tree_leaves(call()) if isinstance(y, torch.Tensor) and y.requires_grad]
-        if not outputs:
-            return None
-        total = sum(y.float().sum() for y in outputs)
-        try:
-            gradients = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
-        except Exception:  # a custom backward pass may fail in any way
-            return None
-    return tuple(name for name, gradient in zip(wanted, gradients, strict=True) if gradient is None)
 
 
 def _place_of(module: Any) -> tuple[Any, Any]:

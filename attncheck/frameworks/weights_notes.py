@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck._lib.text import listed
+from attncheck._lib.text import listed, some
 from attncheck.frameworks.effective import AttentionCall
 from attncheck.frameworks.forward import (
     AMONG_HEADS,
@@ -33,8 +33,6 @@ _FAINT = -16.0
 _FITTED, _NO_BIAS = 2e-2, 1e-3
 # Minimum number of distances that shows a slope.
 _FEWEST = 3
-# Maximum number of pairs of positions in a note.
-_PAIRS = 3
 
 
 def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial: Forward | None = None) -> list[Note]:
@@ -93,9 +91,7 @@ def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
     elif differ:
         return
     elif later := _past_a_gap(shown):
-        pairs = listed([f"position {i} sees {j}" for i, j in later[:_PAIRS]])
-        more = f" and {len(later) - _PAIRS} more" if len(later) > _PAIRS else ""
-        yield wrong(f"the mask is causal, except that {pairs}{more}")
+        yield wrong(f"the mask is causal, except that {some(f'position {i} sees {j}' for i, j in later)}")
     elif made.mask in BACKWARD:
         text = f"the mask is {made.mask}, so that positions see later ones and no earlier ones: is it transposed?"
         yield asks(text, "mask")

@@ -24,8 +24,7 @@ from attncheck.runs.view import RunView
 class Judgement:
     """Whether a run passes, and why not.
 
-    ``findings`` are reasons not to pass, in the order of their parts; ``notes`` do not affect the verdict; ``first``
-    tells whether only a baseline is missing for a pass.
+    ``findings`` are reasons not to pass, in the order of their parts; ``notes`` do not affect the verdict.
     """
 
     run: RunRecord
@@ -33,7 +32,6 @@ class Judgement:
     baseline_path: Path
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    first: bool = False
 
     @cached_property
     def view(self) -> RunView:
@@ -61,7 +59,7 @@ def gate(
     run : Path or iterable of Path
         The record of the run, or records of its parts.
     baseline : Path
-        A committed record (``.jsonl`` or ``.jsonl.gz``). If missing, the run does not pass, but may become a candidate.
+        A committed record (``.jsonl`` or ``.jsonl.gz``). If missing, the run does not pass.
     false_alarm : float, optional
         Probability of reporting drift if nothing changed; by default the run's budget.
     write : bool
@@ -81,9 +79,8 @@ def gate(
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
     findings = [*judge_run(ours)]
     if write or not baseline.exists():
-        first = not write and not findings
         finding, note = _written(paths, baseline, write, wrong=bool(findings))
-        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, first)
+        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note)
     theirs = read_run(baseline, "baseline")
     if not theirs.examined_by_id:
         raise InputError(f"baseline={baseline}: has no examined result; make the baseline again")
@@ -99,19 +96,17 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
 def _written(
     paths: Sequence[Path], baseline: Path, accepted: bool, wrong: bool
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Write a baseline, or a candidate, if the run is clean; return findings and notes."""
-    lacking = "" if baseline.exists() else f"there is no baseline {baseline} yet; "
-    if wrong:
-        return (Finding("completeness", "incomplete", f"{lacking}this run cannot become a baseline"),), ()
-    target = baseline if accepted else baseline.with_name(f"{baseline.name}.candidate")
-    content = b"".join(map(_content_of, paths))
-    write_whole(target, gzip.compress(content, mtime=0) if ".gz" in baseline.suffixes else content, "baseline")
-    if accepted:
-        baseline.with_name(f"{baseline.name}.candidate").unlink(missing_ok=True)
-        return (), (f"{target} is now the baseline",)
-    command = shlex.join(["attncheck", "gate", *map(str, paths), "--baseline", str(baseline), "--write-baseline"])
-    text = f"{lacking}accept this run with: {command} (or rename {target})"
-    return (Finding("completeness", "incomplete", text),), ()
+    """Write a baseline if it is accepted and the run is clean; return findings and notes."""
+    text = "this run cannot become a baseline"
+    if accepted and not wrong:
+        content = b"".join(map(_content_of, paths))
+        write_whole(baseline, gzip.compress(content, mtime=0) if ".gz" in baseline.suffixes else content, "baseline")
+        return (), (f"{baseline} is now the baseline",)
+    if not wrong:
+        command = ["attncheck", "gate", *map(str, paths), "--baseline", str(baseline), "--write-baseline"]
+        text = f"accept this run with: {shlex.join(command)}"
+    missing = "" if baseline.exists() else f"there is no baseline {baseline} yet; "
+    return (Finding("completeness", "incomplete", missing + text),), ()
 
 
 def _content_of(path: Path) -> bytes:

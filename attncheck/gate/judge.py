@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from attncheck._lib.groups import grouped
+from attncheck._lib.text import counted, some
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
@@ -15,8 +16,6 @@ from attncheck.records import drift
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, of_pool
 
-# Maximum number of names in a sentence.
-_LISTED = 3
 _RENEW = "make a new one with --write-baseline"
 
 
@@ -53,7 +52,7 @@ def _weaker(run: RunRecord, baseline: RunRecord) -> Iterator[Finding]:
     for changes in grouped(drift.weaker(run, baseline), lambda change: change.result.check).values():
         alike[_loss(changes[0])] += changes
     for loss, changes in alike.items():
-        checks = _list(dict.fromkeys(change.result.check for change in changes))
+        checks = some(dict.fromkeys(change.result.check for change in changes))
         items = {change.result.item: change for change in changes}
         yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(list(items.values()))}")
 
@@ -74,7 +73,7 @@ def notes_on(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     examined = {each.check for each in run.results if each.verdict != Verdict.NOT_EXAMINED}
     new = sorted(examined - {each.check for each in _single(baseline)})
     if new:
-        yield f"not in the baseline: {_list(new)}; {_RENEW} to keep it"
+        yield f"not in the baseline: {some(new)}; {_RENEW} to keep it"
     if baseline.count(Verdict.VIOLATED):
         yield "the baseline has violated results; their effects were not compared"
 
@@ -111,13 +110,13 @@ def _missing_layers(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     lacking: dict[str, list[str]] = defaultdict(list)
     for name, number in sorted(before.items()):
         if not now[name]:
-            lacking[f"not planned; the baseline examined {_number(number, 'layer')}"].append(name)
+            lacking[f"not planned; the baseline examined {counted(number, 'layer')}"].append(name)
         elif kept[name] < lasting[name]:
             lacking[f"planned on {kept[name]} of the {lasting[name]} fixed layers of the baseline"].append(name)
         elif now[name] < number:
-            lacking[f"planned on {_number(now[name], 'layer')}, the baseline examined {number}"].append(name)
+            lacking[f"planned on {counted(now[name], 'layer')}, the baseline examined {number}"].append(name)
     for what, names in lacking.items():
-        yield f"{'property' if len(names) == 1 else 'properties'} {_list(names)}: {what}"
+        yield f"{'property' if len(names) == 1 else 'properties'} {some(names)}: {what}"
 
 
 def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
@@ -125,7 +124,7 @@ def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     gone = {each.check for each in _single(baseline)} - {id.partition("@")[0] for id in run.planned}
     names = sorted(check for check in gone if planned[check.partition(".")[0]])
     if names:
-        yield f"{_number(len(names), 'check')} of the baseline not planned: {_list(names)}"
+        yield f"{counted(len(names), 'check')} of the baseline not planned: {some(names)}"
     lost: dict[str, list[str]] = defaultdict(list)
     fields: set[str] = set()
     for each in drift.unexamined(run, baseline):
@@ -134,7 +133,7 @@ def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
         lost[NOT_EXPOSED if unexposed else each.reason].append(each.check)
     for reason, checks in sorted(lost.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         why = reason + ", ".join(sorted(fields)) if reason == NOT_EXPOSED else reason or "no reason given"
-        yield f"{_number(len(checks), 'result')} no longer examined ({why}): {_list(dict.fromkeys(checks))}"
+        yield f"{counted(len(checks), 'result')} no longer examined ({why}): {some(dict.fromkeys(checks))}"
 
 
 def _by_property(items: Iterable[str]) -> Counter[str]:
@@ -147,14 +146,4 @@ def _loss(change: drift.Change) -> str:
 
 
 def _layers(changes: Sequence[drift.Change]) -> str:
-    return _list([layer_name(change.result.case) for change in changes])
-
-
-def _list(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    return ", ".join(found[:_LISTED]) + more
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return some([layer_name(change.result.case) for change in changes])

@@ -11,6 +11,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.groups import grouped
+from attncheck._lib.names import name_of, names_of, pattern_of
 from attncheck._lib.text import listed
 from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.forward import BACKWARD
@@ -18,7 +19,6 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace
 from attncheck.models.calls import ModuleCall
-from attncheck.models.names import name_of, names_of, pattern_of
 from attncheck.models.replay import HiddenStates
 
 # Number of positions used to detect attention in modules that accept any number.

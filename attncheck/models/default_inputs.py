@@ -1,4 +1,4 @@
-"""Default inputs for transformers models, whose configurations determine them."""
+"""Default inputs for transformers models of text or images, whose configurations determine them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from attncheck._lib.errors import refuse
 
 Array = np.ndarray[Any, Any]
-# Batch size, number of positions, and number of audio samples.
-_BATCH, _POSITIONS, _SAMPLES = 2, 12, 8000
+# Batch size and number of positions.
+_BATCH, _POSITIONS = 2, 12
 
 
 def default_inputs(model: Any) -> Mapping[str, Array]:
-    """Return inputs for a transformers model; refuse other models.
+    """Return inputs for a transformers model of text or images; refuse other models.
 
     Examples
     --------
@@ -52,16 +52,6 @@ def _pixels(config: Any) -> Array:
     return _normal((_BATCH, channels, height, width))
 
 
-def _features(config: Any) -> Array:
-    length = 2 * int(_number(config, "max_source_positions") or _POSITIONS)
-    bins = int(_number(config, "num_mel_bins") or 80)
-    return _normal((_BATCH, bins, length))
-
-
-def _sound(config: Any) -> Array:
-    return _normal((_BATCH, _SAMPLES))
-
-
 def _number(config: Any, name: str) -> Any:
     return _of(config, name, "text_config")
 
@@ -79,6 +69,4 @@ def _normal(shape: tuple[int, ...]) -> Array:
 _MADE: Mapping[str, Callable[[Any], Array]] = {
     "input_ids": _ids,
     "pixel_values": _pixels,
-    "input_features": _features,
-    "input_values": _sound,
 }

@@ -108,7 +108,7 @@ class ModelFactory:
         written, precision = not np.isnan(whole).any(), roundoff(flat.dtype)
         return dataclasses.replace(parameter, entries=(entries,), initialised=written, precision=precision)
 
-    def unused(self, model: Any) -> frozenset[str] | None:
+    def unused(self, model: Any) -> tuple[str, ...] | None:
         """Return the names of parameters that do not affect the outputs, or None if unknown."""
         return self.adapter.independent(model, lambda: self.outputs(model))
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from attncheck._lib.groups import grouped
+from attncheck._lib.names import indices, name_of, names_alike, pattern_of
 from attncheck.frameworks.laws import LAWS, UNKNOWN
-from attncheck.models.names import indices, name_of, names_alike, pattern_of
 from attncheck.models.parameters import FIXED, NEVER_DRAWN, NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
 #: Reasons not to compare a parameter with others.

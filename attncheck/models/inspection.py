@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.names import names_alike, names_of, pattern_of
 from attncheck.frameworks.adapter import Adapter, NoAttentionCall
 from attncheck.frameworks.framework import Parameter, generator_kept
 from attncheck.frameworks.inputs import FIRST_AXIS
@@ -21,11 +22,9 @@ from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import DutyResult
 from attncheck.models.duties.registry import measured
 from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of_configuration
-from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import statistics_of
 from attncheck.models.result import UNRECOGNISED, ModelInspection
-from attncheck.models.sizes import notes_of_sizes
 from attncheck.models.table import ParameterTable
 
 # Maximum number of entries used per parameter, over all draws.
@@ -86,7 +85,7 @@ def inspect(
         width). For a model, ``call(model, *inputs)``.
     inputs : mapping, sequence or callable, optional
         Inputs of a model: arrays or tensors by argument name or in order, with the batch as first axis; or a function
-        that returns them. Models of transformers have defaults.
+        that returns them. Models of transformers for text or images have defaults.
     draws : int
         Number of modules to initialise.
     seed : int
@@ -133,9 +132,7 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_kept():
-        found = _of_model(_drawn(make, inputs, call, draws, seed), draws)
-        notes = notes_of_sizes(make, inputs, call, seed, found.parameters)
-        return dataclasses.replace(found, notes=(*found.notes, *notes))
+        return _of_model(_drawn(make, inputs, call, draws, seed), draws)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -171,7 +168,7 @@ def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
     groups = alike([call for call in kept.calls if call.name in inspections], inspections)
     table = ParameterTable(tuple(statistics_of(kept.parameters, _depth(kept.calls, kept.parameters))))
     notes = [
-        *notes_of(table, any(group.inspection.forward.mask == "causal" for group in groups)),
+        *notes_of(table.rows, any(group.inspection.forward.mask == "causal" for group in groups)),
         *copied(kept.parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
@@ -220,7 +217,7 @@ def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | s
     return made or "its output does not depend on attention"
 
 
-def _joined(samples: Sequence[Sequence[Parameter]], unused: frozenset[str] | None) -> Iterator[Parameter]:
+def _joined(samples: Sequence[Sequence[Parameter]], unused: tuple[str, ...] | None) -> Iterator[Parameter]:
     """Yield each parameter with its entries in all draws."""
     shapes = [[(each.name, each.shape) for each in sample] for sample in samples]
     for i, other in enumerate(shapes):

@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from attncheck._lib.groups import grouped
-from attncheck._lib.text import counted, listed
+from attncheck._lib.names import indices, part_of, pattern_of
+from attncheck._lib.text import counted, listed, some
 from attncheck.frameworks.framework import Parameter
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, asks, wrong, wrong_first
 from attncheck.models.families import STATES, Family, families, kinds, parts_of, state_of
-from attncheck.models.names import indices, part_of, pattern_of
 from attncheck.models.parameters import (
     NEVER_DRAWN,
     NOT_FINITE,
@@ -31,13 +31,6 @@ _LISTED = 4
 # Smallest fan-in for which a standard deviation of 1 is an error, and largest ratio of the ends of an interval that
 # shows a 1.
 _MANY, _NARROW = 16, 1.25
-# Dependences of a standard deviation on an index i in the name of a parameter.
-_DEPENDENCES: tuple[tuple[str, Callable[[int], float]], ...] = (
-    ("1/sqrt(i + 1)", lambda i: (i + 1) ** -0.5),
-    ("1/(i + 1)", lambda i: 1 / (i + 1)),
-    ("sqrt(i + 1)", lambda i: (i + 1) ** 0.5),
-    ("i + 1", lambda i: i + 1),
-)
 _BIAS_NAMES = {"bias", "beta", "b"}
 # Words in the names of projections to queries, keys and values.
 _INWARD = {"q", "k", "v", "query", "key", "value", "wq", "wk", "wv"}
@@ -89,28 +82,8 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
     """Join the names of some parameters of a table, writing those of a family as one."""
-    return _listed([row.name for row in rows], [row.name for row in table])
-
-
-def _listed(names: Iterable[str], every: Iterable[str]) -> str:
-    """Join `names`, a selection from `every`, writing those of a family as one."""
-    some, whole = (grouped(dict.fromkeys(each), pattern_of) for each in (names, every))
-    return listed(part_of(members, whole[pattern]) for pattern, members in some.items())
-
-
-def _outermost(names: Sequence[str], every: Sequence[str]) -> str:
-    """Join `names` of parameters; the name of a module replaces those of its parameters if all are listed."""
-    below: dict[str, set[str]] = {}
-    for name in every:
-        parts = name.split(".")
-        for k in range(1, len(parts)):
-            below.setdefault(".".join(parts[:k]), set()).add(name)
-    some, found = set(names), []
-    for name in names:
-        parts = name.split(".")
-        modules = (".".join(parts[:k]) for k in range(1, len(parts)))
-        found.append(next((module for module in modules if below[module] <= some), name))
-    return _listed(found, [*below, *every])
+    chosen, whole = (grouped([row.name for row in each], pattern_of) for each in (rows, table))
+    return some(part_of(members, whole[pattern]) for pattern, members in chosen.items())
 
 
 def _states(parameters: _Parameters) -> Iterator[Note]:
@@ -138,9 +111,7 @@ def _within_families(parameters: _Parameters) -> Iterator[Note]:
             continue
         members = [member for part in parts for member in part.members]
         name = _names(members, members)
-        if dependence := _dependence(members):
-            yield Note(f"{name}: std in proportion to {dependence}")
-        elif _dominates(parts) and not _may_be_trend(members, parts):
+        if _dominates(parts) and not _may_be_trend(members, parts):
             yield from (_different(part, main, members) for part in others)
         else:
             yield Note(f"{name} differ: {'; '.join(f'{part}: {part.text}' for part in parts[:_LISTED])}")
@@ -179,21 +150,6 @@ def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family
     scales = [member.scale for member in sorted(members, key=lambda member: indices(member.name))]
     pairs = list(itertools.combinations(scales, 2))
     return all(one.high >= other.low for one, other in pairs) or all(one.low <= other.high for one, other in pairs)
-
-
-def _dependence(members: Sequence[ParameterStatistics]) -> str:
-    """Return the formula for the standard deviation as a function of an index that fits all members, or ""."""
-    if any(member.constant for member in members):
-        return ""
-    for column in zip(*(indices(member.name) for member in members), strict=True):
-        if len(set(column)) < 3:
-            continue
-        for text, shape in _DEPENDENCES:
-            low = max(m.scale.low / shape(i) for m, i in zip(members, column, strict=True))
-            high = min(m.scale.high / shape(i) for m, i in zip(members, column, strict=True))
-            if low <= high:
-                return text
-    return ""
 
 
 def _constant_projections(parameters: _Parameters) -> Iterator[Note]:
@@ -258,7 +214,6 @@ def _among_projections(parameters: _Parameters) -> Iterator[Note]:
     if parameters.causal and not scaled and _unscaled(blocks, main, common):
         yield Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks")
     yield from _notes_apart(apart, projections, f"{which} projections: {main.text}")
-    yield from _notes_of_embeddings(parameters.families, main)
 
 
 def _depth_scaled(scaled: Family, std: str, others: Sequence[Family]) -> Note:
@@ -310,13 +265,6 @@ def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: 
         yield asks(f"every {owner} keeps its default: {names}; {usual}", *_members(alike))
 
 
-def _notes_of_embeddings(every: Sequence[Family], projections: Family) -> Iterator[Note]:
-    """Report embeddings that keep their default and share no known initialiser with the projections."""
-    for family in every:
-        if family.first.owner == "Embedding" and family.keeps_default and not family.matches & projections.matches:
-            yield Note(f"{family} keeps the default of Embedding: {family.text}; projections: {projections.text}")
-
-
 def _is_unit(family: Family) -> bool:
     """Return whether the entries of a projection are standard normal although its fan-in is large."""
     low, high = family.bounds
@@ -360,9 +308,9 @@ def _norms(parameters: _Parameters) -> Iterator[Note]:
 
 def _unused(parameters: _Parameters) -> Iterator[Note]:
     """Report parameters that do not affect the outputs."""
-    if unused := [row.name for row in parameters.table if NOT_USED in row.notes]:
-        text = f"the outputs do not depend on {_outermost(unused, [row.name for row in parameters.table])}"
-        yield asks(text, *unused)
+    if unused := [row for row in parameters.table if NOT_USED in row.notes]:
+        text = f"the outputs do not depend on {_names(unused, parameters.table)}"
+        yield asks(text, *(row.name for row in unused))
 
 
 # Rules on the parameters of a model; of their notes, errors come first.

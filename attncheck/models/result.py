@@ -48,7 +48,7 @@ class ModelInspection(PrintedInspection):
     modules : mapping of str to Inspection
         All attention modules by name.
     parameters : ParameterTable
-        Statistics of every parameter, by position or name; prints as a table.
+        Statistics of every parameter, by name; prints as a table.
     notes : tuple of Note
         Notes on the model and its parameters; those on attention modules are in `modules`.
     refused : mapping of str to str
@@ -74,11 +74,6 @@ class ModelInspection(PrintedInspection):
         if name not in self.modules:
             refuse("module", name, "is not an inspected attention module", f"use one of {', '.join(self.modules)}")
         return self.modules[name]
-
-    @property
-    def layers(self) -> Mapping[str, Inspection]:
-        """Inspections of groups of similar attention modules, by the names of the group."""
-        return {group.title: group.inspection for group in self.attention}
 
     @property
     def all_notes(self) -> list[Note]:
@@ -158,8 +153,8 @@ class ModelInspection(PrintedInspection):
             values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
             said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **values)]
-        said += unmet_initialisers(patterns, self.parameters, self.numbers)
-        said += unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
+        said += unmet_initialisers(patterns, self.parameters.rows, self.numbers)
+        said += unmet_initialisers({} if parameters is None else parameters, self.parameters.rows, self.numbers)
         meant = {name for name, value in wanted.items() if not value}
         confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, {**patterns, **(parameters or {})})
         return said + excluding(confirmed.asked, asked)
@@ -185,12 +180,12 @@ class ModelInspection(PrintedInspection):
         duties = tuple(result.confirmed(names | rows) for result in self.duties)
         return dataclasses.replace(self, attention=tuple(groups), notes=notes, duties=duties)
 
-    def _fields(self, theory: bool) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return {
             "model": self.kind,
             "draws": self.draws,
             "verdict": self.verdict,
-            "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
+            "attention": {name: each.to_dict() for name, each in self.modules.items()},
             "refused": dict(self.refused),
             "duties": {result.name: result.outcome for result in self.duties},
             "parameters": self.parameters.rows,
@@ -239,13 +234,6 @@ class ModelInspection(PrintedInspection):
             source = f"keys and values from {group.source}: " if group.source else ""
             attention.append((group.title, group.kind, heads, source + forward))
         return {"Attention": attention, "Parameters": self.parameters.lines}
-
-    @property
-    def predicted(self) -> list[tuple[str, str]]:
-        """Theoretical predictions for each group of attention modules, as pairs of the label "theory" and a text."""
-        return [
-            (what, f"{group.title}: {line}") for group in self.attention for what, line in group.inspection.predicted
-        ]
 
 
 def is_pattern(text: str) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Iterator
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.text import aligned
@@ -16,8 +15,8 @@ _HEADING = ("", "shape", "law", "std", "from", "to", "std·√fan-in", "matches 
 
 
 @dataclasses.dataclass(frozen=True)
-class ParameterTable(Sequence[ParameterStatistics]):
-    """Statistics of the parameters of a model, by position or by name.
+class ParameterTable:
+    """Statistics of the parameters of a model, by name.
 
     Printing shows one line per family of similar parameters.
 
@@ -45,20 +44,15 @@ class ParameterTable(Sequence[ParameterStatistics]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, key: int | str) -> ParameterStatistics: ...
-    @overload
-    def __getitem__(self, key: slice) -> ParameterTable: ...
-    def __getitem__(self, key: int | str | slice) -> ParameterStatistics | ParameterTable:
-        """Return a row by position or by any name of the parameter, or the table of several."""
-        if isinstance(key, slice):
-            return ParameterTable(self.rows[key])
-        if not isinstance(key, str):
-            return self.rows[key]
+    def __iter__(self) -> Iterator[ParameterStatistics]:
+        return iter(self.rows)
+
+    def __getitem__(self, name: str) -> ParameterStatistics:
+        """Return the row of a parameter, by any of its names."""
         for row in self.rows:
-            if key in (row.name, *row.tied):
+            if name in (row.name, *row.tied):
                 return row
-        refuse("parameters", key, "is not the name of a parameter", "print the table to see the names")
+        refuse("parameters", name, "is not the name of a parameter", "print the table to see the names")
 
     def __str__(self) -> str:
         return "\n".join(aligned(self.lines))

@@ -17,7 +17,6 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.names import layer_name
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.schema import Result, case_key, of_layer
-from attncheck.records.text import detectable
 
 #: Number of most suspicious results shown per check.
 KEPT = 24
@@ -74,11 +73,6 @@ class Tally:
     def mdes(self) -> list[float]:
         """The smallest and largest minimum detectable effect; empty if there is none."""
         return _range([each.mde for each in self._looked_at if each.mde is not None])
-
-    @cached_property
-    def alternatives(self) -> list[float]:
-        """The smallest and largest distance of a minimum detectable effect from the null; empty if there is none."""
-        return _range([far for far in map(detectable, self._looked_at) if far is not None])
 
     @cached_property
     def hint(self) -> str:

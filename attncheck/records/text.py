@@ -95,25 +95,9 @@ def quantity(result: Result) -> str:
     return told.partition(" from ")[0] if of and not distance else words
 
 
-def detectable(result: Result) -> float | None:
-    """Return the distance of the MDE from the null, symmetric in logarithms for ratios, or None."""
-    mde, null = result.mde, result.null_effect
-    if mde is None or null is None or mde <= 0.0 or mde == null or not math.isfinite(mde):
-        return None
-    return math.exp(abs(math.log(mde))) - 1.0 if null == 1.0 else abs(mde - null)
-
-
-def in_mdes(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of the minimum detectable effect, 0 at the null."""
-    return _between(value, result.null_effect, result.mde)
-
-
 def in_alternatives(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of the alternative's effect; for ratios, logarithms are divided."""
-    return _between(value, result.null_effect, result.alternative)
-
-
-def _between(value: float | None, null: float | None, unit: float | None) -> float | None:
+    """Return an effect in units of the alternative's effect, 0 at the null; for ratios, logarithms are divided."""
+    null, unit = result.null_effect, result.alternative
     if value is None or null is None or unit is None or unit == null or not math.isfinite(unit):
         return None
     if null == 1.0 and unit > 0.0:

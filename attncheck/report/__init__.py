@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def render_report(run: Path | Iterable[Path], baseline: Path | None = None, out: Path = Path("report.html")) -> Path:
+def render_report(run: Path | Iterable[Path], out: Path = Path("report.html")) -> Path:
     """Render a run record as a page; the same records give the same bytes.
 
     Parameters
     ----------
     run : Path or iterable of Path
         The record, or records of the parts of a run.
-    baseline : Path, optional
-        A record to compare with.
     out : Path
         The page; missing folders are created.
 
@@ -30,7 +28,7 @@ def render_report(run: Path | Iterable[Path], baseline: Path | None = None, out:
     """
     from attncheck.report.page import render
 
-    return render(run, baseline, out)
+    return render(run, out)
 
 
 def rendered(record: Path, page: Path) -> str:

@@ -1,4 +1,4 @@
-"""Rendering: read records, compare, fill templates, write one file."""
+"""Rendering: read records, fill templates, write one file."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
 from attncheck.records.text import interval, reads
-from attncheck.report.view import FAILURES, HEADINGS, POOLS, Comparison, PageView, looks, pairs, visits
+from attncheck.report.view import FAILURES, HEADINGS, POOLS, PageView, looks, pairs, visits
 from attncheck.runs.parts import read_run
 
 
-def render(run: Path | Iterable[Path], baseline: Path | None, out: Path) -> Path:
+def render(run: Path | Iterable[Path], out: Path) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
     found = read_run(run)
-    comparison = None if baseline is None else Comparison(found, read_run(Path(baseline), "baseline"))
-    view = PageView(found, comparison=comparison)
     shown = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"
-    return write_whole(Path(out), encoded(fill("report.html.j2", title, view=view, run=found, **shown)))
+    return write_whole(Path(out), encoded(fill("report.html.j2", title, view=PageView(found), run=found, **shown)))
 
 
 def fill(template: str, title: str, **shown: Any) -> str:

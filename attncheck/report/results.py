@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,13 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.text import chance, counted
-from attncheck.evidence.bands import QUANTILES
-from attncheck.evidence.family import Outcome
+from attncheck._lib.text import counted
 from attncheck.evidence.plot_data import (
     LABELLED,
     Counts,
     Estimates,
     Matrix,
     Plot,
-    cdf_of_uniform,
     read_plot,
 )
 from attncheck.layers.names import layer_name
@@ -30,27 +26,6 @@ from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw
 
 # Least half-width of a histogram, and margin beyond the outermost quantile, in standard deviations.
 _WIDEST, _STEP = 4.0, 0.3
-
-
-def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
-    """Plot the distribution function of first-look p-values against the uniform one."""
-    values = np.sort(np.array(p_values))
-    plot = cdf_of_uniform(values, 0.0)
-    low, high = (edge / plot.count for edge in plot.band)
-
-    def paint(axes: Axes) -> None:
-        axes.fill_between([0, *QUANTILES, 1], [0, *low, 1], [0, *high, 1], color=BAND, linewidth=0)
-        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8)
-        steps = np.arange(1, len(values) + 1) / len(values)
-        axes.step([0, *values, 1], [0, *steps, 1], where="post", color=ACCENT, linewidth=1.6)
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="first-look p-value", ylabel="share of items below")
-
-    alt = (
-        f"Distribution function of the first-look p-values of {counted(len(values), 'item')} against the diagonal that "
-        f"a correct simulator follows. It {band_kept(plot)}. The largest distance is {test.effect:.3g}, "
-        f"p = {chance(test.p_value)}."
-    )
-    return draw(paint, alt, "First-look p-values, one per item, against uniform", height=320)
 
 
 def of_result(result: Result) -> Drawing | None:

@@ -1,14 +1,10 @@
-"""Plots as small, reproducible SVG data URIs in the page's light or dark colours.
-
-An SVG in an ``<img>`` cannot use the page's style sheet, only ``prefers-color-scheme``.
-"""
+"""Plots as reproducible SVG data URIs, dark on white."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import io
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,16 +21,6 @@ PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
 ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
 #: Line colours, distinct in lightness for colour-blind readers.
 SERIES = ("#0072b2", "#d55e00", "#007e5c", "#8a3f78")
-_DARK = {
-    PAPER: "#161a20",
-    INK: "#e6e9ed",
-    MUTED: "#a3adb8",
-    GRID: "#3a424d",
-    ACCENT: "#6cb0ff",
-    BAND: "#22374d",
-    BAD: "#ff8a80",
-    **dict(zip(SERIES, ("#62b8ee", "#ff9a4d", "#41d3a6", "#e29bcb"), strict=True)),
-}
 _SETTINGS: dict[Any, Any] = {
     "axes.edgecolor": MUTED,
     "axes.facecolor": PAPER,
@@ -62,8 +48,6 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.color": MUTED,
     "ytick.labelcolor": INK,
 }
-# Coordinates are rounded to hundredths of a pixel.
-_TAG, _LONG = re.compile(r"<[^>]*>"), re.compile(r"-?\b\d+\.\d{3,}")
 #: Metadata without entries that change between runs.
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
 # Heights of the lower axes and of the gap above them, as fractions of the total height.
@@ -114,7 +98,8 @@ def draw(
         paint(axes)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata=METADATA)
-    return Drawing(_uri(_with_variables(buffer.getvalue().decode())), alt, caption, width, height)
+    source = "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return Drawing(source, alt, caption, width, height)
 
 
 def plain() -> FuncFormatter:
@@ -139,25 +124,3 @@ def style() -> Iterator[None]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
         yield
-
-
-def _with_variables(svg: str) -> str:
-    """Replace colours by variables with values for light and dark pages."""
-    for index, light in enumerate(_DARK):
-        svg = re.sub(f"(fill|stroke): ?{light}", rf"\1:var(--c{index})", svg)
-    bright = "".join(f"--c{index}:{light};" for index, light in enumerate(_DARK))
-    dark = "".join(f"--c{index}:{color};" for index, color in enumerate(_DARK.values()))
-    style = f"<style>svg{{{bright}}}@media screen and (prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-    svg = re.sub(
-        r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL
-    )
-    svg = _TAG.sub(_rounded, re.sub(r"\n\s*", "\n", svg))
-    return svg.replace("<defs>", f"{style}<defs>", 1)
-
-
-def _rounded(tag: re.Match[str]) -> str:
-    return _LONG.sub(lambda found: f"{float(found[0]):.2f}", tag[0])
-
-
-def _uri(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -14,25 +14,21 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.text import chance
 from attncheck.checks.claims import Claim
 from attncheck.checks.registered import claim_named
-from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest
-from attncheck.evidence.ledger import Finding
 from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate.judge import judge_against, judge_run, notes_on
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.records.explanation import Explanation
-from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, suspicion
-from attncheck.report.first import ClaimMap, claim_map, would_have_seen
-from attncheck.report.intervals import by_case, by_check
-from attncheck.report.results import of_cause, of_result, uniformity
+from attncheck.report.first import ClaimMap, claim_map
+from attncheck.report.intervals import by_case
+from attncheck.report.results import of_cause, of_result
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 from attncheck.runs.view import RunView
@@ -41,12 +37,9 @@ from attncheck.runs.view import RunView
 HEADINGS = {
     "verdict": "Verdict",
     "failures": "What failed",
-    "comparison": "Compared with the baseline",
     "claims": "Claims",
     "together": "All together",
-    "uniformity": "First-look p-values",
     "space": "Visited",
-    "statements": "Statements of the paper",
     "provenance": "How it was made",
 }
 #: Maximum numbers of failed checks shown in full, and of pools.
@@ -58,11 +51,9 @@ _VALUES = 14
 # Attribute that a section shows; sections not listed are never empty.
 _NEEDED = {
     "claims": "run.claim_layers",
-    "comparison": "comparison",
     "failures": "failed_or_open",
     "space": "run.space.layers",
     "together": "together",
-    "uniformity": "uniformity",
 }
 _CHOICES = {
     "activation": ACTIVATIONS,
@@ -97,11 +88,6 @@ class ClaimView:
         return tuple(tally for tally in self.tallies if tally.examined)
 
     @property
-    def idle(self) -> tuple[Tally, ...]:
-        """Checks examined on no case."""
-        return tuple(tally for tally in self.tallies if not tally.examined)
-
-    @property
     def draws(self) -> int:
         """Number of draws of first looks; draws that several checks on one case share count once."""
         cases: dict[str, int] = {}
@@ -109,17 +95,6 @@ class ClaimView:
             for case, size in tally.draws.items():
                 cases[case] = max(cases.get(case, 0), size)
         return sum(cases.values())
-
-    @cached_property
-    def worst(self) -> Result | None:
-        """The most suspicious result of its checks; None if none was examined."""
-        leading = [tally.worst[0] for tally in self.examined]
-        return max(leading, key=suspicion, default=None)
-
-    @cached_property
-    def effects(self) -> Drawing:
-        """The effects of its checks on one scale."""
-        return by_check([(tally.name, tally.worst) for tally in self.examined])
 
     @cached_property
     def plots(self) -> list[Drawing]:
@@ -135,28 +110,8 @@ class ClaimView:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Comparison:
-    """A run and its baseline, as the gate compares them."""
-
-    run: RunRecord
-    baseline: RunRecord
-
-    @cached_property
-    def findings(self) -> list[Finding]:
-        """Why the gate would not pass the run: by itself, and compared with the baseline."""
-        return [*judge_run(self.run), *judge_against(self.run, self.baseline, self.run.manifest.false_alarm)]
-
-    @property
-    def notes(self) -> list[str]:
-        """Differences that do not affect the gate's verdict."""
-        return list(notes_on(self.run, self.baseline))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class PageView(RunView):
     """A run as templates see it, with plots and tables."""
-
-    comparison: Comparison | None = None
 
     @property
     def sections(self) -> list[str]:
@@ -178,11 +133,6 @@ class PageView(RunView):
         return observed or of_result(self.smallest) or by_case(self.failures[0])
 
     @cached_property
-    def seen(self) -> Drawing | None:
-        """The plot of minimum detectable effects."""
-        return would_have_seen(self.run.tallies, self.run.pools)
-
-    @cached_property
     def map(self) -> ClaimMap | None:
         """Claims against cases."""
         return claim_map(self.run)
@@ -201,13 +151,6 @@ class PageView(RunView):
         return causes.common(self.run.space)
 
     @cached_property
-    def upstream(self) -> list[str]:
-        """Consistent claims upstream of the first violated one."""
-        names = [view.verdict for view in self.claims]
-        before = names.index(Verdict.VIOLATED) if Verdict.VIOLATED in names else 0
-        return [view.name for view in self.claims[:before] if view.verdict == Verdict.CONSISTENT]
-
-    @cached_property
     def groups(self) -> list[causes.Cause]:
         """The violated checks to show in full, grouped by hint on the cause, the most significant first."""
         return causes.by_hint(self.failures[:FAILURES])
@@ -223,28 +166,10 @@ class PageView(RunView):
         return sorted((pool for pool in self.run.pools if pool.p_values), key=suspicion, reverse=True)
 
     @cached_property
-    def together_effects(self) -> Drawing:
-        """The effects of the most suspicious pools."""
-        return by_check([(pool.id, [pool]) for pool in self.together[:POOLS]])
-
-    @cached_property
     def doubts(self) -> list[Result]:
         """Inconclusive results."""
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)
         return [result for result in kept if result.verdict == Verdict.INCONCLUSIVE]
-
-    @cached_property
-    def uniformity(self) -> Drawing | None:
-        """The plot of first-look p-values."""
-        conclusion = self.run.conclusion
-        if conclusion.uniformity is None:
-            return None
-        return uniformity(conclusion.p_values, conclusion.uniformity)
-
-    @property
-    def statements(self) -> tuple[StatementRow, ...]:
-        """The paper's statements and their coverage."""
-        return STATEMENTS
 
 
 def _plotted(tally: Tally) -> Result | None:

@@ -17,8 +17,8 @@ from attncheck.report.page import encoded, fill
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
 from attncheck.scaling.result import Widths, WidthsRow
 
-# Maximum number of violated taps named in the text and in the plot, and the share of the plot's height per name.
-_NAMED, _LABELLED, _LINE = 4, 16, 0.05
+# Maximum number of violated taps named in the text.
+_NAMED = 4
 
 
 def render_widths(found: Widths, name: str, out: Path) -> Path:
@@ -41,16 +41,17 @@ def plot(found: Widths, moment: str) -> Drawing | None:
         for row in sorted(rows, key=lambda row: row.verdict is Verdict.VIOLATED):
             bad = row.verdict is Verdict.VIOLATED
             color = BAD if bad else ACCENT if row.verdict is Verdict.CONSISTENT else MUTED
-            axes.plot(
-                widths, _relative(row, widths), color=color, linewidth=1.6 if bad else 0.9, zorder=3 if bad else 2
-            )
+            sizes = _relative(row, widths)
+            axes.plot(widths, sizes, color=color, linewidth=1.6 if bad else 0.9, zorder=3 if bad else 2)
+            if bad:
+                end = (widths[-1], sizes[-1])
+                axes.annotate(row.name, end, (4, 0), textcoords="offset points", va="center", fontsize=10.5, color=BAD)
         axes.set(yscale="log", ylabel="size over n^predicted")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(plain())
         axes.yaxis.set_minor_formatter(NullFormatter())
         width_axis(axes, widths)
         axes.grid(True, axis="y")
-        _name_violated(axes, rows, widths)
 
     margins = 66, 150 if _violated(rows) else 12, 48, 10
     told = _alternative(rows, moment), _CAPTION.format(moment=moment)
@@ -69,19 +70,6 @@ def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[Wi
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)
     axes.plot(widths, np.ones_like(ratios), color=INK, linewidth=0.8, linestyle="--", zorder=1)
-
-
-def _name_violated(axes: Axes, rows: Sequence[WidthsRow], widths: FloatArray) -> None:
-    """Write names of violated taps to the right of the axes, at the heights of their lines, without overlap."""
-    ends = {row.name: float(_relative(row, widths)[-1]) for row in _violated(rows)[:_LABELLED]}
-    low, high = np.log(axes.get_ylim())
-    heights = {name: (np.log(end) - low) / (high - low) for name, end in ends.items()}
-    lowest = 0.0
-    for left, name in enumerate(sorted(heights, key=heights.__getitem__)):
-        room = 1.0 - _LINE * (len(heights) - 1 - left)  # for the names above
-        lowest = min(max(heights[name], lowest), room)
-        axes.annotate(name, (1.01, lowest), xycoords="axes fraction", va="center", fontsize=10.5, color=BAD)
-        lowest += _LINE
 
 
 def _relative(row: WidthsRow, widths: FloatArray) -> FloatArray:

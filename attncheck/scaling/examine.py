@@ -100,9 +100,7 @@ def examine(
     rows = [looks.row(each, trails.get(each.name)) for each in sample.measured]
     fixed: tuple[float, ...] = ()
     if any(row.verdict is Verdict.VIOLATED and not row.steps for row in rows):
-        weights = sample.weights()
-        rows = [_with_scales(row, widths, *weights) for row in rows]
-        fixed = _fixed_scales(rows, widths, *weights)
+        fixed = _fixed_scales(rows, widths, *sample.weights())
     return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, sample.seconds)
 
 
@@ -292,17 +290,6 @@ def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _with_scales(
-    row: WidthsRow, widths: Sequence[int], narrow: Mapping[str, FloatArray], wide: Mapping[str, FloatArray]
-) -> WidthsRow:
-    """Return a violated row with notes on how the scales of its module's matrices depend on the width."""
-    if row.verdict is not Verdict.VIOLATED or row.steps:
-        return row
-    own = [name for name in narrow if name.rpartition(".")[0] == row.name and name in wide]
-    notes = (_scale_note(name, widths, narrow[name], wide[name]) for name in own)
-    return dataclasses.replace(row, notes=(*row.notes, *filter(None, notes)))
-
-
 def _fixed_scales(
     rows: Sequence[WidthsRow], widths: Sequence[int], narrow: Mapping[str, FloatArray], wide: Mapping[str, FloatArray]
 ) -> tuple[float, ...]:
@@ -325,15 +312,6 @@ def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int])
     """Return the exponent of a matrix's standard deviation between the first and last width; NaN for a constant."""
     first, last = float(narrow.std()), float(wide.std())
     return math.log(last / first) / math.log(widths[-1] / widths[0]) if min(first, last) > 0.0 else math.nan
-
-
-def _scale_note(name: str, widths: Sequence[int], narrow: FloatArray, wide: FloatArray) -> str:
-    """Describe the standard deviations of a matrix at the first and the last width; empty if there are none."""
-    exponent = _scale_exponent(narrow, wide, widths)
-    if narrow.ndim < 2 or math.isnan(exponent):
-        return ""
-    scales = f"{narrow.std():.3g} at width {widths[0]}, {wide.std():.3g} at {widths[-1]}"
-    return f"std of {name.rpartition('.')[2]} {scales}: n^{exponent:+.2f}"
 
 
 def _known(value: float) -> float | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -12,17 +10,11 @@ from typing import Any
 import msgspec
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.text import aligned, counted, listed
+from attncheck._lib.names import pattern_of
+from attncheck._lib.text import aligned, counted, listed, some
 from attncheck.evidence.verdicts import Verdict
 
-_BARS = "▁▂▃▄▅▆▇█"
 _MOMENTS = ("at initialisation", "change after 1 step")
-# Escape codes for red and normal terminal text.
-_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
-# Maximum number of taps named in a finding.
-_NAMED = 3
-# Number in a name, such as that of a block, after a named module.
-_NUMBER = re.compile(r"(?<=[^\W\d][._])\d+(?![^._])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +74,7 @@ class WidthsRow:
     def cells(self) -> tuple[str, ...]:
         """Table row as text."""
         numbers = ("–" if each is None else f"{each:+.3f}" for each in (self.exponent, self.low, self.high))
-        return (self.name, self.what, _bars(self.sizes), *numbers, self.predicted or "–", self.said)
+        return (self.name, self.what, *numbers, self.predicted or "–", self.said)
 
     @property
     def said(self) -> str:
@@ -169,11 +161,8 @@ class Widths:
         return {"verdict": str(self.verdict), **msgspec.to_builtins(self)}
 
     def __str__(self) -> str:
-        return self.shown()
-
-    def shown(self, red: bool = False) -> str:
-        """Return the result as text, optionally with violations in red."""
-        return "\n".join([self.headline, *self._said(), *self._tables(red)])
+        tables = (line for moment, rows in self.tables for line in (f"\n{moment}", *aligned(rows)))
+        return "\n".join([self.headline, *self._said(), *tables])
 
     @property
     def headline(self) -> str:
@@ -235,15 +224,9 @@ class Widths:
     @property
     def tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
         """One table at initialisation and one per step, each starting with its heading; similar rows are merged."""
-        heading = ("tap", "of", "sizes", "exponent", "from", "to", "predicted", "verdict")
+        heading = ("tap", "of", "exponent", "from", "to", "predicted", "verdict")
         moments = dict.fromkeys(row.moment for row in self.rows)
         return [(m, [heading, *(row.cells for row in _merged(self.rows) if row.moment == m)]) for m in moments]
-
-    def _tables(self, red: bool) -> Iterator[str]:
-        for moment, rows in self.tables:
-            yield f"\n{moment}"
-            for row, line in zip(rows, aligned(rows), strict=True):
-                yield f"{_RED}{line}{_PLAIN}" if red and row[-1].startswith(Verdict.VIOLATED) else line
 
 
 def _finding(row: WidthsRow) -> str:
@@ -257,21 +240,20 @@ def _finding(row: WidthsRow) -> str:
 
 
 def _pattern(name: str) -> str:
-    """Replace the number of a block by a star.
+    """Replace numbers of blocks by stars, unless the name begins with a number, as in a sequence of layers.
 
     Examples
     --------
     >>> _pattern("blocks.0.attn.q"), _pattern("Block_1.Dense"), _pattern("0"), _pattern("block.ln2")
     ('blocks.*.attn.q', 'Block_*.Dense', '0', 'block.ln2')
     """
-    return _NUMBER.sub("*", name)
+    return name if name[:1].isdigit() else pattern_of(name)
 
 
 def _names(rows: Iterable[WidthsRow]) -> str:
     """List the first names of rows, with a star for the number of a block; empty without rows."""
-    names = list(dict.fromkeys(_pattern(row.name) for row in rows))
-    hidden = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return listed(names[:_NAMED] + hidden) if names else ""
+    names = dict.fromkeys(_pattern(row.name) for row in rows)
+    return some(names) if names else ""
 
 
 def _merged(rows: Iterable[WidthsRow]) -> list[WidthsRow]:
@@ -297,19 +279,3 @@ def _merge(rows: Sequence[WidthsRow]) -> WidthsRow:
         seeds_needed=max(needed, default=None),
         notes=tuple(note for note in first.notes if all(note in row.notes for row in rows)),
     )
-
-
-def _bars(sizes: tuple[float, ...]) -> str:
-    """Return sizes as bars on a logarithmic scale, eight steps per factor of 16.
-
-    Examples
-    --------
-    >>> _bars((1.0, 2.0, 4.0)), _bars((1.0, 1.0, 1.0)), _bars((0.0, 0.0))
-    ('▂▄▆', '▄▄▄', '')
-    """
-    if not all(size > 0.0 for size in sizes):
-        return ""
-    logs = [2.0 * math.log2(size) for size in sizes]
-    middle = 0.5 * (max(logs) + min(logs))
-    scale = min(1.0, (len(_BARS) - 1) / max(max(logs) - min(logs), 1e-9))
-    return "".join(_BARS[round(3.5 + scale * (each - middle) - 0.01)] for each in logs)

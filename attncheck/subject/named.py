@@ -12,7 +12,7 @@ import traceback
 from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.imports import find, import_remedy
+from attncheck._lib.imports import import_remedy
 from attncheck.subject.guard import guarded
 
 # Longest quoted error message.
@@ -36,18 +36,13 @@ def name_of(call: Any) -> str:
 
 
 def find_subject(name: str) -> Any:
-    """Import ``module:callable``, also from the current folder, or build a layer by ``torch:module:callable``."""
-    framework, _, rest = name.partition(":")
-    if ":" in rest:
-        # Imported late: frameworks depend on subjects, and are optional.
-        return find("attncheck.frameworks.named:subject_of_name")(framework, imported_by_name("subject", name, rest))
+    """Import ``module:callable``, also from the current folder."""
     return imported_by_name("subject", name)
 
 
-def imported_by_name(field: str, name: str, reference: str | None = None) -> Any:
-    """Import ``module:callable``, also from the current folder; it is all of `name` or the part `reference`."""
-    reference = name if reference is None else reference
-    module_name, colon, path = reference.partition(":")
+def imported_by_name(field: str, name: str) -> Any:
+    """Import ``module:callable``, also from the current folder."""
+    module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         refuse(field, name, "is not of the form module:callable", "write e.g. mypackage.attention:function")
     own = module_name.partition(".")[0] == "attncheck"

@@ -146,7 +146,7 @@ def on_bug(bug: Bug, draws: int, seed: int = 0) -> BugRow:
     if bug.declared:
         says["require"] = require
     if bug.other is not None:
-        says["compare"] = lambda: ac.compare(bug.make, bug.other, width=bug.width)
+        says["compare"] = lambda: compared(bug)
     where, told, errors = "", "", []
     for name, said in says.items():
         if name == "require" and not found:
@@ -160,6 +160,12 @@ def on_bug(bug: Bug, draws: int, seed: int = 0) -> BugRow:
     if not where:
         told = "; ".join(errors) or "; ".join(blames_of(found[0])) or "nothing of it"
     return BugRow(bug.name, bug.source, where, told, time.perf_counter() - started, seed)
+
+
+def compared(bug: Bug) -> str:
+    """Return the formulas of a bug and of the module to compare with."""
+    formulas = [ac.inspect(make, width=bug.width).forward for make in (bug.make, bug.other)]
+    return f"{formulas[0]} against {formulas[1]}"
 
 
 def blames_of(report: Any) -> tuple[str, ...]:

@@ -120,7 +120,6 @@ def test_biases_of_scores_that_no_description_has(at: Any) -> None:
     found = inspected(masked=masked)
     with pytest.raises(ac.InputError, match="a bias of scores that is neither by slopes nor a random table"):
         found.layer()
-    assert "theory: nothing: forward='softmax': comes with " in found.text(theory=True)
 
 
 def test_outputs_of_another_width_are_told() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,18 +50,11 @@ def test_the_table_says_all(found: Inspection) -> None:
         row = next(line.split() for line in said.splitlines() if line.startswith(name))
         assert row[1] == "normal"
         assert float(row[3]) < std < float(row[4])
-    assert "theory: " not in said
-    assert "theory: score variance 0.1" in found.text(theory=True)
 
 
-def test_the_page_shows_who_attends_to_whom_and_the_entries(found: Inspection, tmp_path: Path) -> None:
-    page = html.unescape(render_inspection(found, "mine:make", tmp_path / "page.html").read_text(encoding="utf-8"))
+def test_the_page_begins_with_the_verdict(found: Inspection, tmp_path: Path) -> None:
+    page = render_inspection(found, "mine:make", tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'class="box consistent"' in page
-    assert "by positions of query and key: 66 of 144 are 0." in page
-    entries = re.search(r"times √fan-in\. (W_Q.*)\.\"", page)
-    assert entries is not None
-    told = [float(each.rpartition(" ")[2]) for each in entries[1].split("; ")]
-    assert np.allclose(told, [*STDS.values()], rtol=0.1)  # of 2,048 entries or more: six standard errors
     wrong = ac.inspect(Plain(masked=hidden(lambda behind: behind >= -1)), width=64, draws=2)
     page = render_inspection(wrong, "mine:make", tmp_path / "wrong.html").read_text(encoding="utf-8")
     assert 'class="box violated"' in page
@@ -94,30 +85,12 @@ def test_what_is_no_attention_layer_has_no_description() -> None:
     wrong = ac.inspect(Plain(mapped=lambda p: softmax(p, -2)), width=64)
     with pytest.raises(ac.InputError, match="cannot be described by an AttentionLayer"):
         wrong.layer()
-    assert "theory: nothing: " in wrong.text(theory=True)
     unknown = ac.inspect(Plain(mapped=lambda p: np.tril(softmax(p, -1))), width=64)
     assert "\nforward: weights are not those of a known formula: " in str(unknown)
     assert unknown.verdict.startswith("WRONG: rows of the attention weights sum to ")
     assert "and not to 1; divided by these, they are softmax, causal mask, " in unknown.verdict
-    assert "\ntheory: nothing: forward='no known formula': cannot be described by an AttentionLayer; " in unknown.text(
-        theory=True
-    )
-
-
-def test_theory_follows(found: Inspection) -> None:
-    theory = found.theory
-    assert theory.score_variance == pytest.approx(found.layer().query_std ** 2 * found.layer().key_std ** 2)
-    assert theory.temperature == pytest.approx(theory.score_variance**-0.5)
-    assert 0 < theory.entropy < theory.most_entropy == pytest.approx(np.log(8))
-    assert theory.excess_kurtosis_here is not None
-    assert theory.distance is not None
-    assert theory.excess_kurtosis < theory.excess_kurtosis_here
-    assert 0 < theory.distance.value < 0.05
-
-
-def test_entropy_is_that_of_the_weights() -> None:
-    layer = ac.inspect(Plain(stds={"query": 1e-3}), width=64)
-    assert layer.theory.entropy == pytest.approx(np.log(8), abs=1e-5)
+    with pytest.raises(ac.InputError, match="forward='no known formula': cannot be described by an AttentionLayer; "):
+        unknown.layer()
 
 
 def test_as_built_in_types(found: Inspection) -> None:
@@ -235,19 +208,6 @@ def test_what_is_kept_of_an_unknown_formula_is_json() -> None:
     assert json.loads(text)["forward"]["factor"] is None
 
 
-# Comparisons --------------------------------------------------------------------------------------
-
-
-def test_two_layers_are_compared() -> None:
-    other = Plain(stds={"query": 0.5}, masked=CAUSAL, bias=1.0, factor=1 / 16)
-    compared = ac.compare(Plain(), other, width=64)
-    assert compared.differences[0].startswith("W_Q: std 0.999 against 0.500")
-    assert "mask: none against causal" in compared.differences
-    assert "scale of scores: 1/sqrt(head_dim) against 1/head_dim" in compared.differences
-    with pytest.raises(AssertionError, match="W_Q: std"):
-        compared.require()
-
-
 def test_numbers_of_any_size_are_shown(found: Inspection) -> None:
     wide = dataclasses.replace(found.weights["query"], std=6.25e-06, low=6e-06, high=6.5e-06)
     shown = dataclasses.replace(found, weights={"query": wide}, num_heads=1, kv_heads=1, draws=1)
@@ -274,22 +234,10 @@ def test_matrices_are_the_same_if_read_a_few_rows_at_a_time(monkeypatch: pytest.
         np.testing.assert_allclose(parts[role], whole[role], rtol=1e-6, atol=1e-7)
 
 
-def test_a_narrow_head_tells_no_error() -> None:
-    said = str(ac.inspect(Plain(head_dim=4), width=64, draws=2).theory)
-    assert "inf" not in said
-    assert "(no error estimate for heads so narrow) at width 64" in said
-
-
-def test_a_layer_that_adds_nothing_has_no_theory() -> None:
+def test_a_layer_that_adds_nothing_has_no_description() -> None:
     found = ac.inspect(Plain(stds={"output": 0.0}), width=64, draws=2)
     with pytest.raises(ac.InputError, match=r"output_std=0.0: must be at least"):
         found.layer()
-
-
-def test_a_layer_is_like_itself() -> None:
-    compared = ac.compare(Plain(), Plain(), width=64)
-    assert str(compared) == "no difference found"
-    compared.require()
 
 
 # Paths --------------------------------------------------------------------------------------------
@@ -345,7 +293,7 @@ def test_layers_that_are_copies() -> None:
     one, two = rng.standard_normal((2, 4, 4))
     held = {f"h.{i}.{name}.{j}": one * j for i in range(3) for j in (1, 2) for name in ("a",)} | {"h.3.a.1": two}
     assert [str(note) for note in same_layers(held)] == [
-        "layers 0, 1 and 2 have the same weights: h.#.a.1 and 1 more",
+        "layers 0, 1 and 2 have the same weights: h.*.a.1 and 1 more",
     ]
     assert same_layers({"embedding": one, "head": one, "h.0.zero": one * 0, "h.1.zero": one * 0}) == []
 

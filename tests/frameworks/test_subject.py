@@ -160,7 +160,6 @@ def test_its_own_weights_are_drawn_for_every_draw() -> None:
 def test_biases_that_are_drawn_are_set_to_zero_or_declared() -> None:
     found = ac.inspect(Plain(bias=1.0), width=WIDTH)
     assert not found.subject().arrays(np.random.default_rng(0))["bias"].any()
-    assert ("theory", "of the layer without its biases") in found.predicted
     subject = found.subject(weights="own")
     declared = WeightLaws.of(subject.weights)
     assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "uniform") for role in ROLES]
@@ -223,20 +222,17 @@ def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: p
     pytest.importorskip("torch")
     lines = [
         "import torch",
-        "def build(width=16):",
-        "    return torch.nn.MultiheadAttention(width, 2, batch_first=True)",
+        "import attncheck as ac",
+        "simulate = ac.inspect(lambda: torch.nn.MultiheadAttention(16, 2, batch_first=True), width=16).subject()",
+        "",
     ]
-    (tmp_path / "built.py").write_text("\n".join([*lines, "def unsaid():", "    return build(16)", ""]))
+    (tmp_path / "built.py").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    subject = Subject.of("torch:built:build")
+    subject = Subject.of("built:simulate")
     assert [layer.seq_len for layer in subject.layers] == [2, 4, 8]
-    run = Run.of(RunOptions(subject="torch:built:build", profile="smoke"))
+    run = Run.of(RunOptions(subject="built:simulate", profile="smoke"))
     assert {item.case for item in run.items("scores", None)} == set(subject.layers)
-    with pytest.raises(ac.InputError, match=r"has no default width; write def build\(width=64\)"):
-        Subject.of("torch:built:unsaid")
-    with pytest.raises(ac.InputError, match="write torch:module:callable"):
-        Subject.of("keras:built:build")
 
 
 def test_arrays_are_put_into_modules_of_each_framework() -> None:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .torch_layers import Attend, Make, Own, by_hand, inspected, multi_head, told
+from .torch_layers import Make, Own, by_hand, inspected, multi_head, told
 
 
 def grouped(q: Any, k: Any, v: Any) -> Any:
@@ -70,23 +70,12 @@ def test_modules_run_at_once_as_they_do_one_by_one(make: Make, weights: str, at_
 # Over widths --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attend", [None, by_hand], ids=["sdpa", "by hand"])
-def test_a_scale_that_does_not_fall_with_the_width(attend: Attend | None) -> None:
-    def make(width: int) -> Any:
-        made = Own(attend, width=width)
-        nn.init.normal_(made.q.weight, std=0.02)
-        return made
-
-    assert told(inspected(make)) == ["W_Q: std 0.02 whatever the width"]
-    assert told(inspected(lambda width: Own(attend, width=width))) == []
-
-
 def test_a_width_that_cannot_be_made() -> None:
     def make(width: int) -> Any:
         assert width == 64
         return Own()
 
-    assert told(inspected(make)) == ["a module of width 128 could not be inspected: widths are not compared"]
+    assert told(inspected(make)) == ["a module of width 128 could not be inspected: scales of scores are not compared"]
 
 
 # transformers -------------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ def models() -> ModuleType:
 
 
 def substitute(monkeypatch: pytest.MonkeyPatch, report: Report, compared: str = "") -> None:
-    offered = SimpleNamespace(inspect=lambda *_, **__: report, compare=lambda *_, **__: compared)
-    monkeypatch.setattr(inspection, "ac", offered)
+    monkeypatch.setattr(inspection, "ac", SimpleNamespace(inspect=lambda *_, **__: report))
+    monkeypatch.setattr(inspection, "compared", lambda _: compared)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,8 @@ def test_an_error_is_not_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
     def inspect(*_: object, **__: object) -> None:
         raise ValueError("W_Q 0.707\nis odd")
 
-    monkeypatch.setattr(inspection, "ac", SimpleNamespace(inspect=inspect, compare=lambda *_, **__: ""))
+    monkeypatch.setattr(inspection, "ac", SimpleNamespace(inspect=inspect))
+    monkeypatch.setattr(inspection, "compared", lambda _: "")
     row = inspection.on_bug(BUG, draws=2)
     assert not row.where
     assert row.told == "text ended in ValueError: W_Q 0.707 is odd"

@@ -264,27 +264,22 @@ def test_situation(tmp_path: Path, gated: Gated, make_sheet: MakeSheet, name: st
     assert code == situation.code
 
 
-def test_a_missing_baseline_gets_a_candidate_that_can_be_accepted(
-    tmp_path: Path, gated: Gated, make_sheet: MakeSheet
-) -> None:
+def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
     run = make_sheet(RUN_SEED).write(tmp_path / "run.jsonl")
     base = tmp_path / "baselines" / "base.jsonl"
     code, said = gated(run, base)
     assert code == 4
-    assert said.startswith("CONSISTENT, NO BASELINE YET: ")
-    assert "INCOMPLETE" not in said
-    assert f"accept this run with: attncheck gate {run} --baseline {base} --write-baseline" in said
-    candidate = base.with_name("base.jsonl.candidate")
-    assert candidate.read_bytes() == run.read_bytes()
+    assert said.startswith("INCOMPLETE: ")
+    assert f"there is no baseline {base} yet; accept this run with: attncheck gate {run} --baseline {base} " in said
+    assert not base.parent.exists()
     assert gated(run, base, "--write-baseline")[0] == 0
     assert [path.name for path in base.parent.iterdir()] == ["base.jsonl"]
-    base.rename(candidate)
-    candidate.rename(base)  # the other way to accept it
+    assert base.read_bytes() == run.read_bytes()
     assert gated(run, base)[0] == 0
 
 
 @pytest.mark.parametrize("trouble", [violated, inconclusive, crashed, killed])
-def test_a_run_in_trouble_does_not_become_a_candidate(
+def test_a_run_in_trouble_is_not_offered_as_a_baseline(
     tmp_path: Path, gated: Gated, make_sheet: MakeSheet, trouble: Callable[[Sheet, Sheet], None]
 ) -> None:
     run = make_sheet(RUN_SEED)
@@ -293,7 +288,7 @@ def test_a_run_in_trouble_does_not_become_a_candidate(
     code, said = gated(path, tmp_path / "base.jsonl")
     assert code == (1 if trouble is violated else 4)
     assert "this run cannot become a baseline" in said
-    assert "NO BASELINE YET" not in said
+    assert "accept this run" not in said
     assert [each.name for each in tmp_path.iterdir()] == ["run.jsonl"]
 
 

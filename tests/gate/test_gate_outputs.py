@@ -39,10 +39,15 @@ def test_json_says_everything(tmp_path: Path, gated: Gated, make_sheet: MakeShee
     found = json.loads(document.read_text(encoding="utf-8"))
     assert found["exit_code"] == code == 1
     assert found["verdict"] == "violated"
-    assert found["run"]["seed"] == RUN_SEED
-    assert found["baseline"]["seed"] == BASELINE_SEED
-    assert len(found["results"]) == found["claims"]["scores"]["violated"] == 8
-    assert {finding["part"] for finding in found["findings"]} == {"verdicts"}
+    assert found["sentence"].startswith("VIOLATED: my:simulator, 8 violated, 32 of 32 planned results examined")
+    assert found["sentence"].endswith(f" Compared with {tmp_path / 'base.jsonl'}.")
+    assert found["findings"] == [
+        {"part": "verdicts", "verdict": "violated", "text": "8 results are violated: scores.scale"}
+    ]
+    assert found["wrong"][-1]["label"] == "replay"
+    assert found["wrong"][-1]["text"].startswith("attncheck replay ")
+    assert found["notes"] == ["seed is 7, 0 in the baseline"]
+    assert found["detectable"] == []
 
 
 def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
+from attncheck.report.svg import BAD
 
 MODULE = """
 import numpy as np
@@ -87,7 +88,7 @@ def test_the_page_has_pictures_with_what_is_violated_in_red(tmp_path: Path, caps
         for name, page in pages.items()
     }
     assert [len(each) for each in plots.values()] == [3, 3]
-    red = r"stroke: ?var\(--c6\)"
+    red = f"stroke: ?{BAD}"
     assert not any(re.search(red, each) for each in plots["Layer"])
     assert all(re.search(red, each) for each in plots["wrong"])
     assert "1 of them are violated: out grows as n^+0." in pages["wrong"]

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from attncheck._lib.names import names_of
 from attncheck._lib.text import counted
 from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, restored
-from attncheck.models.names import names_of
 
 # Number of steps after which factors that start at 0 must have a gradient, and size of the largest change of an entry.
 _STEPS, _STEP = 3, 0.02

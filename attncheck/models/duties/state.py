@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from attncheck._lib.names import names_of, pattern_of
 from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.probe import TorchModel, restored
-from attncheck.models.names import names_of, pattern_of
 
 # Names of tables whose entries are never all 0 in use.
 _TABLE = re.compile(r"(relative|rel_\w*bias|bias_table|rotary|inv_freq|freqs)\w*(\.weight)?$")
