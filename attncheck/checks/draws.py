@@ -56,21 +56,6 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
     return int((pairs[:, 0] == pairs[:, 1]).sum()), len(pairs)
 
 
-def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Compare Σ y² of neighbouring and distant draws; return how many pairs of comparisons agree, and their number.
-
-    Two neighbouring draws are compared with two distant ones, the first with the first and the second with the
-    second. The comparisons agree if both neighbours are larger, or both smaller. For independent draws this has
-    probability 1/2, whatever their law.
-    """
-    size = _output_sizes(sample)
-    half = len(size) // 4 * 2
-    first, second = size[:half].reshape(-1, 2), size[half : 2 * half].reshape(-1, 2)
-    decided = (first != second).all(axis=1)
-    larger = (first > second)[decided]
-    return int((larger[:, 0] == larger[:, 1]).sum()), len(larger)
-
-
 def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint64]]]:
     """Return the measure that hashes one field, ignoring masked scores."""
 
@@ -309,17 +294,6 @@ CHECKS = (
         draws_per_unit=2,
         measure=_signs,
         hint="draws depend on their neighbours: weights or random numbers are reused",
-    ),
-    _of_any_weights(
-        name="draws.sizes",
-        rejects=Rejected.of("by_size", on=regimes.STANDARD),
-        null="sizes of neighbouring draws are exchangeable with those of distant ones",
-        alternative=Alternative.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
-        reads="share of neighbouring draws that are large together:",
-        family=_fair,
-        draws_per_unit=4,
-        measure=_sizes,
-        hint="draws depend on their neighbours: inputs or weights are reused",
     ),
     _of_any_weights(
         name="exactness.neighbours",

@@ -407,13 +407,6 @@ FUNCTIONALS: tuple[Functional, ...] = (
         rejects=Rejected.of("gaussian_outputs", on=regimes.ONE_POSITION),
     ),
     Functional(
-        "input_output_squares",
-        "x² y² of one neuron",
-        _INPUTS | _OUTPUTS,
-        lambda layer, a: (_inputs(a)[:, -1, 0] * two_neurons(a)[:, -1, 0]) ** 2,
-        rejects=Rejected.of("residual_added", on=regimes.STANDARD),
-    ),
-    Functional(
         "input_score_squares",
         "x² P² of one neuron and one score",
         _INPUTS | _SCORES,

@@ -157,14 +157,6 @@ CHECKS = (
         residuals,
     ),
     _tie(
-        "output_input_size",
-        (_RESIDUAL_SIZE, "the size of the inputs"),
-        _VALUES | {"inputs"},
-        lambda sample, reference: _sizes(sample.output_residual, log_energy(sample.need("inputs"))),
-        "outputs were scaled by the inputs, e.g. by a normalisation layer",
-        Rejected.of("outputs_sized_by_inputs", on=regimes.NARROW),
-    ),
-    _tie(
         "output_gram",
         (_RESIDUAL_SIZE, "the inputs' Gram matrix"),
         _VALUES | {"input_gram"},
@@ -180,15 +172,6 @@ CHECKS = (
         "W_Q depends on the inputs",
         Rejected.of("input_bias", on=regimes.SINGLE),
         entries,
-        requires=UNTIED,
-    ),
-    _tie(
-        "score_input_size",
-        (_SCORE_SIZE, "the size of the inputs"),
-        _KEYS | {"inputs"},
-        lambda sample, reference: _sizes(sample.whitened_scores, log_energy(sample.need("inputs"))),
-        "the scores see other inputs than those exposed, or normalised ones",
-        Rejected.of("scores_sized_by_inputs", on=regimes.NARROW),
         requires=UNTIED,
     ),
     _tie(

@@ -85,8 +85,6 @@ KEY, VALUE = (
     )
     for name, stage in (("key", KEYS), ("value", VALUES))
 )
-#: W_Q, W_K and W_V.
-HEAD_MATRICES = (QUERY, KEY, VALUE)
 
 
 def _each_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:

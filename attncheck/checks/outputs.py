@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.alternatives import of_law, of_spread
+from attncheck.checks.alternatives import of_law
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.derived import NORMAL
 from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
@@ -18,7 +18,7 @@ from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
 from attncheck.checks.stages import GIVEN_SCORES, OUTPUTS
-from attncheck.evidence.families import Count, Smooth, Uniform
+from attncheck.evidence.families import Count, Uniform
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
@@ -89,29 +89,19 @@ _NEVER_ZERO = (
 )
 
 
+# Outputs are counted beyond this many standard deviations.
+_FAR_OUT = 4.0
+
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
 
 
-def _exceedances(multiple: float, layer: AttentionLayer) -> Check:
-    def probability(setting: Setting) -> float:
-        return marginal_law(setting.layer, last_position(setting.layer)).exceedance(multiple)
+def _exceedance(setting: Setting) -> float:
+    return marginal_law(setting.layer, last_position(setting.layer)).exceedance(_FAR_OUT)
 
-    def count(sample: Sample, reference: Reference) -> tuple[int, int]:
-        std = marginal_law(sample.layer, last_position(sample.layer)).std
-        return int((np.abs(neighbours(sample.outputs, 2)[:, -1, 0]) > multiple * std).sum()), len(sample)
 
-    return _check(
-        name=f"outputs.tail_{multiple:g}",
-        rejects=Rejected.of("missing_head_scaling", on=layer),
-        null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width predicts",
-        alternative=Alternative("twice as many exceedances, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
-        reads=f"share of outputs beyond {multiple:g} standard deviations:",
-        family=lambda setting: Count(probability(setting)),
-        measure=count,
-        hint="the tails are too heavy: weights or inputs of another law, or a wrong scale",
-        requires=_MODERATE_WEIGHTS,
-        fewest_draws=FEWEST_NUMBERS,
-    )
+def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
+    std = marginal_law(sample.layer, last_position(sample.layer)).std
+    return int((np.abs(neighbours(sample.outputs, 2)[:, -1, 0]) > _FAR_OUT * std).sum()), len(sample)
 
 
 def _width_check(
@@ -215,18 +205,6 @@ CHECKS = (
         measure=_given_scores,
         hint="the attention map, mask, W_V, W_O or H^{-1/2} differ from the declared ones",
     ),
-    _check(
-        name="outputs.given_scores_spread",
-        rejects=Rejected.of("dropped_head", on=regimes.CAUSAL),
-        needs=_GIVEN,
-        stage=GIVEN_SCORES,
-        null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν, tested for a wrong spread",
-        alternative=of_spread(),
-        reads="spread component of outputs given scores (0 is right, above 0 too wide):",
-        family=lambda setting: Smooth(2),
-        measure=_given_scores,
-        hint="W_V, W_O or H^{-1/2} differ from the declared ones",
-    ),
     _width_check(
         "law",
         "the last position's output",
@@ -268,9 +246,18 @@ CHECKS = (
         hint="draws were never filled in, e.g. the last part of a batch",
         requires=_NEVER_ZERO,
     ),
-    _exceedances(4.0, regimes.RELU),
-    _exceedances(6.0, regimes.CAUSAL),
-    _exceedances(8.0, regimes.MANY_HEADS),
+    _check(
+        name="outputs.tail_4",
+        rejects=Rejected.of("missing_head_scaling", on=regimes.RELU),
+        null="|y| exceeds 4 standard deviations no more often than the exact law at the width predicts",
+        alternative=Alternative("twice as many exceedances, plus 1% of the draws", lambda s: 2 * _exceedance(s) + 0.01),
+        reads="share of outputs beyond 4 standard deviations:",
+        family=lambda setting: Count(_exceedance(setting)),
+        measure=_exceedances,
+        hint="the tails are too heavy: weights or inputs of another law, or a wrong scale",
+        requires=_MODERATE_WEIGHTS,
+        fewest_draws=FEWEST_NUMBERS,
+    ),
     _limit_check(
         "limit",
         "the last position's output",

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import scipy
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.text import listed
 from attncheck.checks import stages
 from attncheck.checks.derived import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
@@ -34,10 +32,8 @@ _QUANTILE = 3.29
 _DIGITS = (3, 4, 5, 6)
 # Maximum distance between compared positions, if position vectors correlate them.
 _STEPS = 3
-# Distance of a correlation from 0 that chance does not explain, in standard errors.
-_CLEAR = 6.6
-# Maximum numbers shown in a message, and distances between draws in a plot besides those found.
-_SHOWN, _NEAR = 8, 12
+# Maximum numbers shown in a message.
+_SHOWN = 8
 _STAGES = {
     KEYS: stages.KEYS,
     SCORES: stages.SCORES,
@@ -241,7 +237,6 @@ def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = G
     >>> each.text.partition(":")[0]
     'output variance by position'
     """
-    yield from _correlated(sample)
     by_head = [each for each in whitened_squares(sample, laws) if each[1].shape[1] > 1 and each[2].any()]
     for name, squares, dof in by_head:
         yield from _ratios(name, "head", squares, dof)
@@ -281,25 +276,3 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
     plot = plot_data.profile(places, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} over the declared")
     text = f"{name} by {of}: {told} times the declared"
     yield Explanation(text, Certainty.ESTIMATED, _STAGES[name], plot)
-
-
-def _correlated(sample: Sample) -> Iterator[Explanation]:
-    """Find lags at which the sizes of the draws of a call are correlated, by normal scores of ranks."""
-    for name, drawn in (("scores", sample.scores), ("outputs", sample.outputs)):
-        if drawn is None:
-            continue
-        sizes = (drawn**2).reshape(len(drawn), -1).sum(axis=1)
-        scores = scipy.special.ndtri((scipy.stats.rankdata(sizes) - 0.5) / len(sizes))
-        centred, lags = scores - scores.mean(), np.arange(1, len(sizes) // 2)
-        products = np.fft.irfft(np.abs(np.fft.rfft(centred, 2 * len(sizes))) ** 2)
-        values = products[lags] / max(float(products[0]), 1e-300)
-        errors = np.sqrt(len(sizes) - lags) / len(sizes)
-        clear = np.flatnonzero(np.abs(values) > _CLEAR * errors)[:_SHOWN]
-        if clear.size:
-            told = listed(f"{values[at]:.2g} at {lags[at]}" for at in clear)
-            kept = np.union1d(clear, np.arange(min(_NEAR, len(lags))))
-            what = f"Correlation of the size of {name} between draws of a call"
-            plot = plot_data.profile(lags[kept], values[kept], _QUANTILE * errors[kept], 0.0, "distance", what)
-            text = f"sizes of {name} are correlated between draws at a distance: {told}"
-            yield Explanation(text, Certainty.ESTIMATED, stages.DRAWS, plot)
-            return

@@ -40,7 +40,6 @@ class JaxAdapter(FrameworkAdapter):
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
-        self._compiled_many = jax.jit(self._many, static_argnums=0)
 
     def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
         """Return the outputs for x, and report attention cores to a trace."""
@@ -100,14 +99,6 @@ class JaxAdapter(FrameworkAdapter):
             jax.tree_util.keystr(where) for (where, leaf), given in named if _is_real(leaf) and id(given) not in needed
         )
 
-    def attended(
-        self, module: Any, arrays: Mapping[str, FloatArray], x: FloatArray, path: str = ""
-    ) -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of N modules; see `Adapter.attended`."""
-        with on_cpu():
-            results = self._compiled_many(*self._split(module), dict(arrays), x)
-        return tuple(np.asarray(each, float) for each in results)
-
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run eagerly on the CPU."""
@@ -121,12 +112,6 @@ class JaxAdapter(FrameworkAdapter):
     def first(self, outputs: Any) -> Any:
         """Return the first array of real numbers in the outputs, or None."""
         return first_array(jax.tree_util.tree_leaves(outputs))
-
-    def _many(self, structure: Any, held: Any, arrays: Mapping[str, Any], x: Any) -> tuple[Any, ...]:
-        def outputs(own: Mapping[str, Any], given: Any) -> Any:
-            return self._outputs(structure, _filled(held, own), given)
-
-        return recorded(outputs)(arrays, jax.numpy.asarray(x))
 
     @abc.abstractmethod
     def _split(self, module: Any) -> tuple[Any, Any]:
@@ -196,27 +181,6 @@ class Watch:
         except Exception as failure:  # kept, because JAX would wrap it in its own error
             self._failure = self._failure or failure
             return own
-
-
-def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of the parameters and inputs of N modules that returns y, q, k and v.
-
-    `function` returns the outputs y of one module for its parameters and inputs; q, k and v are those of its first
-    attention core.
-    """
-
-    def one(parameters: Any, x: Any) -> tuple[Any, ...]:
-        seen: list[tuple[Any, ...]] = []
-
-        def core(*given: Any) -> Any:
-            seen.append(given[:3])
-            return given[-1]
-
-        y = watching(function, core)(parameters, x)
-        return (y, *seen[0])
-
-    many: Callable[[Any, Any], tuple[Any, ...]] = jax.vmap(one)
-    return many
 
 
 def _named(held: Any) -> dict[str, FloatArray]:

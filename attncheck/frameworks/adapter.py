@@ -124,14 +124,6 @@ class Adapter(abc.ABC):
         """Return the names of arrays that the outputs do not depend on, if known."""
         return ()
 
-    def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str) -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of N modules in one batch.
-
-        `arrays` have shapes (N, ...), `x` has shape (N, batch, positions, n). After any exception, the caller runs the
-        modules one by one.
-        """
-        raise NotImplementedError  # makes the caller run them one by one
-
     # The inspector calls the following methods, which turn failures of user functions into `InputError`.
 
     def fresh(self, seed: int) -> Any:

@@ -203,20 +203,6 @@ class ModuleReader:
             refuse("keys", shown, "exceed the positions by a length-dependent number", "inspect self-attention")
         return AttentionCall(y, **found, calls=calls)
 
-    def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
-        """Run N modules in one batch, each with its arrays and sequence, and return as `see`; may raise any exception.
-
-        The returned weights are zeros.
-        """
-        alone = 2 if self.layout.first_axis else 1
-        y, *got = self.adapter.attended(state, arrays, np.expand_dims(x, alone), self.path)
-        nothing = np.zeros((*got[0].shape[1:-1], got[1].shape[-2]))
-        cores = (AttentionCore(q, k, v, nothing) for q, k, v in zip(*got, strict=True))
-        found = [self.layout.standard([each], 1, x.shape[1]) for each in cores]
-        return AttentionCall(
-            y.squeeze(alone), **{n: np.concatenate([each[n] for each in found]) for n in found[0]}, calls=1
-        )
-
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
         """Return the output, (batch, positions, m), on a code path; attention runs over the axis called positions."""
         swapped = self.layout.first_axis

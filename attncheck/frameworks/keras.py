@@ -82,18 +82,6 @@ class Keras(FrameworkAdapter):
             each.assign(arrays[each.path])
         return module
 
-    def attended(self, module: Any, arrays: Arrays, x: FloatArray, path: str = "") -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of N layers; see `Adapter.attended`."""
-        if keras.backend.backend() == "jax":
-            from attncheck.frameworks._jax import recorded
-        else:
-            from attncheck.frameworks.torch_trace import recorded
-        weights = module.trainable_weights
-        many = recorded(self._of_values(module, weights, path))
-        with generators_kept():
-            values = [keras.ops.convert_to_tensor(arrays[each.path], each.dtype) for each in weights]
-            return tuple(map(numbers_of, many(values, self.tensor(module, x))))
-
     def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a layer; attention layers of keras get a single input as both queries and values."""
         attention = isinstance(module, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention)

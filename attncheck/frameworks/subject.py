@@ -36,10 +36,6 @@ _DIGITS = 3
 _SEEDS = 2**31
 _NORMAL = "normal"
 
-# Number of modules used to compare batched with single runs.
-_FEW = 3
-# Maximum number of entries drawn together, and of entries of a module that runs in one batch with others.
-_STORED, _LARGE = 2**21, 2**16
 
 #: Function that draws the arrays of one module.
 Draw = Callable[[np.random.Generator], Arrays]
@@ -84,12 +80,7 @@ class ModuleSubject:
 
     def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw one module per sequence of inputs, (N, positions, width); return results on these sequences by name."""
-        step = max(1, _STORED // _entries(self.view.adapter.parameters(self.state)))
-        parts = []
-        for start in range(0, len(inputs), step):
-            some = inputs[start : start + step]
-            parts.append(self.view.drawn(self.state, [self.arrays(rng) for _ in some], some))
-        drawn = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        drawn = self.view.drawn(self.state, (self.arrays(rng) for _ in inputs), inputs)
         if "scores" in drawn:
             drawn["scores"] = drawn["scores"] + mean_offset(self.layer.replace(seq_len=inputs.shape[1]))
         return drawn
@@ -259,7 +250,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
 
 
 def _checked(subject: ModuleSubject) -> ModuleSubject:
-    """Return a subject, with batched runs if possible; refuse a module whose outputs contain more than attention."""
+    """Return the subject; refuse a module whose outputs contain more than attention."""
     view, rng = subject.view, np.random.default_rng(0)
     state = view.adapter.filled(subject.state, subject.arrays(rng))
     if subject.weights == GAUSSIAN:
@@ -277,16 +268,7 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
         refuse(
             "call", type(state).__name__, problem, "pass call=lambda module, x: ..., which returns attention's output"
         )
-    few = [subject.arrays(rng) for _ in range(_FEW)]
-    if _entries(few[0]) > _LARGE:
-        return subject
-    return dataclasses.replace(
-        subject, view=view.if_the_same(state, few, rng.standard_normal((_FEW, view.lengths(3)[0], view.width)))
-    )
-
-
-def _entries(arrays: Arrays) -> int:
-    return sum(map(np.size, arrays.values()))
+    return subject
 
 
 def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:

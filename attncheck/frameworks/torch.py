@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.adapter import Arrays, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter, Parameter
-from attncheck.frameworks.torch_trace import array_of, recorded, traced
+from attncheck.frameworks.torch_trace import array_of, traced
 from attncheck.frameworks.trace import Trace, first_array
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
@@ -92,23 +91,6 @@ class Torch(FrameworkAdapter):
             before = _generator_states(module)
             self._output(module, x, path)
             return not all(map(torch.equal, before, _generator_states(module)))
-
-    def attended(self, module: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of N modules; see `Adapter.attended`."""
-        whole = _CallableModule(module, functools.partial(self._first_output, path=path))
-        values = {
-            id(parameter): torch.as_tensor(arrays[name], dtype=parameter.dtype, device=parameter.device)
-            for name, parameter in module.named_parameters()
-        }
-        # One name per module: under several names, PyTorch would set its parameters twice, and restore the wrong ones.
-        held = {
-            ".".join(filter(None, ("held", at, name))): values[id(parameter)]
-            for at, part in module.named_modules()
-            for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False)
-        }
-        many = recorded(functools.partial(torch.func.functional_call, whole, tie_weights=False))
-        with _on_path(module, path):
-            return tuple(map(array_of, many(held, self.tensor(module, x))))
 
     def unused(self, module: Any, x: FloatArray, path: str = "eval") -> tuple[str, ...]:
         """Return the names of parameters without a gradient."""
@@ -237,17 +219,6 @@ class Torch(FrameworkAdapter):
         """Return the first array of real numbers among the outputs, if there is one."""
         outputs = self.apply(module, x, **({_WEIGHTS: True} if _WEIGHTS in path else {}))
         return outputs if self.call is not None else first_array(outputs, outputs)
-
-
-class _CallableModule(torch.nn.Module):
-    """Module whose forward method calls a function of another module, so that parameters can be replaced."""
-
-    def __init__(self, held: torch.nn.Module, function: Callable[[Any, Any], Any]) -> None:
-        super().__init__()
-        self.held, self.function = held, function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(self.held, x)
 
 
 @contextlib.contextmanager

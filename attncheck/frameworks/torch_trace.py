@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace, replaced
+from attncheck.frameworks.trace import AttentionCore, Trace, replaced
 
 #: PyTorch's own attention, kept while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
@@ -191,43 +191,6 @@ def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
     """
     with slow_path(), replaced(functional, "scaled_dot_product_attention", attend), _Attention(attend):
         yield
-
-
-def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of the parameters and inputs of N modules that returns y, q, k and v.
-
-    `function` returns the outputs y of one module for its parameters and inputs; q, k and v are those of its first
-    attention.
-    """
-
-    def one(parameters: Any, x: Any) -> tuple[Any, ...]:
-        seen: list[tuple[Any, ...]] = []
-
-        def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            seen.append((query, key, value))
-            with torch._C.DisableTorchFunction():
-                return ATTENTION(query, key, value, *args, **kwargs)
-
-        with attention_replaced(attend):
-            y = function(parameters, x)
-        return (y, *(seen[0] if seen else ()))
-
-    def many(parameters: Any, x: Any) -> tuple[Any, ...]:
-        trace = CoreTrace()
-        # Other kernels cannot be batched over modules.
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), CoreMode(trace, x[:, 0], lambda *_: None):
-            y, *first = torch.vmap(one)(parameters, x)
-        if not first:  # handwritten attention, whose operations act on all modules at once
-            core = trace.cores[0]
-            first = [torch.as_tensor(_by_module(each, len(x))) for each in (core.query, core.key, core.value)]
-        return (y, *first)
-
-    return many
-
-
-def _by_module(array: FloatArray, number: int) -> FloatArray:
-    """Split an array of `number` modules, (number · rest, rows, columns), to (number, rest, rows, columns)."""
-    return array.reshape(number, -1, *array.shape[-2:])
 
 
 @contextlib.contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from attncheck.layers.parts.scores import mean_offset
 
 #: Number of output neurons returned.
 NEURONS = 2
-# Relative tolerance for sums taken in a different order.
-_SAME = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,8 +33,6 @@ class AttentionView:
     rotation : Rotation, optional
     gains : mapping of str to float
         Factors that multiply queries and keys, by role.
-    at_once : bool
-        Whether several modules run in one batch.
     unread : mapping of str to float
         Standard deviations of arrays behind optional parts, as from `LayerPart.unread`.
     """
@@ -45,7 +41,6 @@ class AttentionView:
     factor: float
     rotation: Rotation | None = None
     gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    at_once: bool = False
     unread: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -58,32 +53,15 @@ class AttentionView:
         """Number of neurons of an input."""
         return self.reader.width
 
-    def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
+    def drawn(self, state: Any, arrays: Iterable[Arrays], x: FloatArray) -> dict[str, FloatArray]:
         """Return outputs, scores or attention weights, keys or their Gram matrices, and those of values, by name.
 
         Each module has one of `arrays`, and one sequence of `x`, (N, positions, n).
         """
-        if self.at_once:
-            stacked = {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}
-            return self._exposed(self.reader.see_each(state, stacked, x))
         filled = self.adapter.filled
         seen = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
         parts = [self._exposed(each) for each in seen]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return a view that runs modules in one batch if the results agree, else this view."""
-        faster = dataclasses.replace(self, at_once=True)
-        one_by_one = self.drawn(state, arrays, x)
-        try:
-            together = faster.drawn(state, arrays, x)
-        except Exception:  # batched runs may fail in many ways
-            return self
-        same = (
-            together[name].shape == a.shape and np.abs(together[name] - a).max() <= _SAME * np.abs(a).max()
-            for name, a in one_by_one.items()
-        )
-        return faster if all(same) else self
 
     def _exposed(self, seen: AttentionCall) -> dict[str, FloatArray]:
         y, scores, k, v = self._taken(seen)

@@ -69,7 +69,7 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
     >>> import numpy as np
     >>> entries = (np.arange(4.0),)
     >>> print(*copied([Parameter(f"h.{i}.weight", (2, 2), "Linear", (2, 2), entries) for i in range(2)]))
-    layers 0 and 1 have the same weights: h.#.weight
+    layers 0 and 1 have the same weights: h.*.weight
     """
     drawn = [each for each in parameters if each.drawn and each.initialised]
     weights, biases = (

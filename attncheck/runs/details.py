@@ -102,8 +102,8 @@ def _in_short(checks: Sequence[str]) -> list[str]:
 
     Examples
     --------
-    >>> _in_short(["fact1.order", "netsor.scale", "theorem1.order", "theorem1.scores"])
-    ['fact1.order', 'netsor.scale', 'theorem1 (2 checks)']
+    >>> _in_short(["fact1.order", "inputs.law", "inputs.lengths", "inputs.tail_4"])
+    ['fact1.order', 'inputs (3 checks)']
     """
     names: list[str] = []
     for name in dict.fromkeys(check.partition(".")[0] for check in checks):

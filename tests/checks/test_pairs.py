@@ -32,9 +32,9 @@ OTHER_DRAWS = {
     "inputs.tail_4": 500_000,
     "outputs.projection": 20_000,
     "scores.head_pairs": 500,
-    **dict.fromkeys(("scores.key_scale", "outputs.tail_4", "outputs.tail_6", "conditional.joint"), 8_000),
+    **dict.fromkeys(("scores.key_scale", "outputs.tail_4", "conditional.joint"), 8_000),
     **dict.fromkeys(("outputs.limit_projection", "conditional.head_shares", "exactness.output_neurons"), 6_000),
-    **dict.fromkeys(("outputs.given_scores_spread", "scores.size"), 6_000),
+    "scores.size": 6_000,
 }
 
 #: Checks of whitened scores, which fall back on visible scores.

@@ -74,19 +74,6 @@ def test_larger_values_at_one_place_are_told(field: str, place: Any, name: str) 
     assert f"The farthest is {plot.observed[at]:.3g} at " in drawing.alt
 
 
-@pytest.mark.parametrize("lag", [1, 7, 300])
-def test_draws_that_go_together_are_told_by_their_distance(lag: int) -> None:
-    """A correlation of 0.3 is 13 standard errors away from 0."""
-    layer, sample = LAYERS[0], drawn(LAYERS[0])
-    sample["outputs"][lag:] = 0.8 * sample["outputs"][lag:] + 0.6 * sample["outputs"][:-lag]
-    told = found(layer, {"outputs": sample["outputs"]})
-    assert len(told) == 1
-    assert told[0].text.startswith("sizes of outputs are correlated between draws at a distance: 0.")
-    assert told[0].text.endswith(f" at {lag}")
-    assert isinstance(told[0].plot, Estimates)
-    assert lag in told[0].plot.indices
-
-
 def one_large_head(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     sample = collapsed(layer, size, rng)
     return {"outputs": sample["outputs"], "scores": sample["scores"] * np.array([1.0, 1.5])[:, None, None]}

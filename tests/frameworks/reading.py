@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -101,11 +100,11 @@ def assert_seeds(adapter: Any) -> Read:
     return dict(first)
 
 
-def assert_at_once(subject: ModuleSubject, at_once: bool = True) -> None:
-    assert subject.view.at_once == at_once
-    alone = dataclasses.replace(subject, view=dataclasses.replace(subject.view, at_once=False))
-    x = np.random.default_rng(0).standard_normal((5, 3, subject.view.width))
-    one, other = (each(each.layer, x, np.random.default_rng(1)) for each in (alone, subject))
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_allclose(other[name], array, atol=1e-5 * np.abs(array).max(), err_msg=name)
+def assert_a_module_per_draw(subject: ModuleSubject) -> None:
+    """Assert that draws of a call are those of single calls with one generator, and differ."""
+    x = np.broadcast_to(np.random.default_rng(0).standard_normal((3, subject.view.width)), (5, 3, subject.view.width))
+    rng = np.random.default_rng(1)
+    singles = [subject(subject.layer, x[:1], rng) for _ in x]
+    for name, array in subject(subject.layer, x, np.random.default_rng(1)).items():
+        np.testing.assert_array_equal(array, np.concatenate([single[name] for single in singles]), err_msg=name)
+        assert len(np.unique(array.reshape(5, -1), axis=0)) == 5

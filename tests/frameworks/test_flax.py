@@ -173,9 +173,9 @@ def test_inspection(found: Inspection, request: pytest.FixtureRequest) -> None:
         found.require(query_law="uniform")
 
 
-def test_modules_run_at_once_as_they_do_one_by_one(found: Inspection) -> None:
+def test_each_draw_has_a_module(found: Inspection) -> None:
     subject = found.subject()
-    reading.assert_at_once(subject)
+    reading.assert_a_module_per_draw(subject)
     arrays = subject.arrays(np.random.default_rng(0))
     for name, array in arrays.items():
         assert array.any() == ("kernel" in name), name  # biases of heads have an axis of their own

@@ -213,8 +213,8 @@ def test_inspection() -> None:
     [(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE), "own"), (grouped, "gaussian")],
     ids=["layer", "groups"],
 )
-def test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one(make: Any, weights: str) -> None:
-    reading.assert_at_once(inspect(make, width=WIDTH, draws=2).subject(weights=weights))
+def test_each_draw_has_a_layer(make: Any, weights: str) -> None:
+    reading.assert_a_module_per_draw(inspect(make, width=WIDTH, draws=2).subject(weights=weights))
 
 
 #: Tests that are repeated on JAX, where every operation is compiled for each shape.
@@ -224,9 +224,9 @@ ON_BOTH = {
         "test_cores[derived-1]",
         "test_paths",
     ],
-    "at once": [
+    "draws": [
         "test_seeds_reach_the_initialiser_and_no_generator_is_touched",
-        "test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one[groups]",
+        "test_each_draw_has_a_layer[groups]",
     ],
     "widths": ["test_every_layer_and_attention_is_tapped[0.0]", "test_steps_are_taken_on_torch"],
 }

@@ -52,19 +52,18 @@ def test_attention_by_hand_is_a_subject() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "weights", "at_once"),
+    ("make", "weights"),
     [
-        (multi_head(16, 2), "gaussian", True),
-        (multi_head(16, 2), "own", True),
-        (multi_head(16, 2, batch_first=False), "gaussian", True),
-        (lambda: Own(grouped, kv=2, width=16), "own", True),
-        (lambda: Own(looked_at, width=16), "gaussian", False),
-        (Shared, "gaussian", True),
+        (multi_head(16, 2), "gaussian"),
+        (multi_head(16, 2), "own"),
+        (multi_head(16, 2, batch_first=False), "gaussian"),
+        (lambda: Own(grouped, kv=2, width=16), "own"),
+        (Shared, "gaussian"),
     ],
-    ids=["packed", "own weights", "first axis", "groups", "looked at", "two names"],
+    ids=["packed", "own weights", "first axis", "groups", "two names"],
 )
-def test_modules_run_at_once_as_they_do_one_by_one(make: Make, weights: str, at_once: bool) -> None:
-    reading.assert_at_once(ac.inspect(make, width=16, draws=2).subject(weights=weights), at_once)
+def test_each_draw_has_a_module(make: Make, weights: str) -> None:
+    reading.assert_a_module_per_draw(ac.inspect(make, width=16, draws=2).subject(weights=weights))
 
 
 # Over widths --------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
     _check_summary()
     id = json.loads(Path("whole.jsonl").read_bytes().splitlines()[1])["id"]
     for arguments in (
-        ["report", "whole.jsonl", "--baseline", "baseline.jsonl", "--out", "page.html"],
+        ["report", "whole.jsonl", "--out", "page.html"],
         ["replay", "whole.jsonl", id],
         ["replay", "whole.jsonl", "x"],
     ):

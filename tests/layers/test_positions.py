@@ -55,7 +55,6 @@ def test_a_tied_layer_is_outside_the_assumption() -> None:
     of_separate |= {"spread", "kurtosis"}
     names = {f"scores.{name}" for name in of_separate} | {
         "independence.score_inputs",
-        "independence.score_input_size",
         "independence.score_gram",
         "independence.output_scores_by_head",
         "outputs.limit_scores",
