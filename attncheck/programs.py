@@ -21,7 +21,6 @@ from attncheck.layers.program.mixes import residual_softmax_mix, sigmoid_mix, so
 
 __all__ = [
     "EXAMPLES",
-    "convolution",
     "cross_attention",
     "gated_attention",
     "grouped_query_attention",
@@ -101,42 +100,6 @@ def recurrent(steps: int = 3) -> Program:
     """
     program = Program()
     _states(program, steps)
-    return program
-
-
-def convolution(positions: int = 3, taps: int = 2) -> Program:
-    """Return a convolutional layer, y_i = relu(Σ_k W_k x_{i+k}), with `taps` matrices in its filter.
-
-    By Definition 1 (ii), images under a shared matrix are correlated as their pixels are; different matrices add
-    independent parts.
-
-    Parameters
-    ----------
-    positions : int
-        Output positions; the input has taps - 1 more pixels.
-    taps : int
-        Number of matrices in the filter.
-
-    Returns
-    -------
-    Program
-
-    Examples
-    --------
-    >>> program = convolution(positions=2, taps=2)
-    >>> [weight.name for weight in program.weights], len(program.nodes)
-    (['W1', 'W2'], 11)
-    >>> program.coverage().proved
-    True
-    """
-    program = Program()
-    count = len(_numbers("positions", positions))
-    filters = [program.weight(f"W{k}", (2.0 / taps) ** 0.5) for k in _numbers("taps", taps)]
-    pixels = program.initials(*_fading("x", count + taps - 1))
-    for i in range(count):
-        images = [program.matmul(weight, pixels[i + k]) for k, weight in enumerate(filters)]
-        total = program.nonlin(LinearCombination((1.0,) * taps), *images, name=f"h{i + 1}")
-        program.nonlin(relu(), total, name=f"y{i + 1}")
     return program
 
 
@@ -310,7 +273,6 @@ EXAMPLES: Final[Mapping[str, Callable[[], Program]]] = {
     for make in (
         perceptron,
         recurrent,
-        convolution,
         residual_attention,
         cross_attention,
         grouped_query_attention,

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.measured import spread, table
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import smallest_whole
@@ -30,8 +30,6 @@ from benchmarks.pages import WORKERS, cell, over
 from benchmarks.width_models import WRONG, Recipe
 from benchmarks.wild_bugs import inspection, variants
 from benchmarks.wild_bugs.inspection import BugRow, MutantRow, RightRow, Row, VariantRow
-
-FloatArray = NDArray[np.float64]
 
 PACKAGES = ("torch", "transformers", "timm", "x-transformers", "jax", "flax", "keras", "equinox")
 _ZOO = tomllib.loads(Path(__file__).with_name("zoo.toml").read_text(encoding="utf-8"))

@@ -43,13 +43,12 @@ def verdict(mutation: dict[str, str], folder: Path, arguments: Sequence[str]) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("path", help="of mutated files, such as attncheck/layers")
-    parser.add_argument("--list", type=Path, default=ROOT / "benchmarks" / "mutations.toml", help="of mutations")
     options, arguments = parser.parse_known_args()
     survivors = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "copy"
         shutil.copytree(ROOT, folder, ignore=IGNORED)
-        for mutation in tomllib.loads(options.list.read_text(encoding="utf-8"))["mutation"]:
+        for mutation in tomllib.loads((ROOT / "benchmarks" / "mutations.toml").read_text(encoding="utf-8"))["mutation"]:
             if mutation["file"].startswith(options.path):
                 result = verdict(mutation, folder, arguments)
                 survivors += result == "survived"

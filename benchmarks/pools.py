@@ -6,17 +6,15 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.calibration.layers import Calibration, small_outcomes
 from attncheck.checks.check import Check, Setting
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import NormalScore, Summary
 from attncheck.layers.attention import AttentionLayer
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

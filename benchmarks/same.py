@@ -9,54 +9,27 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from attncheck._lib.errors import InputError
-from attncheck.records.schema import Closing, Result, read
+from attncheck.records.schema import Result
+from attncheck.runs.parts import read_run
 
 #: Relative tolerance.
 TOLERANCE = 1e-9
-#: Numeric fields of a result except the seconds; those of its looks are series.
-NUMBERS = (
-    "size",
-    "affordable",
-    "level",
-    "power",
-    "effect",
-    "low",
-    "high",
-    "null_effect",
-    "mde",
-    "alternative",
-    "combined",
-)
-SERIES = ("p_values", "effects")
-# Listed lines per kind.
-_LISTED = 20
-
-
-def read_lines(path: Path) -> tuple[dict[str, Result], str]:
-    """Return a record's contents by id, and its digest, empty if the run did not end."""
-    lines: dict[str, Result] = {}
-    digest = ""
-    for line in read(path):
-        if isinstance(line, Result):
-            if line.id in lines:
-                raise InputError(f"record={path}: {line.id} comes twice; make the record again")
-            lines[line.id] = line
-        elif isinstance(line, Closing):
-            digest = line.digest
-    return lines, digest
+# Fields that are numbers, or None, and not compared.
+_OTHER = ("seconds", "plot", "summary")
 
 
 def numbers_of(line: Result) -> dict[str, float | None]:
-    """Return the numbers of a result by name; series are indexed too."""
+    """Return the numbers of a result by name, except the seconds; series are indexed."""
     fields = msgspec.structs.asdict(line)
-    series = {f"{name}[{place}]": value for name in SERIES for place, value in enumerate(fields[name], 1)}
-    return {name: fields[name] for name in NUMBERS} | series
+    series = {f"{name}[{k}]": x for name in ("p_values", "effects") for k, x in enumerate(fields[name], 1)}
+    plain = {name: x for name, x in fields.items() if name not in _OTHER and (x is None or isinstance(x, int | float))}
+    return plain | series
 
 
 def far(old: float | None, new: float | None) -> bool:
@@ -101,13 +74,9 @@ def told(found: Mapping[str, Sequence[str]], common: int, digests: Sequence[str]
     for what, lines in found.items():
         if lines:
             yield f"{len(lines)} {what}:"
-            yield from (f"  {line}" for line in _cut(lines))
+            yield from (f"  {line}" for line in lines)
     if not any(found.values()):
         yield f"Nothing differs by more than {TOLERANCE:g} of its size."
-
-
-def _cut(lines: Sequence[str]) -> Iterable[str]:
-    return [*lines[:_LISTED], f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,12 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("new", type=Path, help="record of the same run, after the change")
     given = parser.parse_args(arguments)
     try:
-        (old, old_digest), (new, new_digest) = read_lines(given.old), read_lines(given.new)
+        old, new = (read_run(path) for path in (given.old, given.new))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    found = differences(old, new)
-    print("\n".join(told(found, len(old.keys() & new.keys()), (old_digest, new_digest))))
+    found = differences(old.by_id, new.by_id)
+    print("\n".join(told(found, len(old.by_id.keys() & new.by_id.keys()), (old.digest, new.digest))))
     return 1 if any(found.values()) else 0
 
 

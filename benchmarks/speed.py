@@ -13,19 +13,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.measured import spread, table
 from attncheck.methods import Method
 from attncheck.records.schema import Closing, Result, of_pool, read
 from benchmarks.pages import WORKERS, children_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
-FloatArray = NDArray[np.float64]
 METHODS: tuple[Method, ...] = ("direct", "matrix-free", "collapsed")
-LOOP, NORMALS = "literal loop", "s·n normals into a buffer"
+NORMALS = "s·n normals into a buffer"
 # One BLAS thread per worker, as in tox.
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 # Promised wall seconds of the main job with the profile default, on two cores.
@@ -97,34 +96,6 @@ def drawn_by(method: Method, layer: ac.AttentionLayer) -> Callable[[int], object
     return lambda size: ac.simulate(layer, size, method=method)
 
 
-def literal_loop(layer: ac.AttentionLayer) -> Callable[[int], object]:
-    """Return a plain loop over draws."""
-    source = np.random.default_rng(0)
-
-    def run(size: int) -> None:
-        for _ in range(size):
-            literal_draw(layer, source)
-
-    return run
-
-
-def literal_draw(layer: ac.AttentionLayer, source: np.random.Generator) -> FloatArray:
-    """Draw the outputs of the paper's layer naively: a new array for every matrix."""
-    n, s = layer.width, layer.seq_len
-
-    def weights(*shape: int) -> FloatArray:
-        return np.asarray(source.standard_normal(shape) / np.sqrt(n))
-
-    inputs = np.clip(weights(s, n, n) @ source.standard_normal(n), -layer.clip, layer.clip)
-    outputs = np.zeros((s, n))
-    for _ in range(layer.num_heads):
-        query, key, value, output = (weights(n, n) for _ in range(4))
-        scores = np.exp((inputs @ query) @ (inputs @ key).T / np.sqrt(n))
-        attention = scores / scores.sum(axis=1, keepdims=True)
-        outputs += attention @ (inputs @ value @ output) / np.sqrt(layer.num_heads)
-    return outputs
-
-
 def normals(layer: ac.AttentionLayer) -> Callable[[int], object]:
     """Return the task of drawing the normals that a draw needs, into a reused buffer."""
     rng, buffer = np.random.default_rng(0), np.zeros(layer.seq_len * layer.width)
@@ -137,21 +108,19 @@ def normals(layer: ac.AttentionLayer) -> Callable[[int], object]:
 
 
 def methods(scale: Scale) -> list[str]:
-    """Compare the methods with literal matrices and with drawing normals, on one thread."""
+    """Compare the methods with each other and with drawing normals, on one thread."""
     targets = {"collapsed": (300.0, 1500.0), "matrix-free": (50.0, 200.0)}
     ends = (scale.widths[0], scale.widths[2])
-    rows: list[tuple[str, str, str, bool | None]] = []
+    rows: list[tuple[str, str, str, bool]] = []
     timed = {}
     for end, width in enumerate(ends):
         layer = layer_of(width)
         tasks: dict[str, Callable[[int], object]] = {method: drawn_by(method, layer) for method in METHODS}
-        timed[width] = take_turns(tasks | {LOOP: literal_loop(layer), NORMALS: normals(layer)}, scale)
+        timed[width] = take_turns(tasks | {NORMALS: normals(layer)}, scale)
         at = f"n = {width:,}"
         for method, least in targets.items():
             text, ratio = timed[width].ratio("direct", method)
             rows.append((f"{method} against direct, {at}", text, f"at least {least[end]:,.0f}×", ratio >= least[end]))
-        text, _ = timed[width].ratio(LOOP, "collapsed")
-        rows.append((f"collapsed against a {LOOP}, {at}", text, "for scale", None))
     text, ratio = timed[ends[1]].ratio("collapsed", NORMALS)
     rows.append((f"collapsed against {NORMALS}, n = {ends[1]:,}", text, "at most 2.5×", ratio <= 2.5))
     costs = take_turns({str(n): drawn_by("collapsed", layer_of(n)) for n in scale.widths}, scale)
@@ -163,14 +132,13 @@ def methods(scale: Scale) -> list[str]:
     times = [
         (name, *(f"{1e6 * np.median(timed[n].seconds[name]):,.1f}" for n in ends)) for name in timed[ends[0]].seconds
     ]
-    verdicts = {True: "met", False: "missed", None: ""}
     return [
         "## Methods at finite width",
         (
             f"s = 4, H = 2, one thread, {scale.rounds} rounds in turn; median (quartiles) of processor time, system "
             "calls included."
         ),
-        table(("what", "measured", "target", "verdict"), [(*row[:3], verdicts[row[3]]) for row in rows]),
+        table(("what", "measured", "target", "verdict"), [(*row[:3], "met" if row[3] else "missed") for row in rows]),
         table(("processor µs per draw, median", *(f"n = {n:,}" for n in ends)), times),
     ]
 

@@ -13,7 +13,6 @@ from attncheck.layers.program.coverage import CoverageKind
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.programs import (
     EXAMPLES,
-    convolution,
     cross_attention,
     grouped_query_attention,
     perceptron,
@@ -78,15 +77,6 @@ class TestEachExample:
 
 
 class TestWhatTheyExemplify:
-    def test_tied_matrices_correlate(self) -> None:
-        """Two positions of a convolution share the filter: Cov(Z^{h_1}, Z^{h_2}) is that of the pixels."""
-        program = convolution(positions=2, taps=3)
-        law = ac.limit(program)
-        lines = [node.name for node in law.lines]
-        images = [[lines.index(f"g{3 * i + k + 1}") for k in range(3)] for i in range(2)]
-        between = law.covariance[np.ix_(*images)]
-        np.testing.assert_allclose(between, np.diag([2 / 3 * 0.5] * 3), atol=1e-12)
-
     def test_scores_of_correlated_states_are_correlated(self) -> None:
         law = ac.limit(recurrent_attention(3))
         correlation = law.score_covariance / scale(law.score_covariance)
@@ -122,7 +112,7 @@ class TestMixes:
             softmax_mix(*[np.ones((2, 2))] * count)
 
 
-@pytest.mark.parametrize("name", ["perceptron", "recurrent", "convolution", "residual_attention", "gated_attention"])
+@pytest.mark.parametrize("name", ["perceptron", "recurrent", "residual_attention", "gated_attention"])
 def test_sizes_are_refused(name: str) -> None:
     # Example functions take sizes; the mapping has parameterless ones.
     with pytest.raises(InputError, match="=0: must be at least 1; pass a size"):

@@ -23,7 +23,8 @@ from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers import regimes
 from attncheck.layers.requirements import SEVERAL_HEADS
 
-_VALUES = frozenset({"outputs", "attention", "value_gram"})
+#: Arrays that determine the law of the outputs given scores and values.
+VALUES_GIVEN = frozenset({"outputs", "attention", "value_gram"})
 
 
 def residuals(setting: Setting) -> int:
@@ -58,7 +59,7 @@ def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return residual.flat(), direction[residual.kept]
 
 
-_check = functools.partial(Check, claim="conditional", needs=_VALUES, stage=GIVEN_SCORES)
+_check = functools.partial(Check, claim="conditional", needs=VALUES_GIVEN, stage=GIVEN_SCORES)
 
 CHECKS = (
     _check(

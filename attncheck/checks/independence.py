@@ -9,7 +9,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
-from attncheck.checks.conditional import residuals
+from attncheck.checks.conditional import VALUES_GIVEN, residuals
 from attncheck.checks.functionals import log, log_energy
 from attncheck.checks.grams import factor_entries
 from attncheck.checks.matrices import KEY, QUERY, VALUE
@@ -27,7 +27,6 @@ from attncheck.layers.requirements import UNTIED, OfLayer
 
 Pair = tuple[FloatArray, FloatArray]
 
-_VALUES = frozenset({"outputs", "attention", "value_gram"})
 _KEYS = QUERY.needs
 _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
@@ -133,7 +132,7 @@ CHECKS = (
     _tie(
         "output_scores",
         (_RESIDUAL, "the scores"),
-        _VALUES,
+        VALUES_GIVEN,
         _output_scores,
         _OTHER_SCORES,
         Rejected.of("scores_added", on=regimes.SINGLE),
@@ -142,7 +141,7 @@ CHECKS = (
     _tie(
         "output_score_size",
         (_RESIDUAL_SIZE, "the size of the scores"),
-        _VALUES,
+        VALUES_GIVEN,
         lambda sample, reference: _sizes(sample.output_residual, log_energy(sample.told_scores)),
         _OTHER_SCORES,
         Rejected.of("outputs_sized_by_scores", on=regimes.STANDARD),
@@ -150,7 +149,7 @@ CHECKS = (
     _tie(
         "output_inputs",
         (_RESIDUAL, "the same neuron of the inputs"),
-        _VALUES | {"inputs"},
+        VALUES_GIVEN | {"inputs"},
         _output_inputs,
         _OTHER_INPUTS,
         Rejected.of("residual_added", on=regimes.STANDARD),
@@ -159,7 +158,7 @@ CHECKS = (
     _tie(
         "output_gram",
         (_RESIDUAL_SIZE, "the inputs' Gram matrix"),
-        _VALUES | {"input_gram"},
+        VALUES_GIVEN | {"input_gram"},
         lambda sample, reference: _sizes(sample.output_residual, _trace(sample)),
         "outputs were scaled by the inputs, e.g. by a normalisation layer",
         Rejected.of("outputs_sized_by_inputs", on=regimes.NARROW),

@@ -7,6 +7,7 @@ import numpy as np
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.conditional import VALUES_GIVEN
 from attncheck.checks.derived import BY_ROWS, WHITENED
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
@@ -22,7 +23,6 @@ from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 Pair = tuple[FloatArray, FloatArray]
 
-_OUTPUTS_GIVEN = frozenset({"outputs", "attention", "value_gram"})
 #: Maximum number of tested pairs of heads: all pairs of 16 heads.
 MOST_PAIRS = 120
 # Factor that gives dropped positions eigenvalues above all others.
@@ -114,7 +114,7 @@ def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
         rejects=rejects,
         claim="independence",
         stage=GIVEN_SCORES,
-        needs=_OUTPUTS_GIVEN | of.needs,
+        needs=VALUES_GIVEN | of.needs,
         null=f"sizes of the heads' parts of the whitened output are independent of those of the heads' {of.images}",
         alternative=of_direction(),
         reads=f"standardised covariance of the whitened output's sizes with those of its heads' {of.images}:",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import as_json
 from attncheck.commands.arguments import Natural, Whole
@@ -21,7 +19,6 @@ def inspect(
     expect: list[str] | None = None,
     strict: bool = False,
     json: bool = False,
-    report: Path | None = None,
 ) -> int:
     """Describe an attention layer, or every layer and parameter of a model, at initialisation.
 
@@ -49,8 +46,6 @@ def inspect(
         Fail on choices that are errors unless they are meant, and that no expectation declares.
     json
         Print JSON.
-    report
-        Also write an HTML page to this path.
     """
     from attncheck.frameworks.expectations import check_declared
     from attncheck.models.duties.registry import expectations
@@ -65,10 +60,6 @@ def inspect(
     found = inspected(imported_by_name("make", make), width, called, inputs=given, draws=draws, seed=seed)
     unexpected, found = found.unmet(*wanted), found.expecting(*wanted)
     unexpected += found.asked if strict else ()
-    if report is not None:
-        from attncheck.report.inspection import render_inspection
-
-        render_inspection(found, make, report, unexpected)
     if json:
         print(as_json(found.to_dict() | {"unexpected": unexpected}))
     else:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from attncheck._lib.errors import check_choice
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.files import write_whole
-from attncheck.commands.arguments import Natural, Out, ProfileName
+from attncheck.commands.arguments import Natural, ProfileName
 
 if TYPE_CHECKING:
     from attncheck.calibration.power import PowerEntry
@@ -26,7 +24,6 @@ def power(
     workers: str = "0",
     executor: str | None = None,
     checks: list[str] | None = None,
-    out: Annotated[Path | None, Out] = None,
 ) -> int:
     """Measure with which probability known-wrong simulators are detected.
 
@@ -46,11 +43,9 @@ def power(
         Cluster to use instead of processes, as for attncheck run.
     checks
         Module that registers further checks, whose faults can be named as MODULE:FUNCTION; can be repeated.
-    out
-        Write the table as JSON to this path.
     """
     from attncheck._lib.executors import workers_of
-    from attncheck.calibration.power import power_table, to_json
+    from attncheck.calibration.power import power_table
     from attncheck.checks.registered import load_checks
     from attncheck.faults import FAULTS, all_faults
 
@@ -60,14 +55,10 @@ def power(
     names = tuple(check_choice("fault", name, tuple(all_faults())) for name in fault) or tuple(FAULTS)
     print(f"Probability that a run with profile {profile} detects a known-wrong simulator, seed {seed}:")
     print(_COLUMNS, flush=True)
-    table = []
     looks = 0 if quick else _SEEDS
     with running:
         for entry in power_table(names, profile=profile, seeds=looks, seed=seed, workers=running, checks=modules):
             print(_line(entry), flush=True)
-            table.append(entry)
-    if out is not None:
-        write_whole(out, to_json(table, profile) + b"\n")
     return ExitCode.CONSISTENT
 
 

@@ -22,7 +22,6 @@ from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
-from attncheck.subject import collapsed
 
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 Change = Callable[[AttentionLayer], Mapping[str, Any]]
@@ -82,8 +81,6 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
-# Factors of position_reach that make the exponent wrong by a factor of 2 or 4.
-_REACHES = {"half": 0.5, "1/√2": 0.5**0.5, "√2 times": 2.0**0.5, "twice": 2.0}
 # Faults already covered by a scale or by another layer.
 _TOLD_OTHERWISE = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors tried if only outputs are exposed, whose sizes do not determine the scale of the scores.
@@ -177,15 +174,13 @@ def _fitting(said: str, draw: Draw, name: str = "", **fields: Any) -> Candidate:
     return Candidate(name or said, f"the draws fit {said}", draw, **fields)
 
 
-def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
+def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change = lambda layer: {}) -> Draw:
     """Return a simulator that is correct for the layer with `change` applied."""
-    if change is not None and laws == GAUSSIAN_LAWS:
+    if laws == GAUSSIAN_LAWS:
         return MisreadLayer(change)
 
     def draw(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
-        if laws == GAUSSIAN_LAWS:
-            return collapsed(layer, size, rng)
-        read = layer if change is None else layer.replace(**change(layer))
+        read = layer.replace(**change(layer))
         return draw_with_weights(read, size, min(2, read.width), rng, laws).as_dict()
 
     return draw
@@ -309,13 +304,6 @@ def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Can
         for value, change in known.items():
             said = f"{field}={value}"
             yield misread(said, change, said, rank=3, field=field, value=value, choices=len(known))
-    for times, factor in _REACHES.items():
-        if matters(change := functools.partial(_reaching, factor)):
-            yield misread(f"a position_reach {times} the declared one", change, f"position_reach {times}", rank=3)
-
-
-def _reaching(factor: float, layer: AttentionLayer) -> Mapping[str, Any]:
-    return {"position_reach": factor * layer.position_reach} if layer.position_std else {}
 
 
 def _changed(layer: AttentionLayer, change: Change) -> Mapping[str, Any]:

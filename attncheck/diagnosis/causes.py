@@ -16,7 +16,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.explanation import Explanation
 from attncheck.records.schema import Result, of_pool
-from attncheck.records.tallies import Space, Tally, tallied
+from attncheck.records.tallies import Tally, tallied
 from attncheck.records.text import in_alternatives
 
 #: Maximum number of causes shown.
@@ -154,27 +154,6 @@ def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
     """Return the most specific violated result with a diagnosis, on its smallest layer."""
     smallest = (tally.smallest for tally in violated(tallies))
     return next((result for result in smallest if result is not None and result.diagnosis), None)
-
-
-def common(space: Space) -> list[str]:
-    """Return the properties that every violated layer has, and no other tested layer.
-
-    Examples
-    --------
-    >>> masks = ["causal", "causal", "none", "none"]
-    >>> cases = {str(n): {"width": n, "seq_len": 1, "num_heads": 1, "mask": mask} for n, mask in enumerate(masks, 1)}
-    >>> common(Space(cases, violated=frozenset({"1", "2"})))
-    ['mask: causal']
-    """
-    bad = len(space.violated)
-    if not bad or len(space.layers) - bad < 2:
-        return []
-    return [
-        f"{name.replace('_', ' ')}: {value}"
-        for name, counter in sorted(space.violated_values.items())
-        for value, count in sorted(counter.items())
-        if count == bad == space.values[name][value]
-    ]
 
 
 def _strength(tally: Tally) -> float:

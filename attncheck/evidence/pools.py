@@ -34,10 +34,7 @@ class Pool:
 
     Examples
     --------
-    >>> one, other = Pool({"a": NormalScore(2.5, 100.0)}), Pool({"b": NormalScore(3.0, 100.0)})
-    >>> one.merge(other) == other.merge(one)
-    True
-    >>> outcome = one.merge(other).outcome()
+    >>> outcome = Pool({"a": NormalScore(2.5, 100.0), "b": NormalScore(3.0, 100.0)}).outcome()
     >>> f"{outcome.p_value:.1e}", round(outcome.effect, 3), outcome.count
     ('1.0e-04', 0.275, 2)
     """
@@ -50,13 +47,6 @@ class Pool:
             remedy = "pool the summaries of one statistic"
             refuse("summaries", sorted(map(str, kinds)), "must be of one kind, and not empty", remedy)
         object.__setattr__(self, "summaries", dict(sorted(self.summaries.items())))
-
-    def merge(self, other: Pool) -> Pool:
-        """Return the pool of both; raise `InputError` if a key has different numbers or the kinds differ."""
-        for key in self.summaries.keys() & other.summaries.keys():
-            if self.summaries[key] != other.summaries[key]:
-                refuse("summaries", key, "is in both pools with different numbers", "merge pools of one run")
-        return Pool({**self.summaries, **other.summaries})
 
     def outcome(self) -> Outcome:
         """Return the joint outcome; `count` is the number of samples."""

@@ -122,11 +122,6 @@ class Space:
         """Number of cases with each value of each field."""
         return _counted(self.cases.values())
 
-    @cached_property
-    def violated_values(self) -> dict[str, Counter[str]]:
-        """Number of violated cases with each value of each field."""
-        return _counted(case for key, case in self.cases.items() if key in self.violated)
-
 
 def suspicion(result: Result) -> tuple[float, float, float, str]:
     """Return a key that increases with suspicion; ties are ordered by id."""

@@ -146,11 +146,6 @@ class PageView(RunView):
         return [ClaimView(name, tallies[name], cases[name]) for name in names]
 
     @cached_property
-    def common(self) -> list[str]:
-        """Features that exactly the violated cases share."""
-        return causes.common(self.run.space)
-
-    @cached_property
     def groups(self) -> list[causes.Cause]:
         """The violated checks to show in full, grouped by hint on the cause, the most significant first."""
         return causes.by_hint(self.failures[:FAILURES])

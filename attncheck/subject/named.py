@@ -35,11 +35,6 @@ def name_of(call: Any) -> str:
     return f"{module}:{name}"
 
 
-def find_subject(name: str) -> Any:
-    """Import ``module:callable``, also from the current folder."""
-    return imported_by_name("subject", name)
-
-
 def imported_by_name(field: str, name: str) -> Any:
     """Import ``module:callable``, also from the current folder."""
     module_name, colon, path = name.partition(":")

@@ -21,7 +21,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject.caller import Caller
 from attncheck.subject.declared import FORMS, PROGRAM_FORM, SUPPORTS, Form, form_of, layers_of, weights_of
 from attncheck.subject.layers import LayerCaller
-from attncheck.subject.named import SubjectName, find_subject, name_of
+from attncheck.subject.named import SubjectName, imported_by_name, name_of
 from attncheck.subject.programs import ProgramCaller
 
 
@@ -89,7 +89,7 @@ class Subject:
         if isinstance(subject, SubjectName):
             return dataclasses.replace(cls.of(subject.name), timeout=subject.timeout)
         name = subject if isinstance(subject, str) else name_of(subject)
-        call = find_subject(subject) if isinstance(subject, str) else subject
+        call = imported_by_name("subject", subject) if isinstance(subject, str) else subject
         if not callable(call):
             refuse("subject", name, "is not callable", f"pass a function {FORMS}")
         supports = getattr(call, "supports", cls.supports)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -62,22 +60,15 @@ def check_pools(pools: list[Pool], normal: bool) -> None:
 
 
 @settings(max_examples=50)
-@given(st.sampled_from(sorted(CASES)), st.integers(0, 20), st.lists(st.integers(0, 2), min_size=5, max_size=5))
-def test_neither_order_nor_grouping_changes_a_pool(name: str, first: int, groups: list[int]) -> None:
+@given(st.sampled_from(sorted(CASES)), st.integers(0, 20), st.permutations(range(5)))
+def test_order_does_not_change_a_pool(name: str, first: int, order: list[int]) -> None:
     case = CASES[name]
     summaries = pool_of(case.outcomes(f"{name} {first}", case.family.null_effect, case.size, 5)).summaries
-    whole = Pool(summaries)
-    parts = [
-        Pool({key: summary for (key, summary), of in zip(summaries.items(), groups, strict=True) if of == group})
-        for group in sorted(set(groups))
-    ]
-    for order in itertools.permutations(parts):
-        merged = functools.reduce(Pool.merge, order)
-        assert merged == whole
-        assert merged.outcome() == whole.outcome()
-        assert merged.mde(1e-3, 0.9) == whole.mde(1e-3, 0.9)
-    if len(parts) == 3:
-        assert parts[0].merge(parts[1].merge(parts[2])) == whole
+    whole, keys = Pool(summaries), list(summaries)
+    other = Pool({keys[k]: summaries[keys[k]] for k in order if k < len(keys)})
+    assert other == whole
+    assert other.outcome() == whole.outcome()
+    assert other.mde(1e-3, 0.9) == whole.mde(1e-3, 0.9)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -134,7 +134,6 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Pool({"a": SCORE, "b": Events(0, 1, 0.5)}), "summaries"),
     (lambda: Pool({"a": SCORE, "b": NormalScore(0.0, 1.0, "ratio")}), "summaries"),
     (lambda: Pool({"a": Events(0, 1, 0.5), "b": Events(0, 1, 0.5, one_sided=False)}), "summaries"),
-    (lambda: Pool({"a": SCORE}).merge(Pool({"a": NormalScore(1.0, 1.0)})), "summaries"),
     (lambda: NormalScore(math.nan, 1.0), "z"),
     (lambda: NormalScore(0.0, -1.0), "information"),
     (lambda: NormalScore(0.0, 1.0, "ratios"), "unit"),

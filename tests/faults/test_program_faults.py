@@ -35,7 +35,7 @@ FALSE_ALARM = 1e-6
 #: A fault is examined on the first of these that shows it.
 WITH_SCORES = ("cross_attention", "positional_attention")
 #: And on the first of these that shows it, if any.
-WITHOUT_SCORES = ("convolution", "recurrent")
+WITHOUT_SCORES = ("perceptron", "recurrent")
 #: Bounds on the effect in averages, by checks of orders, in particular programs.
 ORDERS = {
     ("wandering_scale", "fact1.order", "perceptron"): (-0.15, 0.15),

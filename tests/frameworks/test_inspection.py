@@ -20,9 +20,8 @@ from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import Trace
-from attncheck.report.inspection import render_inspection
 
-from .plain import CAUSAL, Array, Plain, hidden, softmax
+from .plain import CAUSAL, Array, Plain, softmax
 
 STDS = {"query": 0.5, "key": 0.7, "value": 1.5, "output": 2.0}
 
@@ -50,15 +49,6 @@ def test_the_table_says_all(found: Inspection) -> None:
         row = next(line.split() for line in said.splitlines() if line.startswith(name))
         assert row[1] == "normal"
         assert float(row[3]) < std < float(row[4])
-
-
-def test_the_page_begins_with_the_verdict(found: Inspection, tmp_path: Path) -> None:
-    page = render_inspection(found, "mine:make", tmp_path / "page.html").read_text(encoding="utf-8")
-    assert 'class="box consistent"' in page
-    wrong = ac.inspect(Plain(masked=hidden(lambda behind: behind >= -1)), width=64, draws=2)
-    page = render_inspection(wrong, "mine:make", tmp_path / "wrong.html").read_text(encoding="utf-8")
-    assert 'class="box violated"' in page
-    assert "position i sees i + 1: the causal mask is off by one</h2>" in page
 
 
 def test_the_description_is_that_layer(found: Inspection) -> None:

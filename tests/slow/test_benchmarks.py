@@ -7,13 +7,11 @@ import re
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
-from scipy import stats
 
-import attncheck as ac
+from attncheck.runs.parts import read_run
 from benchmarks import all as every
-from benchmarks import evidence, paper, same, speed
+from benchmarks import evidence, paper, same
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADINGS = {
@@ -42,10 +40,8 @@ ROWS = {
         r"collapsed against direct, n = 16 .*\| (?:met|missed) ",
         r"matrix-free against direct, n = 64 .*\| (?:met|missed) ",
         r"collapsed against s·n normals into a buffer, n = 64 .*\| (?:met|missed) ",
-        r"collapsed against a literal loop, n = 64 .*\| for scale ",
         r"exponent of the cost of collapsed, n = 16, 32, 64 ",
         r"limit cdf, 401 points, a new law ",
-        r"literal loop +\| [\d.,]+ +\| [\d.,]+ ",
         r"768 +\| 32 +\| 12 +\| 64 ",
     ),
     "first_line": (r"\[FanOfHead\]\(https://github.com/.*\| yes ", r"\[PackedFan\]\(https://github.com/.*\| yes "),
@@ -135,7 +131,7 @@ def test_looks_of_whole_runs_are_counted(record: Path) -> None:
 def test_records_are_compared(record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert same.main([str(record), str(record)]) == 0
     assert "Nothing differs" in capsys.readouterr().out
-    old, _ = same.read_lines(record)
+    old = read_run(record).by_id
     key, result = next(iter(old.items()))
     new = {**old, key: msgspec.structs.replace(result, effect=2.0, verdict="violated")}
     found = same.differences(old, new)
@@ -148,11 +144,3 @@ def test_records_are_compared(record: Path, tmp_path: Path, capsys: pytest.Captu
 def test_chances_of_looks() -> None:
     assert evidence.chance(evidence.score(5e-4), 5e-4) == 0.5**3
     assert evidence.chance(20.0, 5e-4) > evidence.SURE
-
-
-def test_literal_loop_draws_the_layer() -> None:
-    layer = speed.layer_of(16)
-    source = np.random.default_rng(5)
-    literal = np.array([speed.literal_draw(layer, source)[1, 3] for _ in range(4000)])
-    collapsed = ac.simulate(layer, 40_000, seed=1).outputs[:, 1, 0]
-    assert stats.ks_2samp(literal, collapsed).pvalue > 1e-4

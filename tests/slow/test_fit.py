@@ -180,12 +180,6 @@ def test_what_does_not_show_has_no_cause() -> None:
     assert fitted(samples(right(change=lambda _: {"rotary_base": None}), "scores", [layer], FEW), root()) == ([], [])
 
 
-def test_a_reach_that_is_twice_the_declared_one_is_said() -> None:
-    layer = AttentionLayer(width=16, position_std=0.7, position_reach=1.2)
-    fits, _ = fitted(samples(right(change=lambda _: {"position_reach": 2.4}), "grams", [layer], FEW), root())
-    assert words(fits)[0] == "the draws fit a layer with a position_reach twice the declared one"
-
-
 MATRICES = ("query", "key", "value", "output")
 LARGE, USUAL = ({f"{name}_bias": ("uniform", std) for name in MATRICES} for std in (2.0, 3**-0.5))
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from attncheck.calibration.power.rows import PilotResult, PowerEntry, PowerRow
-from attncheck.calibration.power.table import entries_of, power_table, to_json
+from attncheck.calibration.power.table import entries_of, power_table
 
-__all__ = ["PilotResult", "PowerEntry", "PowerRow", "entries_of", "power_table", "to_json"]
+__all__ = ["PilotResult", "PowerEntry", "PowerRow", "entries_of", "power_table"]

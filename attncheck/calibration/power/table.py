@@ -11,7 +11,6 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
 import scipy
 
 from attncheck._lib.arithmetic import own_arithmetic
@@ -148,16 +147,6 @@ def entries_of(
         sights += measure(wrong, cheap, settled, seed, _DEEP, _FACTOR)
         entries = planned()
     return [verified(entry, settled, seeds, seed) for entry in entries]
-
-
-def to_json(entries: Iterable[PowerEntry], profile: str) -> bytes:
-    """Return, as JSON for `attncheck report`, the probability of detecting each fault under each exposure."""
-    cells = []
-    for entry in entries:
-        row = entry.best
-        check = row.sight.check.name if row is not None and row.chance > 0.0 else ""
-        cells.append({"fault": entry.fault, "exposure": entry.exposure, "power": entry.chance, "check": check})
-    return msgspec.json.format(msgspec.json.encode({"profile": profile, "cells": cells}), indent=1)
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
