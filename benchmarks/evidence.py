@@ -163,7 +163,7 @@ def smallest(calibrated: Iterable[tuple[Calibration, str]]) -> str:
     """Return a sentence on the least likely comparison."""
     pairs = [(each, where) for each, where in calibrated if len(each.p_values)]
     worst, where = min(pairs, key=lambda pair: pair[0].least())
-    comparisons = sum(each.comparisons for each, _ in pairs)
+    comparisons = sum(len(LEVELS) + each.uniform for each, _ in pairs)
     corrected = min(1.0, worst.least() * comparisons)
     return (
         f"{comparisons:,} comparisons; the least likely, {worst.check} on {where}, has chance {worst.least():.2g} "

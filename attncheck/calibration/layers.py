@@ -187,11 +187,6 @@ class Calibration:
             return 1.0
         return one_sample_tail(one_sample_distance(np.sort(self.p_values)), count)
 
-    @property
-    def comparisons(self) -> int:
-        """The number of p-values among which `least` takes the smallest."""
-        return len(LEVELS) + self.uniform
-
     def least(self) -> float:
         """Return the smallest p-value of all comparisons, before correction for their number."""
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))

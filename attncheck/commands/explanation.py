@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -14,12 +15,12 @@ from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.registered import claim_named, registrations
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, all_checks, all_properties, checks_of
 from attncheck.checks.statements import STATEMENTS
-from attncheck.faults import FAULTS, Fault, all_faults
+from attncheck.faults import Fault, all_faults
 from attncheck.faults.pairs import paired, rejecting
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.looks.profiles import PROFILES
 
-_WIDTH = 100
+_wrap = functools.partial(textwrap.wrap, width=100, break_on_hyphens=False)
 _KINDS = {
     "exact": "exactly true at finite width",
     "limit": "about the limit; finite-width deviations are computed or extrapolated",
@@ -98,15 +99,15 @@ def _fault(fault: Fault, of_programs: bool) -> Iterator[str]:
     yield f"Known-wrong simulator {'of programs ' * of_programs}{fault.name}"
     yield from _field("what", fault.what)
     yield from _field("where", str(fault.requires))
-    if of_programs:
-        subject = f"attncheck.faults.programs:{fault.name}"
-    else:
+    subject = f"attncheck.faults{'.programs' * of_programs}:{fault.name}"
+    command = "pytest -n auto properties/ --attncheck-subject " + (fault.name if ":" in fault.name else subject)
+    if not of_programs:
         layers = PROFILES["default"].layers
         shown = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
         yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
-        subject = f"attncheck.faults:{fault.name}" if fault.name in FAULTS else fault.name
+        command = command if shown else f"attncheck power {fault.name} --quick"
     yield from _field("seen by", ", ".join(rejecting(fault)))
-    yield f"  try:       pytest -n auto properties/ --attncheck-subject {subject}"
+    yield f"  try:       {command}"
 
 
 def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
@@ -174,8 +175,8 @@ def _about(source: str, names: str) -> bool:
 
 def _field(name: str, text: str, indent: str = "") -> Iterator[str]:
     first = f"{indent}  {name + ': ':11}"
-    yield from textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
+    yield from _wrap(text, initial_indent=first, subsequent_indent=" " * len(first))
 
 
 def _wrapped(text: str, indent: str) -> Iterator[str]:
-    yield from textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+    yield from _wrap(text, initial_indent=indent, subsequent_indent=indent + "  ")

@@ -126,6 +126,9 @@ _OTHERWISE: dict[str, Callable[[AttentionLayer, FloatArray, FloatArray], FloatAr
     "attention weights that are transposed": lambda layer, scores, weights: weights.swapaxes(-1, -2),
     "softmax over queries": lambda layer, scores, weights: _over_queries(layer, scores),
     "equal attention weights": lambda layer, scores, weights: attention_weights(layer, np.zeros_like(scores)),
+    "attention weights rounded to powers of two": lambda layer, scores, weights: np.where(
+        weights > 0.0, np.exp2(np.round(np.log2(np.maximum(weights, 1e-300)))), 0.0
+    ),
     "the largest score alone": lambda layer, scores, weights: np.asarray(
         weights == weights.max(axis=-1, keepdims=True), dtype=np.float64
     ),

@@ -76,8 +76,7 @@ def inspect(
     ----------
     make : callable or attncheck.frameworks.adapter.Adapter
         Returns a newly initialised module of torch, flax, keras or equinox. If a layer's function has an argument
-        `width`, a second width is inspected too. If a model's has arguments `width` or `depth` with defaults, a model
-        of twice the default size is compared. flax.nnx receives generators as `rngs`, equinox a key as `key`.
+        `width`, a second width is inspected too. flax.nnx receives generators as `rngs`, equinox a key as `key`.
     width : int, optional
         Number of input neurons of a layer; omit it for a model.
     call : callable, optional

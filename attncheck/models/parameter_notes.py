@@ -214,6 +214,9 @@ def _among_projections(parameters: _Parameters) -> Iterator[Note]:
     if parameters.causal and not scaled and _unscaled(blocks, main, common):
         yield Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks")
     yield from _notes_apart(apart, projections, f"{which} projections: {main.text}")
+    for family in parameters.families:
+        if family.first.owner == "Embedding" and family.keeps_default and not family.matches & main.matches:
+            yield Note(f"{family} keeps the default of Embedding: {family.text}; projections: {main.text}")
 
 
 def _depth_scaled(scaled: Family, std: str, others: Sequence[Family]) -> Note:

@@ -262,7 +262,8 @@ def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
     said = explained(capsys, name)
     fault = FAULTS[name]
     assert fault.what in said
-    assert f"--attncheck-subject attncheck.faults:{name}" in said
+    seen = not all(map(fault.reason_hidden, PROFILES["default"].layers))
+    assert (f"--attncheck-subject attncheck.faults:{name}" if seen else f"attncheck power {name} --quick") in said
     assert not rejecting(fault) or f"seen by: {', '.join(rejecting(fault))} try:" in said
     described = said.split("fixed layers: ")[1].split(" seen by: ")[0].split(" try: ")[0].split("; ")
     for layer in PROFILES["default"].layers:

@@ -163,6 +163,10 @@ def absolute(layer: AttentionLayer, made: Projections) -> Projections:
     return dataclasses.replace(made, queries=np.abs(made.queries), keys=np.abs(made.keys))
 
 
+def powers_of_two(layer: AttentionLayer, weights: FloatArray) -> FloatArray:
+    return np.asarray(2.0 ** np.round(np.log2(weights)))
+
+
 def last_attends_equally(layer: AttentionLayer, weights: FloatArray) -> FloatArray:
     changed = weights.copy()
     changed[..., -1, :] = 1.0 / layer.seq_len
@@ -268,6 +272,11 @@ WRONG = {
         LAYER,
         "attention weights or values: "
         "outputs are those of attention weights averaged over heads, or of one W_V W_O for them",
+    ),
+    "powers of two": (
+        on_inputs(weigh(powers_of_two)),
+        LAYER,
+        "attention weights or values: outputs are those of attention weights rounded to powers of two",
     ),
     "transposed": (
         on_inputs(weigh(lambda layer, weights: weights.swapaxes(-1, -2))),

@@ -138,13 +138,13 @@ def unmasked(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapp
 def test_an_unread_field_is_the_first_cause_if_the_simplest_layer_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncheck.diagnosis.sources.fitted", lambda *arguments: ([], []))  # which takes seconds
     plain = AttentionLayer(width=8, seq_len=3, num_heads=2)
-    report = check(unmasked, plain.replace(mask="causal"), properties="outputs", profile="smoke")
+    report = check(unmasked, plain.replace(mask="causal"), properties="conditional", profile="smoke")
     assert report.verdict == "violated"
     assert report.causes[0] == "called once more, the subject does not read mask (here 'causal')"
 
     def doubled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
         return {name: 2.0 * values for name, values in unmasked(layer, size, rng).items()}
 
-    report = check(doubled, [plain, plain.replace(mask="causal")], properties="outputs", profile="smoke")
+    report = check(doubled, [plain, plain.replace(mask="causal")], properties="conditional", profile="smoke")
     assert "does not read mask" not in report.causes[0]
     assert "called once more, the subject does not read mask (here 'causal')" in report.causes

@@ -42,7 +42,7 @@ def causality(probe: TorchModel) -> Iterator[Note]:
     elif ratio < _TINY:
         yield asks(f"attention is almost causal, but {text}", "causality")
     else:
-        raise NotExaminedError("attention is bidirectional")
+        raise NotExaminedError("some attention is bidirectional")
 
 
 def permutation(probe: TorchModel) -> Iterator[Note]:
