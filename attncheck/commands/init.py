@@ -38,7 +38,8 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     texts = [(_START / framework / f"{name}.txt").read_text(encoding="utf-8") for name in names[:2]]
     workflow = (_START / "attncheck.yml.txt").read_text(encoding="utf-8")
     requirement = f'"attncheck{extra} @ git+{_PLACEHOLDER}"'
-    for word, value in (("requirement", requirement), ("test", names[1]), ("command", command)):
+    examined = command + " --report report.html" * (framework == "numpy")
+    for word, value in (("requirement", requirement), ("test", names[1]), ("command", examined)):
         workflow = workflow.replace(f"<{word}>", value)
     for name, text in zip(names, (*texts, workflow), strict=True):
         write_whole(place / name, text.encode())
