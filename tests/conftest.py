@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from attncheck.runs.diagnosis import DiagnosisTask
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
@@ -82,7 +81,7 @@ def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the fit of causes in runs of this process; violations are still diagnosed."""
-    monkeypatch.setattr(DiagnosisTask, "explanations", lambda task: ())
+    monkeypatch.setattr("attncheck.runs.check.explained", lambda subject, results, seed: ())
     monkeypatch.setattr(RunReport, "diagnose", lambda report, workers: None)
     monkeypatch.setattr("attncheck.runs.samples.command.explanations", lambda violations: ())
 

@@ -39,7 +39,7 @@ _ROUNDING = 1e-8
 # Smallest relative squared difference of outputs that single precision resolves.
 _CANCELLED = 1e-10
 # Outputs below this share of their scale have lost digits in single precision.
-_UNDERFLOW = 1e-30
+_UNDERFLOW = 1e-12
 
 
 _Described = TypeVar("_Described")

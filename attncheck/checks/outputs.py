@@ -89,8 +89,8 @@ _NEVER_ZERO = (
 )
 
 
-# Outputs are counted beyond this many standard deviations.
-_FAR_OUT = 4.0
+# Outputs are counted beyond this many standard deviations, and are 0 but for rounding below this many.
+_FAR_OUT, _ZERO = 4.0, 1e-12
 
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
 
@@ -121,8 +121,8 @@ def _width_check(
         return marginal_law(layer, marginal(layer))
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-        values = marginal(sample.layer).values(sample)
-        return (law(sample.layer).uniform(values[values != 0.0]),)
+        values, exact = marginal(sample.layer).values(sample), law(sample.layer)
+        return (exact.uniform(values[np.abs(values) > _ZERO * exact.std]),)
 
     return Check(
         name=f"outputs.{name}",

@@ -28,6 +28,8 @@ from attncheck.layers.requirements import SEVERAL_POSITIONS
 # Factor on inputs that make the scores of the right simulator small: scores of narrow layers have heavy tails, and the
 # subject's may be thousands of times larger.
 _SMALLER = 1e-2
+# Size from which every number in single precision is an integer.
+_LARGE = 2.0**24
 _Compare = Callable[[Pair], BoolArray]
 _Read = Callable[[Answer], FloatArray | None]
 
@@ -47,8 +49,6 @@ def _draws(pair: Pair) -> BoolArray:
 
 def _weights(pair: Pair) -> BoolArray:
     """Return which draws have the outputs of another draw, other than 0, where all have the inputs of the first."""
-    if not pair.continuous:
-        raise NotExaminedError(TWO_VALUES)
     outputs = _rows(pair.subject(np.repeat(pair.inputs[:1], len(pair.inputs), axis=0)).outputs)
     if _decimal(outputs):
         raise NotExaminedError("outputs are rounded to decimals, which may coincide")
@@ -129,14 +129,14 @@ def _rows(values: FloatArray | None) -> FloatArray:
 
 
 def _decimal(values: FloatArray) -> float:
-    """Return the coarsest of 1, 0.1, …, 1e-7 of which all values are multiples, or 0; 0 too if all are 0.
+    """Return the coarsest of 1, 0.1, …, 1e-7 of which all values are multiples, or 0; 0 too if all are 0 or very large.
 
     Examples
     --------
     >>> _decimal(np.array([0.25, 1.5])), _decimal(np.array([np.pi])), _decimal(np.zeros(3))
     (0.01, 0.0, 0.0)
     """
-    units = 10.0 ** -np.arange(8.0) if values.any() else ()
+    units = 10.0 ** -np.arange(8.0) if 0.0 < np.abs(values).max() < _LARGE else ()
     return float(next((unit for unit in units if np.abs(values / unit - np.rint(values / unit)).max() < 1e-3), 0.0))
 
 
@@ -199,6 +199,8 @@ def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] =
     def excluded(setting: Setting) -> str:
         if setting.draw_on is None:
             return "attncheck does not provide the inputs"
+        if compare is _weights and not setting.weights.continuous:
+            return TWO_VALUES
         biased = compare is _scaling and setting.weights.biased
         return "with declared biases nothing grows in proportion" if biased else ""
 

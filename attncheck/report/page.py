@@ -10,7 +10,6 @@ import jinja2
 
 from attncheck._lib import text
 from attncheck._lib.files import write_whole
-from attncheck._lib.version import PACKAGE
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
@@ -38,10 +37,10 @@ def encoded(text: str) -> bytes:
 
 
 def _environment() -> jinja2.Environment:
-    package = PACKAGE / "_reports"
-    folder = package if package.is_dir() else PACKAGE.parent / "reports"
+    package = Path(__file__).resolve().parents[1]
+    folders = (package / "_reports", package.parent / "reports")  # installed, and in the repository
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(str(folder / "templates")),
+        loader=jinja2.FileSystemLoader([folder / "templates" for folder in folders]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

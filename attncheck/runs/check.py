@@ -27,7 +27,7 @@ from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import record_of
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
-from attncheck.runs.diagnosis import DiagnosisTask
+from attncheck.runs.diagnosis import explained
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.summary import labelled, summarize
@@ -68,7 +68,7 @@ class CheckReport:
         """Return what the violations point at, from draws made at the first call."""
         wrong = self.run.explains and self.violated
         results = (*self.results, *self.pools)
-        return DiagnosisTask(self.run.subject, results, self.run.seed).explanations() if wrong else ()
+        return explained(self.run.subject, results, self.run.seed) if wrong else ()
 
     @functools.cached_property
     def view(self) -> RunView:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.records.explanation import Explanation
@@ -11,15 +11,7 @@ from attncheck.runs.tasks import subject_here
 from attncheck.subject import Subject, SubjectName
 
 
-@dataclasses.dataclass(frozen=True)
-class DiagnosisTask:
-    """A subject, which may be given by name, with the results of its run and the run seed."""
-
-    subject: Subject | SubjectName
-    results: tuple[Result, ...]
-    seed: int
-
-    def explanations(self) -> tuple[Explanation, ...]:
-        """Return explanations of the violations, best first, sought in the process where this is called."""
-        subject = subject_here(self.subject)
-        return explanations(Violations(self.results, self.seed, subject.weights, subject))
+def explained(subject: Subject | SubjectName, results: Sequence[Result], seed: int) -> tuple[Explanation, ...]:
+    """Return explanations of the violations of a run, best first, sought in the process where this is called."""
+    subject = subject_here(subject)
+    return explanations(Violations(tuple(results), seed, subject.weights, subject))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Mapping
 
@@ -19,7 +20,7 @@ from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord, record_of
 from attncheck.records.schema import Closing, Result
 from attncheck.records.writer import Writer
-from attncheck.runs.diagnosis import DiagnosisTask
+from attncheck.runs.diagnosis import explained
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 from attncheck.runs.tasks import Examination
@@ -79,12 +80,11 @@ class RunReport:
         if not self.run.explains or not any(each.verdict == Verdict.VIOLATED for each in self.results):
             return
         subject = self.run.subject
-        task = DiagnosisTask(subject.sent if workers.travels else subject, tuple(self.results), self.run.seed)
-        (found,) = workers.results(DiagnosisTask.explanations, [task])
+        search = functools.partial(explained, results=tuple(self.results), seed=self.run.seed)
+        (found,) = workers.results(search, [subject.sent if workers.travels else subject])
         if isinstance(found, LostTask):
             self.take((), f"subject={subject.name}: while a cause was searched, {found.reason}; mend the simulator")
-            violations = Violations(tuple(self.results), self.run.seed, subject.weights)
-            found = explanations(violations)
+            found = explanations(Violations(tuple(self.results), self.run.seed, subject.weights))
         self.explanations = found
 
     def message(self, result: Result) -> str:

@@ -12,6 +12,7 @@ import pytest
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import drawn_on, projected
+from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.structure import CHECKS
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.layers.attention_map import attention_weights
@@ -200,6 +201,24 @@ def test_what_is_not_comparable_is_not_examined() -> None:
     sized = changed(lambda drawn: {"outputs": drawn["outputs"][..., : 1 + bool(drawn["outputs"].any())]})
     assert "was (8, 3, 2) for other inputs" in verdicts(sized, CAUSAL)["hidden"]
     assert "one position" in verdicts(RIGHT, ONE)["hidden"]
+
+
+def signed(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Attention of one head with Rademacher weights: sums of few signs are 0, if they do not differ in rounding."""
+    shape = (3, len(inputs), layer.width, layer.width)
+    q, k, v = inputs @ (rng.choice([-1.0, 1.0], shape) / layer.width**0.5)
+    weights = attention_weights(layer, (q @ k.swapaxes(1, 2) / layer.width**0.5)[:, None])[:, 0]
+    return {"outputs": weights @ v @ (rng.choice([-1.0, 1.0], shape[1:]) / layer.width**0.5)}
+
+
+signed.weights = "rademacher"  # type: ignore[attr-defined]  # functions take attributes, their type says no
+
+
+@pytest.mark.sampled
+def test_weights_of_two_values() -> None:
+    narrow = ac.AttentionLayer(width=2, seq_len=1, num_heads=1)
+    assert verdicts(signed, narrow)["weights"] == TWO_VALUES
+    assert ac.check(signed, narrow, profile="smoke").verdict == "consistent"
 
 
 @pytest.mark.sampled

@@ -272,6 +272,28 @@ class Cancelled(Model):
         return (self.embed(ids) + 1e3) - 1e3
 
 
+class Twice(Model):
+    """Tokens reach the outputs by two tables, those of the second from later positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Embedding(TOKENS, WIDTH)
+
+    def embedded(self, ids: Any) -> Any:
+        return self.embed(ids) + self.second(ids.flip(1))
+
+
+class Spelled(Model):
+    """Bidirectional without positions, with a parameter whose name begins like theirs."""
+
+    def __init__(self) -> None:
+        super().__init__(type("Other", (Attention,), {"weights": bidirectional}))
+        self.pos_ffn = nn.Linear(WIDTH, WIDTH)
+
+    def embedded(self, ids: Any) -> Any:
+        return self.pos_ffn(self.embed(ids))
+
+
 def copy_embedding(model: Any) -> None:
     model.head.weight = nn.Parameter(model.embed.weight.detach().clone())
 
@@ -296,11 +318,14 @@ ROWS: list[tuple[str, Callable[[], Any], str, str]] = [
     ("causality", attention("weights", capped), VIOLATED, "wrong"),
     ("causality", lambda: Model(Prefilled, Filled), VIOLATED, "wrong"),
     ("causality", Positions, NOT_EXAMINED, ""),
+    ("causality", Twice, NOT_EXAMINED, ""),
     ("causality", changed(close_attention), NOT_EXAMINED, ""),
     ("permutation", Positions, HOLDS, ""),
     ("permutation", attention("weights", bidirectional), VIOLATED, "asks"),
+    ("permutation", Spelled, VIOLATED, "asks"),
     ("sequences", Positions, HOLDS, ""),
     ("sequences", AlongBatch, VIOLATED, "asks"),
+    ("sequences", Twice, NOT_EXAMINED, ""),
     ("sequences", changed(close_head), NOT_EXAMINED, ""),
     ("residual", Model, HOLDS, ""),
     ("residual", block(lambda self, x: x * (1 + self.fc(self.attn(self.ln_1(x))))), HOLDS, ""),
@@ -323,6 +348,7 @@ ROWS: list[tuple[str, Callable[[], Any], str, str]] = [
     ("state", changed(tie_embedding), HOLDS, ""),
     ("state", changed(copy_embedding), VIOLATED, "asks"),
     ("state", lambda: Buffered(torch.ones(WIDTH)), HOLDS, ""),
+    ("state", lambda: Buffered(torch.tensor(torch.iinfo(torch.int64).max)), HOLDS, ""),
     ("state", lambda: Buffered(torch.zeros(WIDTH)), VIOLATED, "asks"),
     ("state", lambda: Buffered(torch.randn(WIDTH)), VIOLATED, "asks"),
     ("state", lambda: Buffered(torch.empty(WIDTH)), VIOLATED, "wrong"),

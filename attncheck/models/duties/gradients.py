@@ -27,8 +27,8 @@ def registration(probe: TorchModel) -> Iterator[Note]:
     leaves, again = _leaves(probe), _leaves(probe)
     if not leaves:
         raise NotExaminedError("the outputs have no gradient")
-    registered = {id(tensor) for tensor in (*probe.model.parameters(), *probe.model.buffers())}
-    others = [again[i] for i in leaves.keys() & again.keys() if i not in registered]
+    known = (*probe.model.parameters(), *probe.model.buffers(), *probe.arguments.values())
+    others = [again[i] for i in leaves.keys() & again.keys() - set(map(id, known))]
     if others:
         number = f"{counted(len(others), 'tensor')} not registered as parameters, one of shape {tuple(others[0].shape)}"
         yield wrong(f"the outputs depend on {number}: modules in a Python list?")
@@ -61,7 +61,7 @@ def reach(probe: TorchModel) -> Iterator[Note]:
     never = [name for name in zero if parameters[name].ndim > 1 and not parameters[name].any()]
     never = never if len(never) > 1 else []  # with one factor at 0, the cause is elsewhere
     if never:
-        yield wrong(f"{names_of(never)}: zeros, and their gradients stay exactly 0: they never train")
+        yield wrong(f"{names_of(never)}: zeros, and their gradients stay exactly 0 for these inputs: they do not train")
     if others := [name for name in zero if name not in never]:
         yield asks(f"{names_of(others)}: the gradient is exactly 0, also after steps", "reach")
     unused = {name: rows for name in first if (rows := _unused_rows(probe, name, first[name]))}

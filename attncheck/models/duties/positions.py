@@ -15,15 +15,14 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, same
 
-# Difference of scores that counts as hidden, and ratio of derivatives that no bidirectional attention has.
-_HIDDEN, _TINY = 3.0, 1e-3
-# Smallest divisor.
-_SMALLEST = 1e-30
+# Difference of scores that counts as hidden, ratio of derivatives that no bidirectional attention has, and smallest
+# divisor.
+_HIDDEN, _TINY, _SMALLEST = 3.0, 1e-3, 1e-30
 # Numbers of padded positions at either end.
 _PADDED = 2
 # Arguments that mark padding, and whether they mark tokens instead.
 _MASKS = {"attention_mask": True, "key_padding_mask": False, "src_key_padding_mask": False}
-_POSITIONAL = re.compile(r"pos|rotary|inv_freq|relative|alibi")
+_POSITIONAL = re.compile(r"pos(itions?|itional)?(_?(emb|enc|bias|table|ids)\w*)?(\.|$)|rotary|inv_freq|relative|alibi")
 
 
 def causality(probe: TorchModel) -> Iterator[Note]:

@@ -93,7 +93,19 @@ class TorchModel:
 
     @functools.cached_property
     def vectors(self) -> Vectors:
-        """The vectors of the tokens: an input, or the outputs of the innermost module that receives the tokens."""
+        """The vectors of the tokens, through which alone they reach the outputs."""
+        vectors = self._vectors
+        if vectors.module is not None and self.steady:
+            ids = self.arguments[vectors.name]
+            one_token = {vectors.name: torch.full_like(ids, ids.median().item())}
+            with torch.no_grad():
+                if not same(*(self.with_vectors(vectors.values, changes) for changes in ({}, one_token))):
+                    raise NotExaminedError(f"tokens reach the outputs also past {type(vectors.module).__name__}")
+        return vectors
+
+    @functools.cached_property
+    def _vectors(self) -> Vectors:
+        """An input, or the outputs of the innermost module that receives the tokens."""
         for name, value in self.arguments.items():
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 2:
                 return Vectors(value.detach(), name)
@@ -106,10 +118,10 @@ class TorchModel:
 
     def with_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
         """Return the first output of real numbers for vectors `x` of the tokens."""
-        if self.vectors.module is None:
-            return self.first({**(changes or {}), self.vectors.name: x})
+        if self._vectors.module is None:
+            return self.first({**(changes or {}), self._vectors.name: x})
         results = iter([x])  # of the first call of the module
-        with self.vectors.module.register_forward_hook(lambda module, args, output: next(results, output)):
+        with self._vectors.module.register_forward_hook(lambda module, args, output: next(results, output)):
             return self.first(changes)
 
     def for_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:

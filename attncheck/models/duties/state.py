@@ -50,7 +50,7 @@ def _is_unwritten(tensor: Any) -> bool:
     """Return whether a buffer contains NaN, or only the number that marks new memory for integers."""
     if tensor.is_floating_point() or tensor.is_complex():
         return bool(tensor.isnan().any())
-    return tensor.dtype != torch.bool and bool((tensor == torch.iinfo(tensor.dtype).max).all())
+    return tensor.numel() > 1 and tensor.dtype != torch.bool and bool((tensor == torch.iinfo(tensor.dtype).max).all())
 
 
 def _used(probe: TorchModel, buffer: Any) -> bool:
