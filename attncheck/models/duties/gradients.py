@@ -28,7 +28,7 @@ def registration(probe: TorchModel) -> Iterator[Note]:
     if not leaves:
         raise NotExaminedError("the outputs have no gradient")
     known = (*probe.model.parameters(), *probe.model.buffers(), *probe.arguments.values())
-    others = [again[i] for i in leaves.keys() & again.keys() - set(map(id, known))]
+    others = [again[i] for i in leaves if i in again.keys() - set(map(id, known))]
     if others:
         number = f"{counted(len(others), 'tensor')} not registered as parameters, one of shape {tuple(others[0].shape)}"
         yield wrong(f"the outputs depend on {number}: modules in a Python list?")
