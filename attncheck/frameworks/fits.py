@@ -79,13 +79,14 @@ def _shown(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
     found: list[BoolArray] = []
     for least in (_NOTHING, _HARDLY):
         each = np.asarray((np.abs(weights) > least).any(axis=0))
-        shown = np.asarray(each[0]) if (each == each[0]).all() else each
+        # A sharp head gives keys that others see a weight below the threshold.
+        union = np.asarray(each.any(axis=0))
         # Maps that do not normalise may give weight 0 to visible keys.
         whole = np.abs(weights.sum(-1) - 1).max() <= FITTED * tolerance
-        shown = shown if whole or shown.ndim == 2 else np.asarray(each.any(axis=0))
-        if not any(np.array_equal(shown, other) for other in found):
-            found.append(shown)
-            yield shown
+        for shown in (union, each) if whole and not (each == union).all() else (union,):
+            if not any(np.array_equal(shown, other) for other in found):
+                found.append(shown)
+                yield shown
 
 
 def _fits(

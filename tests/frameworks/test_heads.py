@@ -111,6 +111,18 @@ def test_masks_that_leak(heads: int, said: str) -> None:
         found.require(mask="causal")
 
 
+@pytest.mark.parametrize(
+    ("shown", "mask"), [(lambda behind: behind >= 0, "causal"), (lambda behind: behind > -99, "none")]
+)
+def test_weights_of_sharp_heads_that_underflow_are_no_mask(shown: Any, mask: str) -> None:
+    def sharp(p: Array) -> Array:
+        return hidden(shown)(p * np.array([1.0, 1.0, 30.0, 300.0])[:, None, None])
+
+    found = inspected(masked=sharp)
+    assert found.forward.mask == mask
+    assert not any("mask" in note for note in told(found)), told(found)
+
+
 @pytest.mark.parametrize("at", [lambda i, j: i * j, lambda i, j: i - j], ids=["by position", "by distance"])
 def test_biases_of_scores_that_no_description_has(at: Any) -> None:
     def masked(p: Array) -> Array:
