@@ -16,7 +16,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.answers import CLEAR, Answer, Pair, Respond
 from attncheck.checks.check import Alternative, Check, NotExaminedError, Setting
-from attncheck.checks.claims import TWO_VALUES
+from attncheck.checks.claims import ONE_NEURON, TWO_VALUES
 from attncheck.checks.reference import PER_ANSWER, Reference
 from attncheck.evidence.families import Count
 from attncheck.layers.attention_map import visible
@@ -48,8 +48,15 @@ def _draws(pair: Pair) -> BoolArray:
 
 
 def _weights(pair: Pair) -> BoolArray:
-    """Return which draws have the outputs of another draw, other than 0, where all have the inputs of the first."""
-    outputs = _rows(pair.subject(np.repeat(pair.inputs[:1], len(pair.inputs), axis=0)).outputs)
+    """Return which draws have the outputs of another draw, other than 0, where all have the inputs of the first.
+
+    Outputs are compared in single precision, as those of equal weights may differ by rounding. Two draws have the same
+    number by chance with probability 10⁻⁸; several neurons, which have their own columns of W_O, practically never.
+    """
+    answer = pair.subject(np.repeat(pair.inputs[:1], len(pair.inputs), axis=0))
+    if answer.outputs.shape[-1] < 2:
+        raise NotExaminedError(ONE_NEURON)
+    outputs = _rows(answer.outputs)
     if _decimal(outputs):
         raise NotExaminedError("outputs are rounded to decimals, which may coincide")
     _, places, counts = np.unique(outputs.astype(np.float32), axis=0, return_inverse=True, return_counts=True)
@@ -183,7 +190,14 @@ def _any(outputs: BoolArray, scores: BoolArray) -> BoolArray:
     return np.asarray(outputs.any(axis=1) | scores.any(axis=(1, 2, 3)))
 
 
-def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] = ANY, hint: str = "") -> Check:
+def _check(
+    name: str,
+    compare: _Compare,
+    null: str,
+    requires: Requirement[Any] = ANY,
+    hint: str = "",
+    excluded: Callable[[Setting], str] = lambda setting: "",
+) -> Check:
     def measure(sample: object, reference: Reference) -> tuple[int, int]:
         pair = reference.pair
         try:
@@ -195,14 +209,6 @@ def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] =
                 raise
             raise NotExaminedError(f"the subject refuses changed inputs: {error}") from error
         return int(wrong.sum()), len(wrong)
-
-    def excluded(setting: Setting) -> str:
-        if setting.draw_on is None:
-            return "attncheck does not provide the inputs"
-        if compare is _weights and not setting.weights.continuous:
-            return TWO_VALUES
-        biased = compare is _scaling and setting.weights.biased
-        return "with declared biases nothing grows in proportion" if biased else ""
 
     return Check(
         name=f"structure.{name}",
@@ -216,7 +222,7 @@ def _check(name: str, compare: _Compare, null: str, requires: Requirement[Any] =
         measure=measure,
         hint=hint or f"it should hold that {null}",
         requires=requires,
-        excluded=excluded,
+        excluded=lambda setting: excluded(setting) if setting.draw_on else "attncheck does not provide the inputs",
         any_weights=True,
     )
 
@@ -229,8 +235,14 @@ CHECKS = (
         _weights,
         "with equal inputs in all draws no two have equal outputs: each has its own weights",
         hint="draws of a call share their weights; each draw needs its own",
+        excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
     _check("hidden", _hidden, "outputs do not change with hidden inputs, nor scores with others", SEVERAL_POSITIONS),
     _check("order", _order, "outputs and scores follow inputs to other positions, if declared", SEVERAL_POSITIONS),
-    _check("scaling", _scaling, "doubled inputs give scores and outputs as many times larger as declared"),
+    _check(
+        "scaling",
+        _scaling,
+        "doubled inputs give scores and outputs as many times larger as declared",
+        excluded=lambda setting: "with declared biases nothing grows in proportion" if setting.weights.biased else "",
+    ),
 )

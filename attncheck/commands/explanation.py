@@ -65,12 +65,8 @@ def explanation(name: str) -> list[str]:
         checks = (check.name for check in all_checks())
         known = dict.fromkeys([*CLAIMS, *all_properties(), *checks, *all_faults(), *PROGRAM_FAULTS, _FAULTS])
         close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
-        refuse(
-            "name",
-            name,
-            "is not a claim, property, check or fault",
-            f"try {', '.join(close)}" if close else _KINDS_OF_NAMES,
-        )
+        remedy = f"try {', '.join(close)}" if close else _KINDS_OF_NAMES
+        refuse("name", name, "is not a claim, property, check or fault", remedy)
     return lines
 
 

@@ -201,12 +201,8 @@ class LargestAssociation(Association):
         """Return the outcome for noise and weight, both (pairs, columns); `count` is of the column that decides."""
         values, weights = finite_array("noise", noise), finite_array("weight", weight)
         if values.ndim != 2 or values.shape != weights.shape:
-            refuse(
-                "noise",
-                values.shape,
-                "must be two-dimensional, with the shape of weight",
-                "pass arrays (pairs, columns)",
-            )
+            problem = "must be two-dimensional, with the shape of weight"
+            refuse("noise", values.shape, problem, "pass arrays (pairs, columns)")
         single = Association(self.per_draw)
         return self._outcome([single.test(values[:, k], weights[:, k]) for k in range(values.shape[1])])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -20,6 +21,8 @@ _LENGTHS = (65, 33)
 _ENTRIES = 2**23
 # Largest error bound at which single positions of a longer sequence have a visible effect.
 _COARSEST = 1e-3
+# Relative difference of factors that is no other scale: notes show three digits.
+_EQUAL = 1e-3
 
 
 def beyond(
@@ -37,7 +40,8 @@ def beyond(
     if x is None or missing or not exact or probe.reader.layout.extra or not probe.apart:
         return found, dict(paths), missing
     longer, other = probe.forward(probe.reader.see(probe.state, x))
-    if longer.known and (longer.map, longer.mask, longer.scale) == (found.map, found.mask, found.scale):
+    scaled = longer.scale == found.scale or math.isclose(longer.factor, found.factor, rel_tol=_EQUAL)
+    if longer.known and scaled and (longer.map, longer.mask) == (found.map, found.mask):
         return found, dict(paths), []
     if not longer.known or longer.map != found.map or other.bias is not None:
         text = f"with {x.shape[1]} positions the attention weights do not follow the formula found with fewer positions"

@@ -197,12 +197,8 @@ class AttentionLayer:
             refuse("key_std", self.key_std, f"differs from query_std={self.query_std:g} of the same matrix", "use one")
         if self.num_kv_heads is not None:
             remedy = "leave num_kv_heads out"
-            refuse(
-                "num_kv_heads",
-                self.num_kv_heads,
-                "together with tied_query_key makes heads share their queries too",
-                remedy,
-            )
+            problem = "together with tied_query_key makes heads share their queries too"
+            refuse("num_kv_heads", self.num_kv_heads, problem, remedy)
 
     @property
     def head_width(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import drawn_on, projected
-from attncheck.checks.claims import TWO_VALUES
+from attncheck.checks.claims import ONE_NEURON, TWO_VALUES
 from attncheck.checks.structure import CHECKS
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.layers.attention_map import attention_weights
@@ -201,6 +201,7 @@ def test_what_is_not_comparable_is_not_examined() -> None:
     sized = changed(lambda drawn: {"outputs": drawn["outputs"][..., : 1 + bool(drawn["outputs"].any())]})
     assert "was (8, 3, 2) for other inputs" in verdicts(sized, CAUSAL)["hidden"]
     assert "one position" in verdicts(RIGHT, ONE)["hidden"]
+    assert verdicts(RIGHT, ONE)["weights"] == ONE_NEURON
 
 
 def signed(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:

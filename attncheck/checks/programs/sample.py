@@ -125,12 +125,8 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
     if isinstance(arrays, ProgramDraws):
         arrays = arrays.as_dict()
     if not isinstance(arrays, Mapping):
-        refuse(
-            "subject",
-            type(arrays).__name__,
-            "must return a mapping of arrays",
-            "return {'outputs': ..., 'scores': ...}",
-        )
+        remedy = "return {'outputs': ..., 'scores': ...}"
+        refuse("subject", type(arrays).__name__, "must return a mapping of arrays", remedy)
     given = {name: value for name, value in arrays.items() if value is not None}
     for name in given:
         if name not in PROGRAM_FIELDS:

@@ -90,12 +90,8 @@ class Lines:
             if value is not None:
                 check_whole(field, value, 1, "pass a size, or None for the width")
         if any(w.name == name for w in self._weights):
-            refuse(
-                "name",
-                name,
-                "is the name of another weight",
-                "give each matrix its own name, or use that weight",
-            )
+            remedy = "give each matrix its own name, or use that weight"
+            refuse("name", name, "is the name of another weight", remedy)
         weight = Weight(name, check_number("std", std, "pass a standard deviation", minimum=0.0), rows, columns)
         self._weights.append(weight)
         return weight
