@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
+from tests.recorded import RIGHT, WRONG, Recorded, examine
 
 # pytest runs inside tests forget their first imports: import once here.
 for module in (
@@ -69,6 +70,16 @@ def pytest_collection_finish() -> None:
     """Exempt collected objects from garbage collection, which statsmodels' `multipletests` triggers at each call."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Return the records of a right, a wrong and an incomplete run."""
+    folder = tmp_path_factory.mktemp("recorded")
+    examine(folder / "right.jsonl", RIGHT, ("scores", "conditional"))
+    examine(folder / "wrong.jsonl", WRONG)
+    examine(folder / "incomplete.jsonl", RIGHT, ("scores", "conditional"), first=1)
+    return Recorded(*(folder / f"{name}.jsonl" for name in Recorded._fields))
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from attncheck.diagnosis.messages import explain
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import Cost
 from attncheck.records.run_record import record_of
-from attncheck.records.schema import Closing, Result, read, run_digest
+from attncheck.records.schema import Result
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.view import RunView
+from tests.recorded import make_closing
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 GROUPED = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
@@ -23,11 +24,7 @@ COST = Cost(3_000, 1e-3, 0.9)
 
 
 def made(record: Path | None = None, **options: Any) -> Run:
-    return Run.of(
-        RunOptions(
-            **{"subject": None, "seed": "0", "profile": "smoke", "false_alarm": "1e-6", "record": record, **options}
-        )
-    )
+    return Run.of(RunOptions(**{"profile": "smoke", "record": record, **options}))
 
 
 def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
@@ -48,14 +45,8 @@ def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Resul
 def view_of(run: Run, results: Sequence[Result]) -> RunView:
     """Return the view of results without causes."""
     conclusion = run.conclude(results)
-    closing = Closing(run_digest(results), conclusion.verdict, list(conclusion.reasons), len(results), 1.0)
+    closing = make_closing(results, verdict=conclusion.verdict, reasons=list(conclusion.reasons))
     return RunView(record_of(run.record, [run.manifest(), *results, closing]))
-
-
-def closing_of(record: Path) -> Closing:
-    *_, closing = read(record)
-    assert isinstance(closing, Closing)
-    return closing
 
 
 @pytest.fixture(autouse=True)

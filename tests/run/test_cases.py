@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -84,15 +83,11 @@ def test_draws_of_a_case_are_those_of_its_dearest_property() -> None:
     most = max(max(probed([item], subject, 0, COST).sizes.values(), default=0) for item in items)
     planned = probed(items, subject, 0, COST)
     drawn.clear()
-    seen = take_look(items[0], planned, subject, 0, 1, 1, [check.name for check in planned.sizes])
-    assert len(seen) == len(planned.sizes)
+    outcomes = take_look(items[0], planned, subject, 0, 1, 1, [check.name for check in planned.sizes])
+    assert len(outcomes) == len(planned.sizes)
     assert sum(drawn) == most
     assert max(drawn) == CALL_DRAWS
-
-
-def test_sizes_do_not_fall_where_draws_are_shared() -> None:
-    subject = Subject.of(collapsed)
-    planned = probed(units_of(LAYER), subject, 0, COST)
+    # No size falls where draws are shared.
     for check, size in planned.sizes.items():
         assert size >= (check.look_size(planned.setting, COST.level, planned.power, COST.affordable) or 0)
         assert size <= COST.affordable
@@ -117,7 +112,12 @@ def test_a_property_that_fails_takes_no_other_with_it(monkeypatch: pytest.Monkey
 
 def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr("attncheck.runs.tasks.run_items", functools.partial(_noted, asked))
+
+    def noting(items: Sequence[Item], *rest: Any) -> list[Result]:
+        asked.append(tuple(item.id for item in items))
+        return run_items(items, *rest)
+
+    monkeypatch.setattr("attncheck.runs.tasks.run_items", noting)
     run = made(subject="attncheck.subject:collapsed")
     items = [item for name in ("draws", "inputs") for item in run.items_on(name, [LAYER, WIDE])]
     run = dataclasses.replace(run.planning(item.id for item in items), explains=False)
@@ -127,11 +127,6 @@ def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) 
     assert {result.id for result in found} == {planned.id for planned in run.planned}
     (other,) = run.items_on("non_gaussianity", [LAYER])
     assert [result.item for result in cases.examined(other).results] == [other.id]
-
-
-def _noted(asked: list[tuple[str, ...]], items: Sequence[Item], *rest: Any) -> list[Result]:
-    asked.append(tuple(item.id for item in items))
-    return run_items(items, *rest)
 
 
 def test_ids_name_the_item() -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
 from attncheck.evidence.exchange import Calls, Trend
 from attncheck.evidence.family import Outcome
@@ -52,15 +51,13 @@ def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.Monke
             assert one.effect == pytest.approx(other.effect, abs=0.01)
 
 
-def of(name: str) -> tuple[AnyCheck, Plan]:
-    plan = planned(name.partition(".")[0])
-    return next(check for check in plan.sizes if check.name == name), plan
+def data_of(name: str) -> CheckData:
+    plan = planned("scores")
+    return CheckData(next(check for check in plan.sizes if check.name == name), plan.setting)
 
 
 def test_one_chunk_is_never_condensed_and_several_are() -> None:
-    check, plan = of("scores.scale")
-    many = np.ones(2 * look_module.MOST_HELD)
-    data = CheckData(check, plan.setting)
+    many, data = np.ones(2 * look_module.MOST_HELD), data_of("scores.scale")
     data.add((many, many))
     assert len(data._parts) == 1
     data.add((many[:1], many[:1]))
@@ -71,9 +68,7 @@ def test_one_chunk_is_never_condensed_and_several_are() -> None:
 
 def test_a_sample_without_another_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look_module, "MOST_HELD", 1000)
-    check, plan = of("scores.size")
-    rng = np.random.default_rng(0)
-    data = CheckData(check, plan.setting)
+    rng, data = np.random.default_rng(0), data_of("scores.size")
     for _ in range(50):
         data.add((np.zeros(0), rng.standard_normal(500)))
         assert sum(np.size(column) for part in data._parts for column in part) <= 1500

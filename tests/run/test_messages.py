@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import diagnose, differences
 from attncheck.diagnosis.estimates import Observation, score_estimates
 from attncheck.diagnosis.messages import explain
+from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.item import Item
@@ -35,57 +33,37 @@ from tests.regimes import FAULT_OF
 
 from .conftest import GROUPED, LAYER, examined, planned, results_of
 
-
-@functools.cache
-def said_in(regime: str) -> tuple[str, ...]:
-    """Return the diagnosis of a fault in a regime, cached."""
-    subject = Subject.of(faults.FAULTS[FAULT_OF[regime]].subject)
-    return tuple(diagnose(Item("exactness", REGIMES[regime]), subject, 0))
+GAUSSIAN = "the outputs are Gaussian"
+WIDER = LAYER.replace(seq_len=12, num_heads=8)
 
 
 class TestMessage:
     @pytest.mark.sampled
     @pytest.mark.parametrize(
-        ("fault", "name", "layer", "said"),
+        ("fault", "check", "layer", "phrases"),
         [
-            (
-                "scores_over_n",
-                "scores",
-                LAYER,
-                ["formula (*) holds at every width", "score variance 0.1", "the score scaling"],
-            ),
-            (
-                "tied_query_key",
-                "scores",
-                LAYER,
-                ["W_Q, W_K and W_V are different matrices", "K and Q look tied", "position with itself"],
-            ),
-            (
-                "missing_head_scaling",
-                "conditional",
-                LAYER,
-                ["the outputs are Gaussian", "times the declared", "H^{-1/2}"],
-            ),
-            ("softmax_over_columns", "conditional", LAYER, ["the outputs are Gaussian", "the attention map, its axis"]),
-            ("leaking_mask", "conditional", GROUPED, ["the outputs are Gaussian", "the mask differ"]),
-            ("shared_keys", "scores", LAYER, ["are independent given the inputs", "W_K is shared between heads"]),
-            ("repeated_stream", "draws", LAYER, ["Draws are independent", "random streams repeat"]),
-            (
-                "shifted_outputs",
-                "conditional",
-                LAYER.replace(seq_len=12, num_heads=8),
-                ["something is added to the outputs, such as a bias"],
-            ),
-            ("key_std_10", "scores", LAYER, ["key variance 1.2", "the standard deviation of W_K"]),
-            ("value_std_10", "conditional", LAYER, ["value variance 1.2", "of W_V differs"]),
+            ("scores_over_n", "scores.scale", LAYER, ["holds at every width", "score variance 0.1", "score scaling"]),
+            ("tied_query_key", "scores.tied", LAYER, ["W_Q, W_K and W_V are different", "K and Q look tied", "itself"]),
+            ("query_std_10", "scores.scale", LAYER, ["the standard deviation of W_Q"]),
+            ("missing_head_scaling", "conditional.", LAYER, [GAUSSIAN, "times the declared", "H^{-1/2}"]),
+            ("softmax_over_columns", "conditional.", LAYER, [GAUSSIAN, "the attention map, its axis"]),
+            ("leaking_mask", "conditional.", GROUPED, [GAUSSIAN, "the mask differ"]),
+            ("shared_keys", "scores.", LAYER, ["are independent given the inputs", "W_K is shared between heads"]),
+            ("repeated_stream", "draws.", LAYER, ["Draws are independent", "random streams repeat"]),
+            ("shifted_outputs", "conditional.", WIDER, ["something is added to the outputs, such as a bias"]),
+            ("key_std_10", "scores.", LAYER, ["key variance 1.2", "the standard deviation of W_K"]),
+            ("value_std_10", "conditional.", LAYER, ["value variance 1.2", "of W_V differs"]),
         ],
     )
     def test_names_the_fault_in_words_and_numbers(
-        self, fault: str, name: str, layer: AttentionLayer, said: list[str]
+        self, fault: str, check: str, layer: AttentionLayer, phrases: list[str]
     ) -> None:
+        """The check of the first quantity that is wrong leads: it also shows in everything after."""
+        name = check.partition(".")[0]
         run = planned(name, layer=layer, subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
         results, message = examined(run, name, layer)
         worst = violated(list(results))[0]
+        assert worst.check.startswith(check)
         claim, *rest = message.splitlines()
         assert claim == f"VIOLATED: {CLAIMS[worst.claim].statement} ({CLAIMS[worst.claim].source})"
         assert rest[0] == f"  layer:    {layer.describe()}"
@@ -93,44 +71,24 @@ class TestMessage:
         assert len(worst.p_values) >= 3
         assert f"{worst.effect:.4g} [{worst.low:.4g}, {worst.high:.4g}], expected" in message
         assert rest[-1] == f"  replay:   attncheck replay 'a record.jsonl' {worst.id}"
-        for words in said:
-            assert words in message
-
-    def test_first_cause_is_first(self) -> None:
-        """A wrong score scale also shows in heads' sizes and everything after."""
-        for fault, check in (
-            ("scores_over_n", "scores.scale"),
-            ("tied_query_key", "scores.tied"),
-            ("query_std_10", "scores.scale"),
-        ):
-            run = planned("scores", subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
-            assert violated(results_of(run, "scores"))[0].check == check
+        for phrase in phrases:
+            assert phrase in message
 
     def test_the_strongest_of_a_claim_leads_and_is_replayed(self) -> None:
         """A larger effect may come from a smaller sample, with less evidence."""
         (result, *_) = [r for r in results_of(planned("scores"), "scores") if r.p_values]
 
-        def seen(check: str, p: float, effect: float) -> Result:
-            return msgspec.structs.replace(
-                result,
-                id=f"{check}@0",
-                check=check,
-                verdict="violated",
-                p_values=[p, p, p],
-                effect=effect,
-                null_effect=1.0,
-                alternative=1.1,
-            )
+        def bad(check: str, p: float, effect: float) -> Result:
+            fields = {"verdict": "violated", "p_values": [p, p, p], "null_effect": 1.0, "alternative": 1.1}
+            return msgspec.structs.replace(result, id=f"{check}@0", check=check, effect=effect, **fields)
 
         # Both clear, then both unclear.
         for weak, strong in ((1.9, 1.5), (1.15, 1.12)):
-            results = [seen("scores.weak", 1e-9, weak), seen("scores.strong", 1e-40, strong)]
+            results = [bad("scores.weak", 1e-9, weak), bad("scores.strong", 1e-40, strong)]
             message = explain(results, Path("r.jsonl"))
             assert [each.check for each in violated(results)] == ["scores.strong", "scores.weak"]
             assert message.endswith("replay:   attncheck replay r.jsonl scores.strong@0")
             assert message.index("scores.strong ") < message.index("scores.weak ")
-
-    def test_nothing_violated_nothing_said(self) -> None:
         assert explain([], None) == ""
 
     def test_outputs_of_another_scale_are_not_called_gaussian(self) -> None:
@@ -138,9 +96,9 @@ class TestMessage:
         bad = msgspec.structs.replace(result, verdict="violated", p_values=[1e-9])
         scale = "output variance 0.106 [0.100, 0.112], declared 0.422 by draws of the exact law"
         assert "outputs are Gaussian" in explain([bad], None)
-        said = explain([msgspec.structs.replace(bad, diagnosis=[scale])], None)
-        assert "outputs are Gaussian" not in said
-        assert "likely:   the scale of the outputs differs from the declared one" in said
+        message = explain([msgspec.structs.replace(bad, diagnosis=[scale])], None)
+        assert "outputs are Gaussian" not in message
+        assert "likely:   the scale of the outputs differs from the declared one" in message
 
     def test_a_subject_that_fails_now_and_then_keeps_its_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def failing(*arguments: Any) -> list[str]:
@@ -148,54 +106,62 @@ class TestMessage:
 
         monkeypatch.setattr(attncheck.runs.tasks, "diagnose", failing)
         run = planned("scores", subject="attncheck.faults:tied_query_key")
-        results = run.examine(run.items_on("scores", [LAYER]))
-        assert violated(results)
+        assert violated(run.examine(run.items_on("scores", [LAYER])))
 
     def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:
         """The interval holds for any law, heavy tails included; the p-value for the declared one."""
         run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
-        results, said = results_of(run, "scores"), "(intervals are valid for any law of the draws"
         for low, high in ((-1.0, 1.0), (0.5, 1.0)):
-            told = [msgspec.structs.replace(each, low=low, high=high, null_effect=0.0) for each in results]
-            assert (said in explain(told, None)) is (low < 0.0)
+            changes = {"low": low, "high": high, "null_effect": 0.0}
+            results = [msgspec.structs.replace(result, **changes) for result in results_of(run, "scores")]
+            assert ("(intervals are valid for any law of the draws" in explain(results, None)) is (low < 0.0)
+
+
+#: Subject, property, layer and the beginning of a sentence of the diagnosis, empty if there is none.
+DIAGNOSES = [
+    *(("attncheck.subject:collapsed", name, layer, "") for name in ("scores", "conditional") for layer in (LAYER, GROUPED)),
+    # Without Gram matrices, numbers are compared with those of the exact law.
+    (faults.exposing(FAULTS["missing_head_scaling"], ["outputs"]), "outputs", GROUPED, "output variance "),
+    (faults.exposing(FAULTS["scores_over_n"], ["outputs", "scores"]), "scores", LAYER, r"score variance 0\.1"),
+    *(
+        (FAULTS[FAULT_OF[regime]].subject, "exactness", REGIMES[regime], sentence)
+        for regime, sentence in {
+            "many heads": r"output variance given scores and values (1\.9|2\.0)\S* .* times the declared",
+            "relu inputs": r"mean product of inputs at two positions -?0\.00\S* .*, declared 0\.1[56]",
+            "positions": r"mean square of the inputs (0\.9|1\.0)\S* .*, declared (1\.9|2\.0)",
+            "non-Gaussian weights": r"value variance 0\.33\S* .* times the declared",
+        }.items()
+    ),
+]
+#: Observations, what they say, and whether they differ from what is declared.
+OBSERVATIONS = [
+    (Observation("m", 0.25, 0.24, 0.26, 1.0), "m 0.250 [0.240, 0.260], declared 1.00", True),
+    (Observation("m", 0.25, 0.24, 0.26, 1.0, source="given x"), "m 0.250 [0.240, 0.260], declared 1.00 given x", True),
+    (Observation("m", 0.25, 0.24, 0.26, 1.0, ratio=True), "m 0.250 [0.240, 0.260] times the declared", True),
+    (Observation("m", 1.15, 1.12, 1.1764, 1.1821), "m 1.150 [1.120, 1.176], declared 1.182", True),
+    (Observation("m", 0.01, -0.01, 0.03, 0.0), "", False),
+    (Observation("m", 0.0, 0.0, 0.0, 0.44, positive=True), "", True),
+    # Few large draws dominate such a mean of a positive number, and its interval is no evidence.
+    (Observation("m", 0.449, -36.6, 37.5, 82.7, positive=True), "", False),
+    (Observation("m", 0.449, 0.1, 37.5, 82.7, positive=True), "", True),
+    (Observation("m", 0.449, -36.6, 37.5, 82.7), "", True),
+]
 
 
 class TestDiagnosis:
-    def test_right_subject_has_none(self) -> None:
-        for name, layer in itertools.product(("scores", "conditional"), (LAYER, GROUPED)):
-            assert diagnose(Item(name, layer), Subject.of("attncheck.subject:collapsed"), 0) == []
-
-    def test_outputs_alone_are_compared_with_the_exact_law(self) -> None:
-        blind = faults.exposing(faults.FAULTS["missing_head_scaling"], ["outputs"])
-        sentences = diagnose(Item("outputs", GROUPED), Subject.of(blind), 0)
-        assert sentences[0].startswith("output variance ")
-
-    def test_scores_without_grams_are_compared_with_the_exact_law(self) -> None:
-        blind = faults.exposing(faults.FAULTS["scores_over_n"], ["outputs", "scores"])
-        sentences = diagnose(Item("scores", LAYER), Subject.of(blind), 0)
-        assert sentences[0].startswith("score variance 0.1")
-
     @pytest.mark.sampled
-    @pytest.mark.parametrize(
-        ("regime", "sentence"),
-        [
-            ("many heads", r"output variance given scores and values (1\.9|2\.0)\S* .* times the declared"),
-            ("relu inputs", r"mean product of inputs at two positions -?0\.00\S* .*, declared 0\.1[56]"),
-            ("positions", r"mean square of the inputs (0\.9|1\.0)\S* .*, declared (1\.9|2\.0)"),
-            ("non-Gaussian weights", r"value variance 0\.33\S* .* times the declared"),
-        ],
-    )
-    def test_what_is_wrong_in_a_regime_is_said(self, regime: str, sentence: str) -> None:
-        sentences = said_in(regime)
-        assert any(re.match(sentence, said) for said in sentences), sentences
+    @pytest.mark.parametrize(("subject", "name", "layer", "sentence"), DIAGNOSES)
+    def test_says_what_differs(self, subject: Any, name: str, layer: AttentionLayer, sentence: str) -> None:
+        sentences = diagnose(Item(name, layer), Subject.of(subject), 0)
+        assert any(re.match(sentence, text) for text in sentences) if sentence else sentences == []
 
     def test_scales_of_heads_are_told_where_they_differ(self) -> None:
         layer = AttentionLayer(width=16, num_heads=2)
         drawn = simulate(layer, 4_000, 1).as_dict()
-        assert not any("by head" in said for said in self.differences(layer, drawn))
+        assert not any("by head" in text for text in self.differences(layer, drawn))
         uneven = drawn["value_gram"] * np.array([0.8, 0.2])[:, None, None]
-        named = self.differences(layer, drawn | {"value_gram": uneven})
-        assert any(re.match(r"value variance by head: 0\.(79|8)\S*, 0\.(19|2)\S* times the dec", s) for s in named)
+        texts = self.differences(layer, drawn | {"value_gram": uneven})
+        assert any(re.match(r"value variance by head: 0\.(79|8)\S*, 0\.(19|2)\S* times the dec", s) for s in texts)
 
     def test_numbers_are_held_to_the_declared_biases(self) -> None:
         """Large biases of a right subject are no difference; larger outputs differ in these only."""
@@ -205,26 +171,16 @@ class TestDiagnosis:
         assert self.differences(layer, drawn, laws) == []
         assert len(self.differences(layer, drawn)) >= 5
         larger = self.differences(layer, drawn | {"outputs": 1.3 * drawn["outputs"]}, laws)
-        assert [said[:16] for said in larger] == ["output variance "], larger
+        assert [text[:16] for text in larger] == ["output variance "], larger
 
     @staticmethod
     def differences(layer: AttentionLayer, drawn: dict[str, Any], laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
         return differences(Sample.from_mapping(layer, drawn, 4_000), np.random.SeedSequence(2), laws)
 
-    def test_estimate_reads_as_a_sentence(self) -> None:
-        estimate = Observation("score variance", 0.25, 0.24, 0.26, 1.0)
-        assert str(estimate) == "score variance 0.250 [0.240, 0.260], declared 1.00"
-        assert estimate.differs
-        drawn = dataclasses.replace(estimate, source="given the drawn inputs")
-        assert str(drawn) == "score variance 0.250 [0.240, 0.260], declared 1.00 given the drawn inputs"
-        assert (
-            str(dataclasses.replace(estimate, ratio=True)) == "score variance 0.250 [0.240, 0.260] times the declared"
-        )
-        assert not Observation("mean", 0.01, -0.01, 0.03, 0.0).differs
-        assert Observation("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
-        near = Observation("score variance", 1.15, 1.12, 1.1764, 1.1821)
-        assert near.differs
-        assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"
+    @pytest.mark.parametrize(("observation", "text", "differs"), OBSERVATIONS)
+    def test_an_observation_reads_as_a_sentence(self, observation: Observation, text: str, differs: bool) -> None:
+        assert text in ("", str(observation))
+        assert observation.differs == differs
 
     @pytest.mark.parametrize(("width", "seq_len", "heads"), [(3, 11, 8), (16, 3, 2)])
     @pytest.mark.parametrize("mixed", [False, True])
@@ -252,10 +208,3 @@ class TestDiagnosis:
         assert any(estimate.differs for estimate in (variance, *others)) == mixed
         # A mean square is not the mean ratio times the mean variance: entries of small variance have large ratios.
         assert [estimate.name for estimate in others if estimate.differs] in ([], ["score variance entry by entry"])
-
-    def test_an_interval_of_a_positive_number_that_reaches_below_zero_says_nothing(self) -> None:
-        # Few large draws dominate such a mean: "[-36.6, 37.5], declared 82.7" is no evidence.
-        estimate = Observation("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
-        assert not estimate.differs
-        assert dataclasses.replace(estimate, low=0.1).differs
-        assert dataclasses.replace(estimate, positive=False).differs

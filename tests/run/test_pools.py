@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from attncheck._lib.processes import Processes
 from attncheck._lib.workers import InProcess
 from attncheck.evidence.summaries import NormalScore, to_record
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.features import FEATURES
+from attncheck.layers.parts import named_parts
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import (
     ALL,
@@ -33,6 +35,7 @@ from attncheck.looks.pools import (
 from attncheck.records.schema import Result, case_key, of_pool
 from attncheck.runs.check import CheckReport
 from attncheck.subject import Subject, collapsed
+from tests.recorded import make_result, results_in
 
 WIDTHS = (3, 4, 5, 6, 7, 8, 9, 10)
 LAYERS = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in WIDTHS]
@@ -165,10 +168,10 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
 
 
 def test_processes_find_the_same_digits() -> None:
-    pools = [pool_of(found(slight), "scores.scale"), pool_of(found(slight), "scores.size")]
+    pools = [pool_of(found(slight), "scores.scale")]
     subject, level = "attncheck.faults:query_std_2", pools[0].results[0].level
     here, _ = examine_pools(pools, [], fresh(Subject.of(subject), 0, InProcess()), level)
-    with Processes(2) as workers:
+    with Processes(1) as workers:
         there, _ = examine_pools(pools, [], fresh(Subject.of(subject).sent, 0, workers), level)
     assert [result.p_values for result in here] == [result.p_values for result in there]
     assert [result.effects for result in here] == [result.effects for result in there]
@@ -184,43 +187,34 @@ def test_a_pool_is_repeated_to_the_digit() -> None:
         repeat_pool(pool, [one for one in report.results if one.case["width"] != 3], slight, 0)
 
 
+CAUSAL: dict[str, Any] = {"mask": "causal"}
+GROUPED = {**CAUSAL, "num_kv_heads": 1, "head_dim": 2}
+
+
 class TestFormed:
     def result(self, number: int, **fields: Any) -> Result:
-        some = found(collapsed).results[0]
         layer = AttentionLayer(width=8, seq_len=2, num_heads=2, **fields)
-        item = f"scores@{number:012x}"
-        summary = to_record(NormalScore(0.1 * number, 10.0, "ratio"))
-        return msgspec.structs.replace(
-            some, id=f"scores.scale@{number:012x}", item=item, check="scores.scale", property="scores",
-            case=layer.to_dict(), summary=summary,
-        )  # fmt: skip
+        names = {"id": f"scores.scale@{number:012x}", "item": f"scores@{number:012x}"}
+        return make_result(layer=layer, summary=to_record(NormalScore(0.1 * number, 10.0, "ratio")), **names)
 
-    def names(self, results: Iterable[Result]) -> dict[str, int]:
-        return {pool.name: len(pool.results) for pool in pools_of(results)}
+    @pytest.mark.parametrize(
+        ("fields", "pools"),
+        [
+            ([CAUSAL, CAUSAL, {}], {"all": 3, "causal": 2}),
+            ([{}], {}),  # none of one case
+            ([CAUSAL, {}], {"all": 2}),
+            # All are causal, and grouped ones have fixed head dimensions: no pool twice.
+            ([CAUSAL, GROUPED, GROUPED], {"all": 3, "grouped": 2}),
+        ],
+    )
+    def test_by_feature(self, fields: Sequence[dict[str, Any]], pools: dict[str, int]) -> None:
+        results = [self.result(k, **options) for k, options in enumerate(fields)]
+        # Whatever has no summary is in no pool.
+        results.append(msgspec.structs.replace(self.result(9), summary=None))
+        formed = list(pools_of(results))
+        assert {pool.name: len(pool.results) for pool in formed} == pools
+        assert [pool.results for pool in formed] == [pool.results for pool in pools_of(results[::-1])]
 
-    def test_by_feature(self) -> None:
-        causal, plain = {"mask": "causal"}, dict[str, Any]()
-        results = [self.result(k, **fields) for k, fields in enumerate([causal, causal, plain])]
-        assert self.names(results) == {"all": 3, "causal": 2}
-        assert [pool.results for pool in pools_of(results)] == [pool.results for pool in pools_of(results[::-1])]
-
-    def test_no_pool_of_one_case(self) -> None:
-        assert self.names([self.result(0)]) == {}
-        assert self.names([self.result(0, mask="causal"), self.result(1)]) == {"all": 2}
-
-    def test_no_pool_twice(self) -> None:
-        # All are causal, and grouped ones have fixed head dimensions: the same pool.
-        fields: list[dict[str, Any]] = [
-            {"mask": "causal"},
-            {"num_kv_heads": 1, "head_dim": 2},
-            {"num_kv_heads": 1, "head_dim": 2},
-        ]
-        results = [self.result(k, **{"mask": "causal", **each}) for k, each in enumerate(fields)]
-        assert self.names(results) == {"all": 3, "grouped": 2}
-
-    def test_what_left_nothing_is_in_no_pool(self) -> None:
-        empty = msgspec.structs.replace(self.result(0), summary=None)
-        assert self.names([empty, self.result(1), self.result(2)]) == {"all": 2}
 
     def test_no_more_than_the_budget_counts(self) -> None:
         report = found(collapsed)
@@ -229,9 +223,6 @@ class TestFormed:
         assert one.pools == ()
 
     def test_every_feature_that_layers_have_is_pooled_once(self) -> None:
-        from attncheck.layers.features import FEATURES
-        from attncheck.layers.parts import named_parts
-
         # No run draws these: if a subject is such layers, they form one pool.
         drawn = set(FEATURES) - {"normalised inputs"} - {part.name for part in named_parts()}
         alone = [features[0] for features in POOLS.values() if len(features) == 1]
@@ -267,13 +258,10 @@ slight.layers = LAYERS
     )
     options = ["--attncheck-subject=subject:slight", "--attncheck-profile=smoke", "--attncheck-record=r.jsonl"]
     pytester.syspathinsert()
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rf", "--junit-xml=j.xml", "-n1", *options)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rf", "--junit-xml=j.xml", *options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["FAILED attncheck::pools[[]scores.scale@*", "VIOLATED: subject:slight*"])
     assert "pools[scores.scale@" in (pytester.path / "j.xml").read_text()
-    from attncheck.records.schema import read
-
-    lines = [line for line in read(pytester.path / "r.jsonl") if isinstance(line, Result)]
-    bad = {line.id for line in lines if line.verdict == "violated"}
+    bad = {result.id: result for result in results_in(pytester.path / "r.jsonl") if result.verdict == "violated"}
     assert "scores.scale@all" in bad
-    assert all(of_pool(line) for line in lines if line.id in bad)
+    assert all(map(of_pool, bad.values()))
