@@ -58,7 +58,7 @@ def make_result(check: str = "scores.scale", layer: Any = SMALL[0], **changes: A
     case = layer.to_dict() if isinstance(layer, AttentionLayer) else layer
     name, key = check.partition(".")[0], digest(case)
     effect = changes.get("effect", 1.001) or 1.0
-    low, high = changes.get("low", effect - 0.02), changes.get("high", effect + 0.02)
+    low, high = effect - 0.02, effect + 0.02
     usual: dict[str, Any] = {
         **{"id": f"{check}@{key}", "item": f"{name}@{key}", "property": name, "check": check, "claim": name},
         **{"kind": "exact", "case": case, "verdict": "consistent", "reason": "", "size": 1000, "affordable": 60_000},
@@ -105,7 +105,7 @@ def write_record(
     """Write a record of results; plans exactly these by default."""
     results = list(results)
     ending = [make_closing(results, **(closing or {}))] if close else []
-    return write_lines(path, [make_manifest(results, **changes), *results, *ending])
+    return write_lines(path, [make_manifest(**{"planned": results, **changes}), *results, *ending])
 
 
 def closing_of(record: Path) -> Closing:
