@@ -65,9 +65,7 @@ def hostile_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     named = {HOSTILE: HOSTILE}
     missing = [PlannedResult(HOSTILE + "missing", HOSTILE, HOSTILE)]
     path = tmp_path_factory.mktemp("records") / "hostile.jsonl"
-    return write_record(
-        path, results, subject=HOSTILE, versions=named, machine=named, profile=HOSTILE, planned=missing
-    )
+    return write_record(path, results, subject=HOSTILE, versions=named, machine=named, profile=HOSTILE, planned=missing)
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from attncheck.report import render_report
-
-from .conftest import make_result, write_record
+from tests.recorded import make_result, write_record
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 axe_module = pytest.importorskip(
@@ -84,9 +83,8 @@ class Opened:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", PAGES)
-def test_asks_for_nothing_complains_of_nothing_fits_the_screen_and_leads_somewhere(
-    browser: Any, pages: dict[str, Path], name: str
-) -> None:
+def test_page_is_sound(browser: Any, pages: dict[str, Path], name: str) -> None:
+    """It asks for nothing, complains of nothing, fits the screen, leads somewhere, and has landmarks and pictures."""
     with Opened(browser, pages[name]) as opened:
         for screen, (width, height) in SCREENS.items():
             opened.page.set_viewport_size({"width": width, "height": height})
@@ -100,6 +98,15 @@ def test_asks_for_nothing_complains_of_nothing_fits_the_screen_and_leads_somewhe
             ".filter(h => !document.getElementById(h.slice(1)))"
         )
         assert dead == []
+        decoded = "i.decode().then(() => [i.alt, i.naturalWidth], () => [i.alt, 0])"
+        images = opened.page.evaluate(f"Promise.all([...document.images].map(i => {decoded}))")
+        assert len(images) >= (0 if name == "killed" else 3)
+        assert all(len(alt) > 80 and width > 0 for alt, width in images)
+        levels = opened.page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => Number(h.tagName[1]))")
+        assert levels[0] == 1
+        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+        assert [opened.page.locator(f"body > {tag}").count() for tag in ("header", "nav", "main", "footer")] == [1] * 4
+        assert opened.page.locator("table:not(:has(caption))").count() == 0
         asked = [url for url in opened.requests if not url.startswith("data:")]
         assert asked == [pages[name].as_uri()]
         assert opened.complaints == []
@@ -133,42 +140,15 @@ def test_axe_finds_nothing_serious(browser: Any, pages: dict[str, Path], name: s
             assert bad == [], [(each["id"], [node["html"][:120] for node in each["nodes"][:3]]) for each in bad]
 
 
-@pytest.mark.parametrize("name", ["clean", "faulty", "hostile"])
-def test_pictures_load_and_speak(browser: Any, pages: dict[str, Path], name: str) -> None:
-    with Opened(browser, pages[name]) as opened:
-        decoded = "i.decode().then(() => [i.alt, i.naturalWidth], () => [i.alt, 0])"
-        images = opened.page.evaluate(f"Promise.all([...document.images].map(i => {decoded}))")
-    assert len(images) >= 3
-    assert all(len(alt) > 80 and width > 0 for alt, width in images)
-
-
-def test_reads_without_scripts(browser: Any, pages: dict[str, Path]) -> None:
+def test_reads_by_keyboard_without_scripts_and_on_paper(browser: Any, pages: dict[str, Path]) -> None:
     with Opened(browser, pages["faulty"], java_script_enabled=False) as opened:
         assert "departs from the theorem" in opened.page.inner_text("main")
         assert opened.page.locator("figure img").first.is_visible()
-
-
-def test_keyboard_reaches_the_verdict_first(browser: Any, pages: dict[str, Path]) -> None:
-    with Opened(browser, pages["clean"]) as opened:
+    with Opened(browser, pages["faulty"], color_scheme="dark") as opened:
         opened.page.keyboard.press("Tab")
         assert opened.page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
         opened.page.keyboard.press("Enter")
         assert opened.page.evaluate("document.activeElement.id") == "content"
-
-
-def test_has_landmarks_and_headings_in_order(browser: Any, pages: dict[str, Path]) -> None:
-    with Opened(browser, pages["faulty"]) as opened:
-        levels = opened.page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => Number(h.tagName[1]))")
-        for tag in ("header", "nav", "main", "footer"):
-            assert opened.page.locator(f"body > {tag}").count() == 1
-        unnamed = opened.page.locator("table:not(:has(caption))").count()
-    assert levels[0] == 1
-    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    assert unnamed == 0
-
-
-def test_prints_everything(browser: Any, pages: dict[str, Path]) -> None:
-    with Opened(browser, pages["faulty"], color_scheme="dark") as opened:
         opened.page.emulate_media(media="print")
         assert not opened.page.locator("nav").is_visible()
         assert opened.page.locator("details ul").first.is_visible()

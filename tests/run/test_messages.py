@@ -119,7 +119,11 @@ class TestMessage:
 
 #: Subject, property, layer and the beginning of a sentence of the diagnosis, empty if there is none.
 DIAGNOSES = [
-    *(("attncheck.subject:collapsed", name, layer, "") for name in ("scores", "conditional") for layer in (LAYER, GROUPED)),
+    *(
+        ("attncheck.subject:collapsed", name, layer, "")
+        for name in ("scores", "conditional")
+        for layer in (LAYER, GROUPED)
+    ),
     # Without Gram matrices, numbers are compared with those of the exact law.
     (faults.exposing(FAULTS["missing_head_scaling"], ["outputs"]), "outputs", GROUPED, "output variance "),
     (faults.exposing(FAULTS["scores_over_n"], ["outputs", "scores"]), "scores", LAYER, r"score variance 0\.1"),

@@ -215,7 +215,6 @@ class TestFormed:
         assert {pool.name: len(pool.results) for pool in formed} == pools
         assert [pool.results for pool in formed] == [pool.results for pool in pools_of(results[::-1])]
 
-
     def test_no_more_than_the_budget_counts(self) -> None:
         report = found(collapsed)
         assert 0 < len(report.pools) <= most_pools(["scores"])

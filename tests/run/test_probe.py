@@ -70,9 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_a_subject_that_always_fails_is_one_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_subject_that_always_fails_is_one_error(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     run = ["run", "--profile=smoke", "--only=draws", "--workers=0", f"--subject=failing:{name}"]
     assert main([*run, "--record=run.jsonl", "--report=page.html"]) == ExitCode.UNUSABLE
     _, first, *rest = capsys.readouterr().out.splitlines()
