@@ -13,39 +13,38 @@ import pytest
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.explanation import Certainty, Explanation
-from attncheck.records.schema import SCHEMA, Closing, Manifest, PlannedResult, Result, run_digest
-from attncheck.records.writer import Writer
+from attncheck.records.schema import PlannedResult, Result
+from tests.recorded import make_result, write_record
 
 CHECKS = ("scores.scale", "scores.law", "outputs.energy", "draws.signs")
 ANCHORS = [AttentionLayer(width=width) for width in (8, 16, 32)]
-VIOLATED = {"verdict": "violated", "p_values": [1e-5, 1e-6, 1e-7], "combined": 1e-15}
 NOT_EXAMINED: dict[str, Any] = {
-    "verdict": "not examined",
-    "p_values": [],
-    "effects": [],
+    **{"verdict": "not examined", "p_values": [], "effects": [], "size": 0},
     **dict.fromkeys(("effect", "low", "high", "null_effect", "mde")),
-    "size": 0,
 }
+BASELINE_SEED, RUN_SEED = 0, 7
+Gated = Callable[..., tuple[int, str]]
 
 
 @dataclasses.dataclass
 class Sheet:
+    """The lines of a record, to be changed and written."""
+
     results: list[Result]
     planned: list[PlannedResult]
     head: dict[str, Any]
-    closing: bool = True
-    causes: list[str] = dataclasses.field(default_factory=list)
+    close: bool = True
+    causes: Sequence[str] = ()
 
-    def change(self, check: str, **fields: Any) -> None:
+    def change(self, check: str = "", **fields: Any) -> None:
+        """Change the results of a check, or all of them."""
         self.results = [
-            msgspec.structs.replace(result, **fields) if result.check == check else result for result in self.results
+            msgspec.structs.replace(result, **fields) if check in ("", result.check) else result
+            for result in self.results
         ]
 
     def violate(self, check: str, **fields: Any) -> None:
-        self.change(check, **VIOLATED | fields)
-
-    def excuse(self, check: str, reason: str = "the subject does not expose scores") -> None:
-        self.change(check, **NOT_EXAMINED | {"reason": reason})
+        self.change(check, **{"verdict": "violated", "p_values": [1e-5, 1e-6, 1e-7], "combined": 1e-15} | fields)
 
     def rename(self, old: str, new: str) -> None:
         text = msgspec.json.encode([self.results, self.planned]).decode()
@@ -53,27 +52,15 @@ class Sheet:
             text = text.replace(before, after)
         self.results, self.planned = msgspec.json.decode(text, type=tuple[list[Result], list[PlannedResult]])
 
-    def drop(self, wanted: Callable[[Any], bool], *, plan: bool = False) -> None:
-        self.results = [result for result in self.results if not wanted(result)]
+    def drop(self, text: str, *, plan: bool = False) -> None:
+        """Drop the results whose id has a text, and their plan too."""
+        self.results = [result for result in self.results if text not in result.id]
         if plan:
-            self.planned = [planned for planned in self.planned if not wanted(planned)]
+            self.planned = [planned for planned in self.planned if text not in planned.id]
 
     def write(self, path: Path) -> Path:
-        writer = Writer(path)
-        writer.write(Manifest(planned=self.planned, **self.head))
-        for result in self.results:
-            writer.write(result)
-        if self.closing:
-            explanations = [Explanation(text, Certainty.FITTED) for text in self.causes]
-            digest, count = run_digest(self.results), len(self.results)
-            writer.write(Closing(digest, self.verdict, [], count, 1.0, explanations=explanations))
-        writer.close()
-        return path
-
-    @property
-    def verdict(self) -> str:
-        verdicts = {result.verdict for result in self.results}
-        return next((each for each in ("violated", "inconclusive") if each in verdicts), "consistent")
+        closing = {"explanations": [Explanation(text, Certainty.FITTED) for text in self.causes]}
+        return write_record(path, self.results, close=self.close, closing=closing, planned=self.planned, **self.head)
 
 
 def layers_of(seed: int) -> list[AttentionLayer]:
@@ -81,7 +68,7 @@ def layers_of(seed: int) -> list[AttentionLayer]:
     return [*ANCHORS, *(AttentionLayer(width=9, seq_len=2 + number + 10 * seed) for number in range(5))]
 
 
-def sheet(seed: int, layers: Sequence[AttentionLayer] = ()) -> Sheet:
+def make_sheet(seed: int, layers: Sequence[AttentionLayer] = ()) -> Sheet:
     """Return a clean run, consistent with any other at any seed."""
     results = [
         a_result(check, layer, (0.137 * seed + 0.618034 * number) % 1.0)
@@ -89,59 +76,34 @@ def sheet(seed: int, layers: Sequence[AttentionLayer] = ()) -> Sheet:
         for check in CHECKS
     ]
     planned = [PlannedResult(result.id, result.item, result.check) for result in results]
-    head = {"schema": SCHEMA, "versions": {"attncheck": "0.1.0"}, "seed": seed, "profile": "smoke"}
-    return Sheet(results, planned, {**head, "false_alarm": 1e-6, "level": 1e-3, "subject": "my:simulator"})
+    head = {"versions": {"attncheck": "0.1.0"}, "seed": seed, "subject": "my:simulator", "level": 1e-3, "machine": {}}
+    return Sheet(results, planned, head)
 
 
 def a_result(check: str, layer: AttentionLayer, uniform: float) -> Result:
-    name = check.partition(".")[0]
-    key = layer.key
-    effect = 1.0 + 0.02 * (uniform - 0.5)
-    return Result(
-        id=f"{check}@{key}",
-        item=f"{name}@{key}",
-        property=name,
-        check=check,
-        claim=name,
-        kind="exact",
-        case=layer.to_dict(),
-        verdict="consistent",
-        reason="",
-        size=4000,
-        affordable=6000,
-        level=1e-3,
-        power=0.9,
-        p_values=[uniform],
-        effects=[effect],
-        effect=effect,
-        low=effect - 0.026,
-        high=effect + 0.026,
-        null_effect=1.0,
-        mde=1.05,
-        alternative=1.1,
-        combined=1.0,
-        continuous=True,
-        text=f"ratio {effect:.4g}",
-        hint="",
-        seconds=0.5,
-    )
+    effect, key = 1.0 + 0.02 * (uniform - 0.5), layer.key
+    fields: dict[str, Any] = {"id": f"{check}@{key}", "item": f"{check.partition('.')[0]}@{key}"}
+    fields |= {"size": 4000, "affordable": 6000, "level": 1e-3, "power": 0.9, "mde": 1.05, "alternative": 1.1}
+    fields |= {"p_values": [uniform], "effect": effect, "low": effect - 0.026, "high": effect + 0.026, "hint": ""}
+    return make_result(check, layer, **fields, text=f"ratio {effect:.4g}")
 
 
 @pytest.fixture
-def make_sheet() -> Callable[..., Sheet]:
-    return sheet
+def sheets() -> tuple[Sheet, Sheet]:
+    """Return a run and a baseline of another seed."""
+    return make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
 
 
 @pytest.fixture
-def gated(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def gated(capsys: pytest.CaptureFixture[str]) -> Gated:
     """Return the gate as a command: exit code and output, with one-line errors on standard error only."""
 
     def call(run: Path, base: Path, *options: str) -> tuple[int, str]:
         capsys.readouterr()
         code = main(["gate", str(run), "--baseline", str(base), *options])
-        said = capsys.readouterr()
-        assert bool(said.err) == (code == 2)
-        assert said.err.count("\n") == (code == 2)
-        return code, said.out + said.err
+        output = capsys.readouterr()
+        assert bool(output.err) == (code == 2)
+        assert output.err.count("\n") == (code == 2)
+        return code, output.out + output.err
 
     return call

@@ -1,67 +1,27 @@
-"""The gate's exit code in every kind of trouble."""
+"""The gate's exit code in every kind of trouble, with plain and compressed baselines."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
+import gzip
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from attncheck.records.schema import Result, read
-from attncheck.records.writer import Writer
+from attncheck.runs.parts import read_run
+from tests.recorded import Recorded, write_lines
 
-if TYPE_CHECKING:
-    from tests.gate.conftest import Sheet
+from .conftest import ANCHORS, NOT_EXAMINED, Gated, Sheet
 
-BASELINE_SEED, RUN_SEED = 0, 7
-Gated = Callable[..., tuple[int, str]]
-MakeSheet = Callable[..., "Sheet"]
+Change = Callable[[Sheet, Sheet], object]
 
 
-def nothing(run: Sheet, base: Sheet) -> None:
-    """Leave both as they are."""
-
-
-def violated(run: Sheet, base: Sheet) -> None:
-    run.violate("scores.scale")
-
-
-def inconclusive(run: Sheet, base: Sheet) -> None:
-    run.change("scores.scale", verdict="inconclusive", p_values=[1e-5, 0.5, 1e-4])
-
-
-def violated_and_crashed(run: Sheet, base: Sheet) -> None:
-    violated(run, base)
-    crashed(run, base)
-
-
-def renamed_property(run: Sheet, base: Sheet) -> None:
-    run.rename("draws", "samples")
-
-
-def renamed_check(run: Sheet, base: Sheet) -> None:
-    run.rename("scores.law", "scores.shape")
-
-
-def new_property(run: Sheet, base: Sheet) -> None:
-    base.drop(lambda each: each.check.startswith("draws"), plan=True)
-
-
-def crashed(run: Sheet, base: Sheet) -> None:
-    lost = run.planned[0].item
-    run.drop(lambda each: each.item == lost)
-
-
-def skipped(run: Sheet, base: Sheet) -> None:
-    run.drop(lambda each: each.check == "outputs.energy")
-
-
-def deselected(run: Sheet, base: Sheet) -> None:
-    run.drop(lambda each: each.check == "outputs.energy", plan=True)
+def fewer_examples(run: Sheet, base: Sheet) -> None:
+    run.drop(run.planned[-1].id.partition("@")[2], plan=True)
 
 
 def fewer_substitutes(run: Sheet, base: Sheet) -> None:
@@ -72,77 +32,19 @@ def fewer_substitutes(run: Sheet, base: Sheet) -> None:
     base.results = [msgspec.structs.replace(each, **idle) if layer in each.id else each for each in base.results]
 
 
-def fewer_examples(run: Sheet, base: Sheet) -> None:
-    layer = run.planned[-1].id.partition("@")[2]
-    run.drop(lambda each: each.id.endswith(layer), plan=True)
+def crashed(run: Sheet, base: Sheet) -> None:
+    lost = run.planned[0].item
+    run.results = [result for result in run.results if result.item != lost]
 
 
-def unplanned(run: Sheet, base: Sheet) -> None:
-    run.planned = run.planned[1:]
+def effects(before: tuple[float, float, float], after: tuple[float, float, float]) -> Change:
+    """Return a change of a check's effect and its interval, while each record alone is consistent."""
 
+    def change(run: Sheet, base: Sheet) -> None:
+        for sheet, interval in ((base, before), (run, after)):
+            sheet.change("scores.scale", **dict(zip(("low", "effect", "high"), interval, strict=True)))
 
-def duplicated(run: Sheet, base: Sheet) -> None:
-    run.results.append(run.results[0])
-
-
-def killed(run: Sheet, base: Sheet) -> None:
-    run.closing = False
-
-
-def less_exposed(run: Sheet, base: Sheet) -> None:
-    run.excuse("scores.law")
-
-
-def nothing_examined(run: Sheet, base: Sheet) -> None:
-    for check in {planned.check for planned in run.planned}:
-        run.excuse(check)
-
-
-def nothing_examined_before(run: Sheet, base: Sheet) -> None:
-    nothing_examined(base, run)
-
-
-def other_order(run: Sheet, base: Sheet) -> None:
-    run.results.reverse()
-
-
-def same_seed(run: Sheet, base: Sheet) -> None:
-    vars(run).update(copy.deepcopy(vars(base)))
-
-
-def other_subject(run: Sheet, base: Sheet) -> None:
-    run.head["subject"] = "attncheck.subject:direct"
-
-
-def other_versions(run: Sheet, base: Sheet) -> None:
-    run.head["versions"] = {"attncheck": "0.2.0"}
-
-
-def drifted(run: Sheet, base: Sheet) -> None:
-    """Effects drifted, while each record alone is consistent."""
-    base.change("scores.scale", effect=0.99, low=0.985, high=0.995)
-    run.change("scores.scale", effect=1.01, low=1.005, high=1.015)
-
-
-def moved_within_the_errors(run: Sheet, base: Sheet) -> None:
-    base.change("scores.scale", effect=0.97, low=0.93, high=1.01)
-    run.change("scores.scale", effect=1.03, low=0.99, high=1.07)
-
-
-def mde_grew(run: Sheet, base: Sheet) -> None:
-    run.change("scores.scale", mde=1.08)
-
-
-def mde_gone(run: Sheet, base: Sheet) -> None:
-    run.change("scores.scale", mde=None)
-
-
-def size_fell(run: Sheet, base: Sheet) -> None:
-    run.change("scores.scale", size=2000)
-
-
-def power_fell(run: Sheet, base: Sheet) -> None:
-    base.change("scores.scale", power=0.99)
+    return change
 
 
 def power_grew(run: Sheet, base: Sheet) -> None:
@@ -150,127 +52,256 @@ def power_grew(run: Sheet, base: Sheet) -> None:
     run.change("outputs.energy", size=3900, mde=1.052)
 
 
-def not_uniform(run: Sheet, base: Sheet) -> None:
-    for check in {planned.check for planned in run.planned}:
-        run.change(check, p_values=[0.999])
+def fixed_layer_lost(run: Sheet, base: Sheet) -> None:
+    """Leave the number of layers unchanged."""
+    run.drop(ANCHORS[0].key, plan=True)
+    base.results, base.planned = base.results[:-8], base.planned[:-8]
+    base.head["fixed"] = [layer.key for layer in ANCHORS]
 
 
-def baseline_violated(run: Sheet, base: Sheet) -> None:
-    base.violate("scores.scale", effect=1.5, low=1.4, high=1.6)
+def other_profile(run: Sheet, base: Sheet) -> None:
+    base.head["profile"] = "default"
+    run.drop(ANCHORS[0].key, plan=True)
+    run.change("scores.law", mde=1.08)
 
 
-def baseline_killed(run: Sheet, base: Sheet) -> None:
-    base.closing = False
+def pools(*cases: str) -> Change:
+    """Return a change that adds a pool of other effects to both, over these cases in the baseline."""
+
+    def change(run: Sheet, base: Sheet) -> None:
+        for sheet, effect, of in ((base, 0.99, list(cases)), (run, 1.01, ["a", "b"])):
+            fields: dict[str, Any] = {"effect": effect, "low": effect - 0.005, "high": effect + 0.005}
+            fields |= {"case": {"pool": "all", "of": of}, "id": "scores.scale@all", "item": "scores@all"}
+            sheet.results.append(msgspec.structs.replace(sheet.results[0], **fields))
+
+    return change
 
 
-def edit(old: bytes, new: bytes) -> Callable[[Path, Path], None]:
-    def damage(run: Path, base: Path) -> None:
-        data = run.read_bytes()
-        assert old in data
-        run.write_bytes(data.replace(old, new, 1))
-
-    return damage
+def shape(check: str, **fields: Any) -> Change:
+    """Return a change of the run's results of a check."""
+    return lambda run, base: run.change(check, **fields)
 
 
-def cut(length: int) -> Callable[[Path, Path], None]:
-    def damage(run: Path, base: Path) -> None:
-        run.write_bytes(run.read_bytes()[:-length])
-
-    return damage
-
-
-def forge(run: Path, base: Path) -> None:
-    """Change a digit and reseal the record with its old digest."""
-    lines = list(read(run))
-    writer = Writer(run)
-    for line in lines:
-        same = not isinstance(line, Result) or line.check != "scores.law"
-        writer.write(line if same else msgspec.structs.replace(line, p_values=[0.5]))
-    writer.close()
-
-
-@dataclasses.dataclass(frozen=True)
-class Situation:
-    code: int
-    says: str
-    change: Callable[[Sheet, Sheet], None] = nothing
-    damage: Callable[[Path, Path], Any] = lambda run, base: None
-
-
-# A line that no run writes.
-DAMAGED = "was edited or damaged ("
-
-SITUATIONS = {
-    "clean, another seed": Situation(0, "CONSISTENT"),
-    "clean, the same seed": Situation(0, "CONSISTENT", same_seed),
-    "other order of results": Situation(0, "CONSISTENT", other_order),
-    "other versions": Situation(0, "note: versions differ: attncheck 0.2.0 (0.1.0 in the baseline)", other_versions),
-    "new property": Situation(0, "note: not in the baseline: draws.signs", new_property),
-    "moved within the errors": Situation(0, "CONSISTENT", moved_within_the_errors),
-    "power grew": Situation(0, "CONSISTENT", power_grew),
-    "baseline violated": Situation(0, "note: the baseline has violated results", baseline_violated),
-    "violated": Situation(1, "verdicts: 8 results are violated: scores.scale", violated),
-    "violated and crashed": Situation(1, "completeness: 2 planned results are missing", violated_and_crashed),
-    "drifted effect": Situation(1, "drift: scores.scale: the effect moved from 0.99 to 1.01", drifted),
-    "p-values not uniform": Situation(1, "uniformity: the first-look p-values of 8 test items", not_uniform),
-    "truncated in its first line": Situation(
-        2, "ends within its first line", damage=lambda run, base: run.write_bytes(b'{"ty')
+DAMAGED = "was edited or damaged ("  # a line that no run writes
+INCONCLUSIVE = {"verdict": "inconclusive", "p_values": [1e-5, 0.5, 1e-4]}
+HIDDEN = NOT_EXAMINED | {"reason": "the subject does not expose scores"}
+LOST_FIXED = "completeness: properties draws, outputs and scores: planned on 2 of the 3 fixed layers of the baseline"
+PROFILE = "profile=smoke: the baseline has the profile default; run with --profile default, or make a new one with"
+SITUATIONS: dict[str, tuple[int, str, Change]] = {
+    "clean, another seed": (0, "CONSISTENT", lambda run, base: None),
+    "clean, the same seed": (0, "CONSISTENT", lambda run, base: vars(run).update(copy.deepcopy(vars(base)))),
+    "other order of results": (0, "CONSISTENT", lambda run, base: run.results.reverse()),
+    "other versions": (
+        0,
+        "note: versions differ: attncheck 0.2.0 (0.1.0 in the baseline)",
+        lambda run, base: run.head.update(versions={"attncheck": "0.2.0"}),
     ),
-    "edited p-values": Situation(2, "its digest is not that of its results", damage=forge),
-    "broken line": Situation(2, "is broken", damage=edit(b'"verdict"', b'"verdict')),
-    "newer schema": Situation(2, "upgrade attncheck", damage=edit(b'"schema":6', b'"schema":9')),
-    "older schema": Situation(2, "make the record again", damage=edit(b'"schema":6', b'"schema":5')),
-    "not a record": Situation(2, "has no manifest", damage=lambda run, base: run.write_text("hello\n")),
-    "no run": Situation(2, "No such file", damage=lambda run, base: run.unlink()),
-    "baseline not a record": Situation(2, "has no manifest", damage=lambda run, base: base.write_text("hello\n")),
-    "unknown verdict": Situation(2, DAMAGED, lambda run, base: run.change("scores.law", verdict="fine")),
-    "impossible p-value": Situation(2, DAMAGED, lambda run, base: run.change("scores.law", p_values=[7.0])),
-    "verdict without p-values": Situation(2, DAMAGED, lambda run, base: run.change("scores.law", p_values=[])),
-    "inconclusive": Situation(3, "verdicts: 8 results are inconclusive: scores.scale", inconclusive),
-    "nothing examined": Situation(4, "nothing was examined", nothing_examined),
-    "baseline examined nothing": Situation(2, "has no examined result; make the baseline", nothing_examined_before),
-    "renamed property": Situation(4, "property draws: not planned", renamed_property),
-    "renamed check": Situation(4, "1 check of the baseline not planned: scores.law", renamed_check),
-    "crashed worker": Situation(4, "2 planned results are missing: scores.law", crashed),
-    "skipped": Situation(4, "8 planned results are missing", skipped),
-    "deselected": Situation(4, "property outputs: not planned; the baseline examined 8 layers", deselected),
-    "fewer examples": Situation(4, "scores: planned on 7 layers, the baseline examined 8", fewer_examples),
-    "fewer stand-ins": Situation(0, "CONSISTENT", fewer_substitutes),
-    "unplanned result": Situation(4, "1 result is reported but not planned", unplanned),
-    "duplicated result": Situation(4, "1 result is reported more than once", duplicated),
-    "killed between lines": Situation(4, "the record has no closing line", killed),
-    "truncated in its last line": Situation(4, "the record has no closing line", damage=cut(9)),
-    "truncated in the middle": Situation(4, "planned results are missing", damage=cut(9000)),
-    "exposes less": Situation(4, "no longer examined (the subject does not expose scores)", less_exposed),
-    "other subject": Situation(4, "attncheck.subject:direct was examined, the baseline is of my:", other_subject),
-    "gap grew": Situation(4, "power: scores.scale: minimum detectable effect was 1.05 and is 1.08 on", mde_grew),
-    "gap gone": Situation(4, "power: scores.scale: minimum detectable effect was 1.05 and is nothing", mde_gone),
-    "size fell": Situation(4, "power: scores.scale: size was 4000 and is 2000", size_fell),
-    "planned power fell": Situation(4, "power: scores.scale: power was 0.99 and is 0.9", power_fell),
-    "baseline killed": Situation(4, "belongs to an unfinished or incomplete run", baseline_killed),
-    "no baseline": Situation(4, "there is no baseline", damage=lambda run, base: base.unlink()),
+    "new property": (0, "note: not in the baseline: draws.signs", lambda run, base: base.drop("draws.", plan=True)),
+    "moved within the errors": (0, "CONSISTENT", effects((0.93, 0.97, 1.01), (0.99, 1.03, 1.07))),
+    "power grew": (0, "CONSISTENT", power_grew),
+    "fewer stand-ins": (0, "CONSISTENT", fewer_substitutes),
+    "pools of other cases": (0, "CONSISTENT", pools("a", "c")),
+    "baseline violated": (
+        0,
+        "note: the baseline has violated results",
+        lambda run, base: base.violate("scores.scale", effect=1.5, low=1.4, high=1.6),
+    ),
+    "violated": (1, "verdicts: 8 results are violated: scores.scale", lambda run, base: run.violate("scores.scale")),
+    "violated and crashed": (
+        1,
+        "completeness: 2 planned results are missing",
+        lambda run, base: (run.violate("scores.scale"), crashed(run, base)),
+    ),
+    "drifted effect": (
+        1,
+        "drift: scores.scale: the effect moved from 0.99 to 1.01",
+        effects((0.985, 0.99, 0.995), (1.005, 1.01, 1.015)),
+    ),
+    "drifted pool": (1, "drift: scores.scale: the effect moved from 0.99 to 1.01", pools("a", "b")),
+    "p-values not uniform": (1, "uniformity: the first-look p-values of 8 test items", shape("", p_values=[0.999])),
+    "unknown verdict": (2, DAMAGED, shape("scores.law", verdict="fine")),
+    "impossible p-value": (2, DAMAGED, shape("scores.law", p_values=[7.0])),
+    "verdict without p-values": (2, DAMAGED, shape("scores.law", p_values=[])),
+    "baseline examined nothing": (
+        2,
+        "has no examined result; make the baseline",
+        lambda run, base: base.change(**HIDDEN),
+    ),
+    "inconclusive": (3, "verdicts: 8 results are inconclusive: scores.scale", shape("scores.scale", **INCONCLUSIVE)),
+    "nothing examined": (4, "nothing was examined", shape("", **HIDDEN)),
+    "renamed property": (4, "property draws: not planned", lambda run, base: run.rename("draws", "samples")),
+    "renamed check": (
+        4,
+        "1 check of the baseline not planned: scores.law",
+        lambda run, base: run.rename("scores.law", "scores.shape"),
+    ),
+    "crashed worker": (4, "2 planned results are missing: scores.law", crashed),
+    "skipped": (4, "8 planned results are missing", lambda run, base: run.drop("outputs.energy")),
+    "deselected": (
+        4,
+        "property outputs: not planned; the baseline examined 8 layers",
+        lambda run, base: run.drop("outputs.energy", plan=True),
+    ),
+    "fewer examples": (4, "scores: planned on 7 layers, the baseline examined 8", fewer_examples),
+    "a fixed layer is required whatever the seed": (4, LOST_FIXED, fixed_layer_lost),
+    "another profile": (4, f"\n  completeness: {PROFILE} --write-baseline\n", other_profile),
+    "unplanned result": (4, "1 result is reported but not planned", lambda run, base: run.planned.pop(0)),
+    "duplicated result": (
+        4,
+        "1 result is reported more than once",
+        lambda run, base: run.results.append(run.results[0]),
+    ),
+    "killed between lines": (4, "the record has no closing line", lambda run, base: setattr(run, "close", False)),
+    "baseline killed": (
+        4,
+        "belongs to an unfinished or incomplete run; make a new one with --write",
+        lambda run, base: setattr(base, "close", False),
+    ),
+    "exposes less": (4, "no longer examined (the subject does not expose scores)", shape("scores.law", **HIDDEN)),
+    "other subject": (
+        4,
+        "attncheck.subject:direct was examined, the baseline is of my:",
+        lambda run, base: run.head.update(subject="attncheck.subject:direct"),
+    ),
+    "gap grew": (
+        4,
+        "power: scores.scale: minimum detectable effect was 1.05 and is 1.08 on",
+        shape("scores.scale", mde=1.08),
+    ),
+    "gap gone": (
+        4,
+        "power: scores.scale: minimum detectable effect was 1.05 and is nothing",
+        shape("scores.scale", mde=None),
+    ),
+    "size fell": (4, "power: scores.scale: size was 4000 and is 2000", shape("scores.scale", size=2000)),
+    "sizes of several fell": (
+        4,
+        "power: draws.signs, outputs.energy, scores.law and 1 more: size was 4000 and is 2000 on n=",
+        shape("", size=2000),
+    ),
+    "planned power fell": (
+        4,
+        "power: scores.scale: power was 0.99 and is 0.9",
+        lambda run, base: base.change("scores.scale", power=0.99),
+    ),
 }
 
 
+def compressed(path: Path) -> Path:
+    packed = path.with_name(f"{path.name}.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    return packed
+
+
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_situation(tmp_path: Path, gated: Gated, make_sheet: MakeSheet, name: str) -> None:
-    situation = SITUATIONS[name]
-    run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
-    situation.change(run, base)
-    paths = run.write(tmp_path / "run.jsonl"), base.write(tmp_path / "base.jsonl")
-    situation.damage(*paths)
-    code, said = gated(*paths)
-    assert situation.says in said
-    assert code == situation.code
+def test_situation(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet], name: str) -> None:
+    code, text, change = SITUATIONS[name]
+    change(*sheets)
+    run, base = (sheet.write(tmp_path / file) for sheet, file in zip(sheets, ("run.jsonl", "base.jsonl"), strict=True))
+    found, output = gated(run, base)
+    assert text in output
+    assert found == code
+    assert output.count("power:") == text.count("power:")
+    packed = compressed(base)
+    assert gated(run, packed) == (code, output.replace("base.jsonl", "base.jsonl.gz"))
 
 
-def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    run = make_sheet(RUN_SEED).write(tmp_path / "run.jsonl")
-    base = tmp_path / "baselines" / "base.jsonl"
-    code, said = gated(run, base)
+def forge(path: Path) -> None:
+    """Change a digit and reseal the record with its old digest."""
+    law = {"p_values": [0.5]}
+    write_lines(
+        path,
+        [
+            msgspec.structs.replace(line, **law) if isinstance(line, Result) and line.check == "scores.law" else line
+            for line in list(read(path))
+        ],
+    )
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0x55]) + data[middle + 1 :]
+
+
+def cut(length: int) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes()[:-length])
+
+
+def gzipped(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return a change of a compressed file's content."""
+    return lambda path: path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+OTHER = "has no manifest in its first line; pass a record"
+CUT = "is truncated or damaged (Compressed file ended"
+#: What happens to a file, the gate's exit code, and what it says: files as such are in tests/records.
+DAMAGES: list[tuple[str, Callable[[Path], object], int, str]] = [
+    ("run.jsonl", lambda path: path.write_text("hello\n"), 2, "has no manifest"),
+    ("run.jsonl", Path.unlink, 2, "No such file"),
+    ("run.jsonl", forge, 2, "its digest is not that of its results"),
+    ("run.jsonl", cut(9), 4, "the record has no closing line"),
+    ("run.jsonl", cut(9000), 4, "planned results are missing"),
+    ("base.jsonl", Path.unlink, 4, "there is no baseline"),
+    ("base.jsonl", lambda path: path.write_text("hello\n"), 2, f"base.jsonl: {OTHER}"),
+    ("base.jsonl", cut(200), 4, "base.jsonl: belongs to an unfinished or incomplete run; make a new one with --write"),
+    ("base.jsonl.gz", lambda path: path.write_bytes(b""), 2, OTHER),
+    ("base.jsonl.gz", gzipped(lambda data: b"hello\n"), 2, OTHER),
+    ("base.jsonl.gz", gzipped(lambda data: data.splitlines(keepends=True)[0]), 2, "has no examined result; make the b"),
+    ("base.jsonl.gz", cut(200), 2, f"{CUT} before the end-of-stream marker was reached); make the"),
+    ("base.jsonl.gz", lambda path: path.write_bytes(path.read_bytes()[:40]), 2, CUT),
+    ("base.jsonl.gz", lambda path: path.write_bytes(flip(path.read_bytes())), 2, ""),
+    (
+        "base.jsonl.gz",
+        gzipped(lambda data: data.replace(b'"size":4000', b'"size":3000', 1)),
+        2,
+        "its digest is not that of its results; make the baseline again",
+    ),
+    ("base.jsonl.gz", folder, 2, "cannot be read (Is a directory); pass the path of a run record"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "code", "text"), DAMAGES)
+def test_damaged_file(
+    tmp_path: Path,
+    gated: Gated,
+    sheets: tuple[Sheet, Sheet],
+    name: str,
+    damage: Callable[[Path], object],
+    code: int,
+    text: str,
+) -> None:
+    run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
+    base = compressed(base) if name.endswith(".gz") else base
+    damage(tmp_path / name)
+    found, output = gated(run, base)
+    assert found == code
+    assert text in output
+    if name.endswith(".gz"):
+        assert output.startswith(f"attncheck: baseline={base}: {text}")
+
+
+def test_records_of_real_runs(recorded: Recorded, tmp_path: Path, gated: Gated) -> None:
+    """With itself, a run is consistent; a wrong one is violated, and one that ended early incomplete."""
+    base = tmp_path / "base.jsonl"
+    assert gated(recorded.right, base, "--write-baseline")[0] == 0
+    assert gated(recorded.right, base)[0] == 0
+    code, output = gated(recorded.wrong, base)
+    assert code == 1
+    assert "attncheck.faults:tied_query_key was examined" in output
+    assert gated(recorded.incomplete, base)[0] == 4
+
+
+def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+    run, base = sheets[0].write(tmp_path / "run.jsonl"), tmp_path / "baselines" / "base.jsonl"
+    code, output = gated(run, base)
     assert code == 4
-    assert said.startswith("INCOMPLETE: ")
-    assert f"there is no baseline {base} yet; accept this run with: attncheck gate {run} --baseline {base} " in said
+    assert output.startswith("INCOMPLETE: ")
+    assert f"there is no baseline {base} yet; accept this run with: attncheck gate {run} --baseline {base} " in output
     assert not base.parent.exists()
     assert gated(run, base, "--write-baseline")[0] == 0
     assert [path.name for path in base.parent.iterdir()] == ["base.jsonl"]
@@ -278,30 +309,49 @@ def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, 
     assert gated(run, base)[0] == 0
 
 
-@pytest.mark.parametrize("trouble", [violated, inconclusive, crashed, killed])
-def test_a_run_in_trouble_is_not_offered_as_a_baseline(
-    tmp_path: Path, gated: Gated, make_sheet: MakeSheet, trouble: Callable[[Sheet, Sheet], None]
-) -> None:
-    run = make_sheet(RUN_SEED)
-    trouble(run, run)
-    path = run.write(tmp_path / "run.jsonl")
-    code, said = gated(path, tmp_path / "base.jsonl")
-    assert code == (1 if trouble is violated else 4)
-    assert "this run cannot become a baseline" in said
-    assert "accept this run" not in said
-    assert [each.name for each in tmp_path.iterdir()] == ["run.jsonl"]
+def test_write_baseline_replaces_one(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+    run, base = sheets
+    path = compressed(base.write(tmp_path / "base.jsonl"))
+    run.change("scores.scale", mde=1.08)
+    ours = run.write(tmp_path / "run.jsonl")
+    assert gated(ours, path)[0] == 4
+    code, output = gated(ours, path, "--write-baseline")
+    assert code == 0
+    assert f"note: {path} is now the baseline" in output
+    assert gzip.decompress(path.read_bytes()) == ours.read_bytes()
+    assert read_run(path).results == read_run(ours).results
+    assert gated(ours, path)[0] == gated(tmp_path / "base.jsonl", path)[0] == 0
 
 
-def test_a_record_is_no_baseline_for_itself(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    run = make_sheet(RUN_SEED).write(tmp_path / "run.jsonl")
-    code, said = gated(run, tmp_path / "." / "run.jsonl")
-    assert code == 2
-    assert "is the record of the run itself" in said
+@pytest.mark.parametrize("name", ["violated", "inconclusive", "crashed worker", "killed between lines"])
+def test_a_run_in_trouble_is_no_baseline(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet], name: str) -> None:
+    """It is not offered as one, and replaces none."""
+    SITUATIONS[name][2](*sheets)
+    run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
+    before = base.read_bytes()
+    for path, options in ((tmp_path / "none.jsonl", []), (base, ["--write-baseline"])):
+        code, output = gated(run, path, *options)
+        assert code == (1 if name == "violated" else 4)
+        assert "this run cannot become a baseline" in output
+        assert "accept this run" not in output
+    assert base.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "base.jsonl"}
 
 
-def test_the_drift_budget_can_be_widened(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
-    moved_within_the_errors(run, base)
-    paths = run.write(tmp_path / "run.jsonl"), base.write(tmp_path / "base.jsonl")
+def test_a_baseline_needs_a_place_of_its_own(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+    run = sheets[0].write(tmp_path / "run.jsonl")
+    for base, options, text in (
+        (tmp_path, ["--write-baseline"], f"attncheck: baseline={tmp_path}: cannot be written"),
+        (run, ["--write-baseline"], "is the record of the run itself"),
+        (tmp_path / "." / "run.jsonl", [], "is the record of the run itself"),
+    ):
+        code, output = gated(run, base, *options)
+        assert code == 2
+        assert text in output
+
+
+def test_the_drift_budget_can_be_widened(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+    SITUATIONS["moved within the errors"][2](*sheets)
+    paths = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
     assert gated(*paths, "--false-alarm", "0.5")[0] == 1
     assert gated(*paths, "--false-alarm", "0")[0] == 2

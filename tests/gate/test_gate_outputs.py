@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -15,14 +13,8 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
-from tests.gate.conftest import CHECKS
 
-if TYPE_CHECKING:
-    from tests.gate.conftest import Sheet
-
-BASELINE_SEED, RUN_SEED = 0, 7
-Gated = Callable[..., tuple[int, str]]
-MakeSheet = Callable[..., "Sheet"]
+from .conftest import BASELINE_SEED, CHECKS, RUN_SEED, Gated, Sheet, make_sheet
 
 
 def outputs(tmp_path: Path, run: Sheet, base: Sheet, gated: Gated) -> tuple[int, Path, Path]:
@@ -32,7 +24,7 @@ def outputs(tmp_path: Path, run: Sheet, base: Sheet, gated: Gated) -> tuple[int,
     return code, summary, document
 
 
-def test_json_says_everything(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
+def test_json_says_everything(tmp_path: Path, gated: Gated) -> None:
     run = make_sheet(RUN_SEED)
     run.violate("scores.scale")
     code, _, document = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
@@ -50,7 +42,7 @@ def test_json_says_everything(tmp_path: Path, gated: Gated, make_sheet: MakeShee
     assert found["detectable"] == []
 
 
-def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
+def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gated) -> None:
     run = make_sheet(RUN_SEED)
     run.violate("scores.scale")
     run.change("scores.scale", diagnosis=["score variance 1.19 [1.10, 1.27] times the declared"])
@@ -73,14 +65,14 @@ def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gat
     assert lines[8].startswith("VIOLATED: my:simulator, 8 violated, 32 of 32 planned results examined")
 
 
-def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
+def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated) -> None:
     run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
     for number, check in enumerate(CHECKS):
         run.change(check, mde=1.1 + 0.01 * number, **{"p_values": [0.999]})
         base.change(check, effect=0.9, low=0.895, high=0.905)
-    run.drop(lambda each: each.id == run.planned[0].id)
+    run.drop(run.planned[0].id)
     run.results.append(run.results[-1])
-    run.closing = False
+    run.close = False
     run.head["versions"] = {f"library {number}": "1.0" for number in range(50)}
     base.head["versions"] = {f"library {number}": "2.0" for number in range(50)}
     _, summary, document = outputs(tmp_path, run, base, gated)
@@ -94,7 +86,7 @@ def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, make_sh
     assert max(map(len, lines)) <= 300
 
 
-def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
+def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, gated: Gated) -> None:
     run, base = (make_sheet(seed).write(tmp_path / f"{seed}.jsonl") for seed in (RUN_SEED, BASELINE_SEED))
     code, said = gated(run, base, "--summary", str(tmp_path))
     assert code == 2
@@ -104,7 +96,7 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, gated: Gated
 @pytest.mark.parametrize("option", ["--summary", "--json"])
 @pytest.mark.parametrize("over", ["run.jsonl", "base.jsonl"])
 def test_nothing_is_written_over_what_is_read(
-    tmp_path: Path, make_sheet: MakeSheet, capsys: pytest.CaptureFixture[str], option: str, over: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, over: str
 ) -> None:
     run, base = (
         make_sheet(RUN_SEED).write(tmp_path / "run.jsonl"),
@@ -119,11 +111,11 @@ def test_nothing_is_written_over_what_is_read(
     assert [path.read_bytes() for path in (run, base)] == before
 
 
-def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    """Twice the lines of the largest plan, and as many in a whole baseline, take at most twice the text of both."""
+def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Gated) -> None:
+    """Thousands of lines, and as many in a whole baseline, take at most twice the text of both."""
     short = [make_sheet(seed).write(tmp_path / f"short {seed}.jsonl") for seed in (RUN_SEED, BASELINE_SEED)]
     assert gated(*short)[0] == 0  # with all imports of the gate
-    layers = [AttentionLayer(width=1 + index % 100, seq_len=1 + index // 100) for index in range(1_500)]
+    layers = [AttentionLayer(width=1 + index % 100, seq_len=1 + index // 100) for index in range(500)]
     paths = []
     for seed in (RUN_SEED, BASELINE_SEED):
         sheet = make_sheet(seed, layers)

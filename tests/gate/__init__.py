@@ -1,0 +1,1 @@
+"""Tests of the gate; a package, to share its hand-made records."""
