@@ -107,20 +107,23 @@ class TestFillings:
         assert any(result.verdict == "violated" for result in results(simulator, "scores"))
 
 
-class TestAccepted:
-    def test_masked_arrays_without_masked_entries_are_arrays(self) -> None:
-        assert results(returning(lambda d: {"outputs": np.ma.asarray(d["outputs"])}), "draws")
+def rounded(drawn: Arrays) -> Arrays:
+    noise = np.random.default_rng(0)
+    grams = {name: drawn[name] for name in ("input_gram", "key_gram", "value_gram")}
+    return drawn | {name: gram * (1 + 1e-6 * noise.standard_normal(gram.shape)) for name, gram in grams.items()}
 
-    def test_rounding_of_gram_matrices_is_accepted(self) -> None:
-        def rounded(drawn: Arrays) -> Arrays:
-            noise = np.random.default_rng(0)
-            grams = {name: drawn[name] for name in ("input_gram", "key_gram", "value_gram")}
-            return drawn | {name: gram * (1 + 1e-6 * noise.standard_normal(gram.shape)) for name, gram in grams.items()}
 
-        assert results(returning(rounded), "draws")
-
-    def test_generators_that_spawn_are_welcome(self) -> None:
-        assert results(lambda layer, size, rng: right(layer, size, rng.spawn(1)[0]), "draws")
+@pytest.mark.parametrize(
+    "simulator",
+    [
+        returning(lambda d: {"outputs": np.ma.asarray(d["outputs"])}),  # without masked entries
+        returning(rounded),
+        lambda layer, size, rng: right(layer, size, rng.spawn(1)[0]),
+    ],
+    ids=["masked array", "rounded", "spawned"],
+)
+def test_accepted(simulator: Simulator) -> None:
+    assert results(simulator, "draws")
 
 
 class TestStatistics:
@@ -128,13 +131,13 @@ class TestStatistics:
 
     @pytest.mark.sampled
     @pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
-    @pytest.mark.parametrize(("name", "field"), READ)
+    @pytest.mark.parametrize(("name", "field"), [*READ, *((name, "") for name in PROPERTIES)])
     def test_zeros_are_judged(self, name: str, field: str) -> None:
-        assert results(returning(lambda d: d | {field: np.zeros_like(d[field])}), name, SMALL)
-
-    @pytest.mark.parametrize("name", PROPERTIES)
-    def test_nothing_but_zeros_is_judged(self, name: str) -> None:
-        assert results(returning(lambda d: {field: np.zeros_like(value) for field, value in d.items()}), name, SMALL)
+        """In one field, or in all."""
+        simulator = returning(
+            lambda d: {each: np.zeros_like(array) if field in ("", each) else array for each, array in d.items()}
+        )
+        assert results(simulator, name, SMALL)
 
     @pytest.mark.sampled
     @pytest.mark.parametrize(("name", "field"), READ)
@@ -174,9 +177,8 @@ class TestLargeLayers:
         assert all("the one draw available to a look at this layer" in r.reason for r in found)
 
     def test_one_draw_is_enough_for_gram_matrices(self) -> None:
-        found = results(collapsed, "scores", self.LESS_WIDE, Cost(1, 1e-5, 0.9))
-        scales = ["scores.key_scale", "scores.key_each_head"]
-        assert [result.check for result in found if result.p_values] == scales
+        examined = [r.check for r in results(collapsed, "scores", self.LESS_WIDE, Cost(1, 1e-5, 0.9)) if r.p_values]
+        assert examined == ["scores.key_scale", "scores.key_each_head"]
 
     def test_laws_of_long_layers_take_little_memory(self) -> None:
         tracemalloc.start()

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
 from attncheck.checks.returned import FIELDS
-from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.looks.examine import run_item
@@ -56,70 +55,59 @@ def probe(simulator: Any, layer: AttentionLayer = LAYER) -> Setting:
     return Subject.of(simulator).probe(layer, np.random.default_rng(1))
 
 
-def refused(simulator: Any, layer: AttentionLayer = LAYER) -> str:
-    """Return the one-line error for a simulator."""
-    with pytest.raises(InputError) as caught:
-        probe(simulator, layer)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert layer.describe() in message
-    return message
+TAKES = (
+    "make it (layer, size, rng) or (layer, inputs, rng), or (program, width, size, rng) for programs, with these names"
+)
+NO_MODULE = "cannot be imported: ModuleNotFoundError: No module named 'nowhere'; check"
+#: Names of subjects, and what is said of them.
+NAMES = [
+    ("nowhere:f", f"subject=nowhere:f: {NO_MODULE}"),
+    ("broken:f", "subject=broken:f: cannot be imported: SyntaxError: invalid syntax (broken.py, line 1); check"),
+    ("dividing:f", "cannot be imported: ZeroDivisionError: division by zero (dividing.py:2); check"),
+    ("leaving:f", "subject=leaving:f: cannot be imported: Stop: now (leaving.py:2); check the module"),
+    ("good:g", "subject='good:g': good has no 'g'; name a function of that module"),
+    ("good:number", "subject='good:number': is not callable; pass a function (layer, size, rng) or (layer, "),
+    ("good", "subject='good': is not of the form module:callable; write e.g."),
+    ("good:", "subject='good:': is not of the form module:callable"),
+    (":f", "subject=':f': is not of the form module:callable"),
+    ("good:other", f"subject='good:other': takes (layer, n, rng); {TAKES}"),
+    ("good:two", f"subject='good:two': takes (layer, size); {TAKES}"),
+    ("good:four", f"subject='good:four': takes (layer, size, rng, device); {TAKES}"),
+    ("good:keywords", f"subject='good:keywords': takes (layer, size, rng, *, device); {TAKES}, all positional"),
+    ("good:named", f"subject='good:named': takes (layer, size, *, rng); {TAKES}, all positional (no * before them)"),
+    ("good:supported", "good:supported.supports='all': is not callable; make it a function of the layer"),
+    ("good:weighted", "good:weighted.weights='cauchy': is not known; use one of 'gaussian'"),
+]
+MODULES = {
+    "broken": "def f(:\n",
+    "dividing": "def f(layer, size, rng): ...\n1 / 0\n",
+    "leaving": "class Stop(BaseException): ...\nraise Stop('now')\n",
+    "good": """
+number = 3
+def other(layer, n, rng): ...
+def two(layer, size): ...
+def four(layer, size, rng, device): ...
+def keywords(layer, size, rng, *, device): ...
+def named(layer: int, size: int = 3, *, rng): ...
+def supported(layer, size, rng): ...
+supported.supports = 'all'
+def weighted(layer, size, rng): ...
+weighted.weights = 'cauchy'
+""",
+}
 
 
 class TestFound:
-    @pytest.mark.parametrize(
-        ("name", "words"),
-        [
-            (
-                "nowhere:f",
-                "subject=nowhere:f: cannot be imported: ModuleNotFoundError: No module named 'nowhere'; check",
-            ),
-            (
-                "broken:f",
-                "subject=broken:f: cannot be imported: SyntaxError: invalid syntax (broken.py, line 1); check",
-            ),
-            ("dividing:f", "cannot be imported: ZeroDivisionError: division by zero (dividing.py:2); check"),
-            ("good:g", "subject='good:g': good has no 'g'; name a function of that module"),
-            ("good:number", "subject='good:number': is not callable; pass a function (layer, size, rng) or (layer, "),
-            ("good", "subject='good': is not of the form module:callable; write e.g."),
-            ("good:", "subject='good:': is not of the form module:callable"),
-            (":f", "subject=':f': is not of the form module:callable"),
-            (
-                "good:other",
-                "subject='good:other': takes (layer, n, rng); make it (layer, size, rng) or (layer, inputs, ",
-            ),
-            ("good:two", "subject='good:two': takes (layer, size); make it"),
-            ("good:four", "subject='good:four': takes (layer, size, rng, device); make it"),
-            ("good:keywords", "subject='good:keywords': takes (layer, size, rng, *, device); make it"),
-            ("good:named", "subject='good:named': takes (layer, size, *, rng); make it (layer, size, rng) or"),
-            ("good:named", "with these names, all positional (no * before them)"),
-            ("leaving:f", "subject=leaving:f: cannot be imported: Stop: now (leaving.py:2); check the module"),
-            ("good:supported", "good:supported.supports='all': is not callable; make it a function of the layer"),
-            ("good:weighted", "good:weighted.weights='cauchy': is not known; use one of 'gaussian'"),
-        ],
-    )
+    @pytest.mark.parametrize(("name", "message"), NAMES)
     def test_unusable_name_is_refused_in_a_line(
-        self, name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        (tmp_path / "broken.py").write_text("def f(:\n")
-        (tmp_path / "dividing.py").write_text("def f(layer, size, rng): ...\n1 / 0\n")
-        (tmp_path / "leaving.py").write_text("class Stop(BaseException): ...\nraise Stop('now')\n")
-        (tmp_path / "good.py").write_text(
-            "number = 3\n"
-            "def other(layer, n, rng): ...\n"
-            "def two(layer, size): ...\n"
-            "def four(layer, size, rng, device): ...\n"
-            "def keywords(layer, size, rng, *, device): ...\n"
-            "def named(layer: int, size: int = 3, *, rng): ...\n"
-            "def supported(layer, size, rng): ...\n"
-            "supported.supports = 'all'\n"
-            "def weighted(layer, size, rng): ...\n"
-            "weighted.weights = 'cauchy'\n"
-        )
+        for module, source in MODULES.items():
+            (tmp_path / f"{module}.py").write_text(source)
         with pytest.raises(InputError) as caught:
             Subject.of(name)
-        assert words in str(caught.value)
+        assert message in str(caught.value)
         assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize("simulator", [direct, matrix_free, collapsed])
@@ -137,88 +125,6 @@ class TestFound:
 
         assert Subject.of(on_device).form == "inputs"
         assert Subject.of(functools.partial(configured, device="cpu")).form == "size"
-
-    def test_object_with_call_is_a_subject(self) -> None:
-        class Simulation:
-            def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-                return right(layer, size, rng)
-
-        subject = Subject.of(Simulation())
-        assert subject.name.endswith("Simulation")
-        assert subject.draw(LAYER, 3, np.random.default_rng(0)).exposed >= set(FIELDS)
-
-
-class TestReturned:
-    @pytest.mark.parametrize(
-        ("change", "words"),
-        [
-            (lambda d: None, "subject='NoneType': must return a mapping of arrays"),
-            (lambda d: [1.0], "subject='list': must return a mapping of arrays; return {'outputs': ...}"),
-            (lambda d: Draws(d["outputs"], d["scores"], d["inputs"]), "mapping of arrays; return its as_dict()"),
-            (lambda d: {}, "returned no outputs; return {'outputs': array of (N, s, k)}"),
-            (lambda d: {"scores": d["scores"]}, "returned no outputs"),
-            (lambda d: d | {"output": d["outputs"]}, "subject['output']='...': is not a known field; return some of"),
-            (
-                lambda d: {"outputs": d["outputs"][:, 0]},
-                "subject['outputs'].shape=(4, 2): must be (4, 3, k) with k >= 1",
-            ),
-            (lambda d: {"outputs": d["outputs"][:3]}, "subject['outputs'].shape=(3, 3, 2): must be (4, 3, 2)"),
-            (lambda d: {"outputs": d["outputs"][:, :, :0]}, "must be (4, 3, k) with k >= 1"),
-            (lambda d: {"outputs": np.tile(d["outputs"], 5)}, "more than the width 8; return fewer neurons"),
-            (lambda d: d | {"scores": d["scores"][:, 0]}, "subject['scores'].shape=(4, 3, 3): must be (4, 2, 3, 3)"),
-            (lambda d: d | {"inputs": d["inputs"][:, :, :1]}, "subject['inputs'].shape=(4, 3, 1): must be (4, 3, 2)"),
-            (lambda d: d | {"key_gram": d["input_gram"]}, "subject['key_gram'].shape=(4, 3, 3): must be (4, 2, 3, 3)"),
-            (lambda d: d | {"outputs": d["outputs"] * np.nan}, "subject['outputs'][0, 0, 0]=nan: is not finite; mend"),
-            (lambda d: d | {"input_gram": d["input_gram"] / 0.0}, "=inf: is not finite; mend the simulator"),
-            (
-                lambda d: {"outputs": d["outputs"].astype(int)},
-                "subject['outputs'].dtype='int64': must be floating-point",
-            ),
-            (lambda d: {"outputs": d["outputs"] > 0}, "subject['outputs'].dtype='bool': must be floating-point"),
-            (lambda d: {"outputs": d["outputs"] + 0j}, "subject['outputs'].dtype='complex128': must be"),
-            (lambda d: {"outputs": [[1.0], [1.0, 2.0]]}, "subject['outputs']: is not an array"),
-            (lambda d: {"outputs": "text"}, "subject['outputs'].dtype='<U4': must be floating-point numbers"),
-            (lambda d: {"outputs": None}, "subject=[]: returned no outputs; return {'outputs'"),
-            (
-                lambda d: d | {"outputs": np.ma.masked_less(d["outputs"], 0.0)},
-                "subject['outputs']='...': is an array with masked entries; return a plain array",
-            ),
-            (lambda d: d | {"outputs": d["outputs"] * 1e120}, "is beyond 1e+100; mend the simulator"),
-            (lambda d: d | {"key_gram": -d["key_gram"]}, "is a negative number on the diagonal of a Gram matrix; mend"),
-            (lambda d: d | {"input_gram": np.triu(d["input_gram"])}, "subject['input_gram'][0, 0, 1]="),
-            (lambda d: d | {"value_gram": np.tril(d["value_gram"])}, "differs from its mirror image in the Gram"),
-        ],
-    )
-    @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
-    def test_what_cannot_be_used_is_refused_in_a_line(self, change: Callable[[Arrays], Any], words: str) -> None:
-        assert words in refused(returning(change))
-
-    def test_single_precision_lists_and_none_are_accepted(self) -> None:
-        single = probe(returning(lambda d: {k: v.astype(np.float32) for k, v in d.items()}))
-        assert single.exposed >= set(FIELDS)
-        plain = probe(returning(lambda d: {"outputs": d["outputs"].tolist(), "scores": None}))
-        assert (plain.exposed, plain.coordinates) == (frozenset({"outputs"}), 2)
-
-    def test_minus_infinity_is_accepted_where_the_mask_hides(self) -> None:
-        hidden = ~np.tri(LAYER.seq_len, dtype=bool)
-
-        def masked(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            drawn = right(layer, size, rng)
-            drawn["scores"][..., hidden] = -np.inf
-            return drawn
-
-        assert "masked scores" not in probe(masked, CAUSAL).exposed
-        assert "scores" in probe(masked, CAUSAL).exposed
-        cost = Cost(2000, 1e-3, 0.9)
-        results = run_item(Item("conditional", CAUSAL), Subject.of(masked), 0, cost)
-        assert {result.verdict for result in results} == {"consistent", "not examined"}
-
-    def test_ctrl_c_is_no_fault_of_the_subject(self) -> None:
-        def interrupted(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            probe(interrupted)
 
 
 class Silent(Exception):
@@ -250,10 +156,46 @@ def unseeded(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arra
     return right(layer, size, np.random.default_rng(rng.bit_generator.seed_seq.generate_state(4)))
 
 
+def filled(value: float) -> Simulator:
+    return returning(lambda d: d | {"scores": np.where(HIDDEN, value, d["scores"])})
+
+
 SAME = "two different generators gave the same outputs; draw all random numbers from"
+NOT_FINITE = "subject['outputs'][0, 0, 0]=nan: is not finite; mend"
+MASKED = "subject['outputs']='...': is an array with masked entries; return a plain array"
+#: Changes of what a right simulator returns, and what is said of them.
+RETURNED: list[tuple[Callable[[Arrays], Any], str]] = [
+    (lambda d: None, "subject='NoneType': must return a mapping of arrays"),
+    (lambda d: [1.0], "subject='list': must return a mapping of arrays; return {'outputs': ...}"),
+    (lambda d: Draws(d["outputs"], d["scores"], d["inputs"]), "mapping of arrays; return its as_dict()"),
+    (lambda d: {}, "returned no outputs; return {'outputs': array of (N, s, k)}"),
+    (lambda d: {"scores": d["scores"]}, "returned no outputs"),
+    (lambda d: d | {"output": d["outputs"]}, "subject['output']='...': is not a known field; return some of"),
+    (lambda d: {"outputs": d["outputs"][:, 0]}, "subject['outputs'].shape=(4, 2): must be (4, 3, k) with k >= 1"),
+    (lambda d: {"outputs": d["outputs"][:3]}, "subject['outputs'].shape=(3, 3, 2): must be (4, 3, 2)"),
+    (lambda d: {"outputs": d["outputs"][:, :, :0]}, "must be (4, 3, k) with k >= 1"),
+    (lambda d: {"outputs": np.tile(d["outputs"], 5)}, "more than the width 8; return fewer neurons"),
+    (lambda d: d | {"scores": d["scores"][:, 0]}, "subject['scores'].shape=(4, 3, 3): must be (4, 2, 3, 3)"),
+    (lambda d: d | {"inputs": d["inputs"][:, :, :1]}, "subject['inputs'].shape=(4, 3, 1): must be (4, 3, 2)"),
+    (lambda d: d | {"key_gram": d["input_gram"]}, "subject['key_gram'].shape=(4, 3, 3): must be (4, 2, 3, 3)"),
+    (lambda d: d | {"outputs": d["outputs"] * np.nan}, NOT_FINITE),
+    (lambda d: d | {"input_gram": d["input_gram"] / 0.0}, "=inf: is not finite; mend the simulator"),
+    (lambda d: {"outputs": d["outputs"].astype(int)}, "subject['outputs'].dtype='int64': must be floating-point"),
+    (lambda d: {"outputs": d["outputs"] > 0}, "subject['outputs'].dtype='bool': must be floating-point"),
+    (lambda d: {"outputs": d["outputs"] + 0j}, "subject['outputs'].dtype='complex128': must be"),
+    (lambda d: {"outputs": [[1.0], [1.0, 2.0]]}, "subject['outputs']: is not an array"),
+    (lambda d: {"outputs": "text"}, "subject['outputs'].dtype='<U4': must be floating-point numbers"),
+    (lambda d: {"outputs": None}, "subject=[]: returned no outputs; return {'outputs'"),
+    (lambda d: {"outputs": Tensor()}, "subject['outputs']: is not an array (Can't call numpy()"),
+    (lambda d: d | {"outputs": np.ma.masked_less(d["outputs"], 0.0)}, MASKED),
+    (lambda d: d | {"outputs": d["outputs"] * 1e120}, "is beyond 1e+100; mend the simulator"),
+    (lambda d: d | {"key_gram": -d["key_gram"]}, "is a negative number on the diagonal of a Gram matrix; mend"),
+    (lambda d: d | {"input_gram": np.triu(d["input_gram"])}, "subject['input_gram'][0, 0, 1]="),
+    (lambda d: d | {"value_gram": np.tril(d["value_gram"])}, "differs from its mirror image in the Gram"),
+]
 #: Simulators, layers, and parts of the message.
 REFUSED: list[tuple[Any, AttentionLayer, str]] = [
-    (lambda layer, size, rng: {"outputs": Tensor()}, LAYER, "subject['outputs']: is not an array (Can't call numpy()"),
+    *((returning(change), LAYER, message) for change, message in RETURNED),
     (raising(Silent()), LAYER, "raised Silent: (its message cannot be shown)"),
     (raising(Stop("early")), LAYER, "simulator: raised Stop: early (test_subject.py:"),
     (raising(ValueError("shapes\n  do not match " + "x" * 500)), LAYER, "ValueError: shapes do not match xx"),
@@ -267,23 +209,39 @@ REFUSED: list[tuple[Any, AttentionLayer, str]] = [
         "two different generators gave the same inputs",
     ),
     (lambda layer, size, rng: right(layer, size, OTHER), LAYER, "equal generators gave different outputs"),
-    *(
-        (
-            returning(lambda d, filling=filling: d | {"scores": np.where(HIDDEN, filling, d["scores"])}),  # type: ignore[misc]
-            layer,
-            f"subject['scores'][0, 0, 0, 1]={filling}: is not finite",
-        )
-        for layer, filling in ((LAYER, -np.inf), (CAUSAL, np.inf))
-    ),
+    (filled(-np.inf), LAYER, "subject['scores'][0, 0, 0, 1]=-inf: is not finite"),
+    (filled(np.inf), CAUSAL, "subject['scores'][0, 0, 0, 1]=inf: is not finite"),
 ]
 
 
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
 @pytest.mark.parametrize(("simulator", "layer", "message"), REFUSED)
-def test_subjects_that_cannot_be_used_are_refused(simulator: Any, layer: AttentionLayer, message: str) -> None:
-    text = refused(simulator, layer)
+def test_subjects_that_cannot_be_used_are_refused_in_a_line(
+    simulator: Any, layer: AttentionLayer, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        probe(simulator, layer)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert layer.describe() in text
     assert message in text
     assert "; " in text
     assert len(text) < 500
+
+
+class TestReturned:
+    def test_single_precision_lists_and_none_are_accepted(self) -> None:
+        single = probe(returning(lambda d: {k: v.astype(np.float32) for k, v in d.items()}))
+        assert single.exposed >= set(FIELDS)
+        plain = probe(returning(lambda d: {"outputs": d["outputs"].tolist(), "scores": None}))
+        assert (plain.exposed, plain.coordinates) == (frozenset({"outputs"}), 2)
+
+    def test_ctrl_c_is_no_fault_of_the_subject(self) -> None:
+        def interrupted(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            probe(interrupted)
 
 
 class TestGenerator:
@@ -306,31 +264,29 @@ class TestGenerator:
         for seed in range(60):
             Subject.of(simulator).probe(layer, np.random.default_rng(seed))
 
-    def test_same_generator_same_digits(self) -> None:
-        for simulator in (right, given):
-            one, two = (Subject.of(simulator).draw(LAYER, 50, np.random.default_rng(3)) for _ in range(2))
-            for name in FIELDS:
-                np.testing.assert_array_equal(one.need(name), two.need(name))
+
+#: Subjects that change from call to call, a property, and what is said of them.
+VARYING: list[tuple[Any, str, str]] = [
+    (
+        lambda layer, size, rng: {"outputs": right(layer, size, rng)["outputs"][..., : 1 if size > 4 else 2]},
+        "draws",
+        "returned 2 neurons in one call and 1 in another; return",
+    ),
+    (
+        lambda layer, size, rng: {
+            name: array for name, array in right(layer, size, rng).items() if size <= 4 or name in ("outputs", "inputs")
+        },
+        "scores",
+        "returned input_gram, key_gram, scores, value_gram in one call and not in another",
+    ),
+]
 
 
 class TestCalls:
-    def test_neurons_must_not_change_from_call_to_call(self) -> None:
-        def varying(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            return {"outputs": right(layer, size, rng)["outputs"][:, :, : 1 if size > 4 else 2]}
-
-        setting = probe(varying)
-        with pytest.raises(InputError, match="returned 2 neurons in one call and 1 in another; return"):
-            Subject.of(varying).draw_as(setting, 5, np.random.default_rng(0))
-
-    def test_fields_must_not_vanish_from_call_to_call(self) -> None:
-        def forgets(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            drawn = right(layer, size, rng)
-            return drawn if size <= 4 else {name: drawn[name] for name in ("outputs", "inputs")}
-
-        with pytest.raises(
-            InputError, match="returned input_gram, key_gram, scores, value_gram in one call and not in"
-        ):
-            run_item(Item("scores", LAYER), Subject.of(forgets), 0, Cost(1000, 1e-3, 0.9))
+    @pytest.mark.parametrize(("simulator", "name", "message"), VARYING)
+    def test_what_is_returned_must_not_change(self, simulator: Any, name: str, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            run_item(Item(name, LAYER), Subject.of(simulator), 0, Cost(1000, 1e-3, 0.9))
 
     def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("attncheck.subject.layers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
@@ -349,9 +305,6 @@ class TestCalls:
         np.testing.assert_array_equal(sample.need("inputs")[:10], expected[:, :, :2])
         np.testing.assert_allclose(sample.need("input_gram")[:10], expected @ expected.swapaxes(1, 2) / LAYER.width)
 
-    def test_pieces_that_expose_different_fields_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("attncheck.subject.layers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
-
         def forgets(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
             drawn = given(layer, inputs, rng)
             return drawn if len(inputs) == 10 else {"outputs": drawn["outputs"]}
@@ -368,71 +321,52 @@ class TestCalls:
                 assert any(result.verdict == "consistent" for result in results)
 
 
+UNSUPPORTED = "the subject does not support this layer"
+WRONG_ANSWER = r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"
+
+
 class TestDeclared:
-    def test_support_is_honoured(self) -> None:
-        def narrow(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            assert layer.width < 16
-            return right(layer, size, rng)
-
-        # mypy knows no attributes of functions.
-        narrow.supports = lambda layer: layer.width < 16 or "too wide"  # type: ignore[attr-defined]
-        subject = Subject.of(narrow)
-        wide = run_item(Item("draws", LAYER.replace(width=16)), subject, 0, Cost(1000, 1e-3, 0.9))
-        reason = "the subject does not support this layer: too wide"
-        assert {(result.verdict, result.reason) for result in wide} == {("not examined", reason)}
-        assert subject.reason_unsupported(LAYER) == ""
-
     @pytest.mark.parametrize(
-        ("answer", "reason"),
+        ("supports", "reason", "refusal"),
         [
-            (False, "the subject does not support this layer"),
-            (np.False_, "the subject does not support this layer"),
-            ("", "the subject does not support this layer"),
-            ("no", "no"),
-            (True, ""),
-            (np.True_, ""),
+            *((lambda layer, no=no: no, UNSUPPORTED, "") for no in (False, np.False_, "")),
+            (lambda layer: "no", "no", ""),
+            *((lambda layer, yes=yes: yes, "", "") for yes in (True, np.True_)),
+            *((lambda layer, answer=answer: answer, "", WRONG_ANSWER) for answer in (None, 1, [], LAYER)),
+            (lambda layer: layer.wide, "", "mine: raised AttributeError"),
         ],
     )
-    def test_answers(self, answer: Any, reason: str) -> None:
-        subject = Subject("subject", right, "size", supports=lambda layer: answer)
-        assert subject.reason_unsupported(LAYER) == reason
-
-    @pytest.mark.parametrize("answer", [None, 1, [], LAYER])
-    def test_other_answers_are_refused(self, answer: Any) -> None:
-        subject = Subject("mine", right, "size", supports=lambda layer: answer)
-        with pytest.raises(InputError, match=r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"):
-            subject.reason_unsupported(LAYER)
-
-    def test_failing_declaration_is_refused(self) -> None:
-        subject = Subject("mine", right, "size", supports=lambda layer: layer.wide)  # type: ignore[attr-defined]
-        with pytest.raises(InputError, match="mine: raised AttributeError"):
-            subject.reason_unsupported(LAYER)
-
-    def test_laws_of_single_matrices_are_declared(self) -> None:
-        def mixed(layer: AttentionLayer, inputs: np.ndarray, rng: np.random.Generator) -> Arrays:
-            raise NotImplementedError
-
-        # mypy knows no attributes of functions.
-        mixed.weights = {"query": "uniform"}  # type: ignore[attr-defined]
-        assert Subject.of(mixed).weights == WeightLaws(query="uniform")
-        mixed.weights = "uniform"  # type: ignore[attr-defined]
-        assert Subject.of(mixed).weights == WeightLaws("uniform", "uniform", "uniform", "uniform")
+    def test_support_is_honoured(self, supports: Any, reason: str, refusal: str) -> None:
+        subject = Subject("mine", right, "size", supports=supports)
+        if refusal:
+            with pytest.raises(InputError, match=refusal):
+                subject.reason_unsupported(LAYER)
+        elif reason:
+            results = run_item(Item("draws", LAYER), subject, 0, Cost(1000, 1e-3, 0.9))
+            assert {result.verdict for result in results} == {"not examined"}
+            assert all(result.reason.endswith(reason) for result in results)
+        assert refusal or subject.reason_unsupported(LAYER) == reason
 
     @pytest.mark.parametrize(
-        ("declared", "message"),
+        ("declared", "laws", "refusal"),
         [
-            ({"queries": "uniform"}, "matrix='queries': is not known; use one of 'query', 'key'"),
-            ({"query": "cauchy"}, r"weights\['query'\]='cauchy': is not known"),
-            ({"inputs": "uniform"}, "concerns inputs that attncheck draws; omit it"),
-            (1.0, "is neither a name nor a mapping of matrices to names"),
+            ({"query": "uniform"}, WeightLaws(query="uniform"), ""),
+            ("uniform", WeightLaws("uniform", "uniform", "uniform", "uniform"), ""),
+            ({"queries": "uniform"}, None, "matrix='queries': is not known; use one of 'query', 'key'"),
+            ({"query": "cauchy"}, None, r"weights\['query'\]='cauchy': is not known"),
+            ({"inputs": "uniform"}, None, "concerns inputs that attncheck draws; omit it"),
+            (1.0, None, "is neither a name nor a mapping of matrices to names"),
         ],
     )
-    def test_laws_that_are_none_are_refused(self, declared: object, message: str) -> None:
-        def mixed(layer: AttentionLayer, inputs: np.ndarray, rng: np.random.Generator) -> Arrays:
+    def test_laws_of_matrices(self, declared: Any, laws: WeightLaws | None, refusal: str) -> None:
+        def mixed(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
             raise NotImplementedError
 
-        mixed.weights = declared  # type: ignore[attr-defined]
-        with pytest.raises(InputError, match=message):
+        mixed.weights = declared  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+        if laws is not None:
+            assert Subject.of(mixed).weights == laws
+            return
+        with pytest.raises(InputError, match=refusal):
             Subject.of(mixed)
 
 
@@ -447,25 +381,16 @@ def test_probe_costs_a_few_draws() -> None:
     assert sum(asked) <= 16 <= min(profile.most_draws for profile in PROFILES.values())
 
 
-def test_sample_is_what_the_subject_returned() -> None:
-    expected = Sample.from_mapping(LAYER, right(LAYER, 20, np.random.default_rng(5)), 20)
-    drawn = Subject.of(right).draw(LAYER, 20, np.random.default_rng(5))
-    for name in FIELDS:
-        np.testing.assert_array_equal(drawn.need(name), expected.need(name))
-
-
 class OneLayer:
-    """A one-layer simulator that enlarges one score in a hundred."""
+    """An object as a simulator, which names its layers."""
 
-    def __init__(self, *layers: Any) -> None:
-        if layers:
-            self.layers = list(layers)
+    layers = (LAYER, LAYER)
 
-    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-        return collapsed(layer.replace(query_std=1.3 * layer.query_std), size, rng)
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
+        return right(layer, size, rng)
 
 
 def test_a_subject_that_names_its_layers_is_examined_on_these_alone() -> None:
-    mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7)
-    run = Run.of(RunOptions(subject=OneLayer(mine, mine), seed=0, profile="smoke", false_alarm=1e-6, record=None))
-    assert [item.case for item in run.items("scores")] == [mine]
+    run = Run.of(RunOptions(subject=OneLayer(), profile="smoke"))
+    assert run.subject.name.endswith("OneLayer")
+    assert [item.case for item in run.items("scores")] == [LAYER]
