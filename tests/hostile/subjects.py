@@ -1,11 +1,13 @@
-"""Subjects that misbehave, each in its own way, on two small layers; run in processes of their own."""
+"""Subjects that misbehave, each in its own way, on two small layers; workers have little memory."""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
 import itertools
+import multiprocessing
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,8 @@ from attncheck.subject import collapsed
 LAYERS = [AttentionLayer(width=8, seq_len=2, num_heads=1), AttentionLayer(width=8, seq_len=3, num_heads=2)]
 # Counts the calls of `counts_calls`.
 _COUNT = itertools.count(1)
+if multiprocessing.parent_process():
+    resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2)
 # Most draws of a probe call; larger calls take the bait.
 _PROBE = 64
 

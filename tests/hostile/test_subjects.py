@@ -1,12 +1,11 @@
 """Whatever a subject does, a run ends in seconds with a verdict or the reason for none, and leaves a readable record.
 
-Each run is a process of its own.
+Subjects run in workers, or in a process of their own where they concern the command's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -14,56 +13,71 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from attncheck.commands.cli import main
 from attncheck.records.schema import Manifest, read
+from tests.recorded import closing_of
 
 HERE = Path(__file__).parent
-# Seconds after which a run counts as hung, and the time limit of a call.
-_HUNG, _LIMIT = 120, 2
-# Bytes of memory that a process may reserve, and bytes of output.
-_MEMORY, _OUTPUT = 6 * 2**30, 20_000
+# Seconds after which a run counts as hung, and the time limit of a call; bytes of output.
+_HUNG, _LIMIT, _OUTPUT = 120, 2, 20_000
 
 VIOLATED, REFUSED, UNFINISHED, DONE = 1, 2, 4, 0
-
-
-class Expected(NamedTuple):
-    """Exit code, and what the output says."""
-
-    code: int
-    words: str
-
-
+#: Exit code and output of a run of each subject.
 EXPECTED = {
-    "mapping_fails_later": Expected(UNFINISHED, r"INCOMPLETE.*raised RuntimeError: unreadable .*mend the simulator"),
-    "exits": Expected(REFUSED, r"raised SystemExit: 0"),
-    "exhausts_memory": Expected(REFUSED, r"raised MemoryError"),
-    "ends_process": Expected(REFUSED, r"a probe call on n=8 s=2 H=1 crashed its process"),
-    "segfaults_later": Expected(
-        UNFINISHED, r"its process died \(Fatal Python error: Segmentation fault at \S+\.py:\d+\)"
-    ),
-    "sleeps": Expected(REFUSED, r"took more than 2 s for one call; .*--timeout"),
-    "sleeps_on_every": Expected(UNFINISHED, r"took more than 2 s for one call.*\(and 3 more like it\)"),
-    "forks_and_raises": Expected(DONE, r"CONSISTENT"),
-    "leaves_thread": Expected(DONE, r"CONSISTENT"),
-    "enormous_later": Expected(UNFINISHED, r"subject\['scores'\]\.shape=\(1000000, 10000\): must be"),
-    "counts_calls": Expected(DONE, r"CONSISTENT.*not reproducible.* has no digest"),
-    "dies_when_questioned": Expected(
-        VIOLATED, r"VIOLATED.*while a cause was searched, its process died.*cause: .*the fault begins with scores"
+    "mapping_fails_later": (UNFINISHED, r"INCOMPLETE.*raised RuntimeError: unreadable .*mend the simulator"),
+    "exits": (REFUSED, r"raised SystemExit: 0"),
+    "exhausts_memory": (REFUSED, r"raised MemoryError"),
+    "ends_process": (REFUSED, r"a probe call on n=8 s=2 H=1 crashed its process"),
+    "segfaults_later": (UNFINISHED, r"its process died \(Fatal Python error: Segmentation fault at \S+\.py:\d+\)"),
+    "sleeps": (REFUSED, r"took more than 2 s for one call; .*--timeout"),
+    "sleeps_on_every": (UNFINISHED, r"took more than 2 s for one call.*\(and 3 more like it\)"),
+    "forks_and_raises": (DONE, r"CONSISTENT"),
+    "prints": (DONE, r"CONSISTENT"),
+    "enormous_later": (UNFINISHED, r"subject\['scores'\]\.shape=\(1000000, 10000\): must be"),
+    "counts_calls": (DONE, r"CONSISTENT.*not reproducible.* has no digest"),
+    "dies_when_questioned": (
+        VIOLATED,
+        r"VIOLATED.*while a cause was searched, its process died.*cause: .*the fault begins with scores",
     ),
 }
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups are as POSIX has them")
+
+
+def arguments(name: str, *options: str) -> list[str]:
+    run = ["run", "--subject", f"subjects:{name}", "--profile", "smoke", "--only", "scores", "--timeout", f"{_LIMIT}"]
+    return [*run, "--record", "record.jsonl", *options]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_run_ends_with_a_verdict_or_a_reason(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(HERE)
+    code, text = EXPECTED[name]
+    assert main(arguments(name, "--workers", "1")) == code
+    output, errors = capfd.readouterr()
+    assert re.search(text, output, re.DOTALL), output + errors
+    assert "Traceback" not in errors
+    complete = code in (DONE, VIOLATED) and "This run has no digest" not in output
+    assert ("Digest of all digits" in output) == complete
+    assert len(output) + len(errors) < _OUTPUT
+    if code != REFUSED:
+        assert isinstance(next(iter(read(tmp_path / "record.jsonl"))), Manifest)
+    if name == "prints":  # and what it prints is not in the digest
+        digest = closing_of(tmp_path / "record.jsonl").digest
+        assert main(arguments("right", "--workers", "0")) == DONE
+        assert closing_of(tmp_path / "record.jsonl").digest == digest
+
 
 def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a command in a folder, in a process group of its own with little memory."""
-    limited = (
-        f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY},) * 2); "
-        "from attncheck.commands.cli import program; program()"
-    )
+    """Start a command in a folder, in a separate process group."""
     return subprocess.Popen(
-        [sys.executable, "-c", limited, *arguments],
+        [sys.executable, "-m", "attncheck", *arguments],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
         stdout=subprocess.PIPE,
@@ -82,32 +96,10 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def examine(folder: Path, name: str) -> subprocess.Popen[str]:
-    options = ["--profile", "smoke", "--only", "scores", "--only", "draws", "--record", "record.jsonl"]
-    return begin(folder, "run", "--subject", f"subjects:{name}", "--workers", "1", "--timeout", f"{_LIMIT}", *options)
-
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups are as POSIX has them")
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_run_ends_with_a_verdict_or_a_reason(name: str, tmp_path: Path) -> None:
-    process = examine(tmp_path, name)
-    output, errors = finish(process)
-    assert process.returncode == EXPECTED[name].code, output + errors
-    assert re.search(EXPECTED[name].words, output, re.DOTALL), output + errors
-    assert "Traceback" not in errors
-    complete = EXPECTED[name].code in (DONE, VIOLATED) and "This run has no digest" not in output
-    assert ("Digest of all digits" in output) == complete
-    assert len(output) + len(errors) < _OUTPUT
-    if EXPECTED[name].code != REFUSED:
-        assert isinstance(next(iter(read(tmp_path / "record.jsonl"))), Manifest)
-
-
 def test_a_run_that_is_told_to_end_leaves_a_record(
     tmp_path: Path, wait_for: Callable[[Callable[[], bool]], None]
 ) -> None:
-    process, record = examine(tmp_path, "pauses"), tmp_path / "record.jsonl"
+    process, record = begin(tmp_path, *arguments("pauses", "--workers", "1")), tmp_path / "record.jsonl"
     wait_for(lambda: record.exists() or process.poll() is not None)
     process.terminate()
     _, errors = finish(process)
@@ -116,18 +108,9 @@ def test_a_run_that_is_told_to_end_leaves_a_record(
     assert isinstance(next(iter(read(record))), Manifest)
 
 
-def test_what_a_subject_prints_is_not_in_the_digest(tmp_path: Path) -> None:
-    digests = []
-    for name in ("right", "prints"):
-        finish(examine(tmp_path, name))
-        digests.append(json.loads((tmp_path / "record.jsonl").read_text("utf-8").splitlines()[-1])["digest"])
-    assert digests[0] == digests[1]
-
-
 def test_threads_that_go_on_do_not_hold_up_the_end(tmp_path: Path) -> None:
     """In one process, whose threads Python waits for."""
-    options = ["--profile", "smoke", "--only", "scores", "--workers", "0"]
-    process = begin(tmp_path, "run", "--subject", "subjects:leaves_thread", *options)
+    process = begin(tmp_path, *arguments("leaves_thread", "--workers", "0"))
     output, errors = finish(process)
     assert process.returncode == DONE, output + errors
     assert re.search(r"attncheck: ended although Thread-\d+ .* still runs", errors)
