@@ -52,13 +52,9 @@ def pickled(content: bytes) -> bytes:
 
 
 DAMAGED = {
-    "empty": Damage("whole.jsonl", lambda content: b"", REPORT),
-    "first line cut": Damage("whole.jsonl", lambda content: content[:100], REPORT),
     "bits": Damage("whole.jsonl", lambda content: content[:5000] + b"\xff\x00" + content[5002:], GATE),
     "number edited": Damage("whole.jsonl", edited(p_values=[0.321]), GATE),
-    "text for a number": Damage("whole.jsonl", edited(size="many"), REPORT),
     "deep": Damage("whole.jsonl", lambda content: b"[" * _DEEP + b"]" * _DEEP + b"\n", REPORT),
-    "other encoding": Damage("whole.jsonl", lambda content: content.decode().encode("utf-16"), REPORT),
     "picture": Damage("baseline.jsonl", lambda content: b"\x89PNG\r\n\x1a\n" + bytes(1000), GATE),
     "layer of another kind": Damage("layer.toml", lambda content: b"[layer]\nwidth = 'wide'\n", CHECK),
     "function of another module": Damage("layer.toml", lambda content: content + b'mask = "os:system"\n', CHECK),

@@ -43,7 +43,7 @@ def test_the_budget_is_shared_by_the_tests_that_use_it_and_a_selected_or_replaye
     whole = pytester.runpytest_inprocess("-p", "no:xdist")
     whole.assert_outcomes(passed=4, failed=1)
     whole.stdout.fnmatch_lines(["*violated: standard deviation *expected 1.2 *at most 4.2e-08)", SUMMARY])
-    both = pytester.runpytest_subprocess("-n", "2")
+    both = pytester.runpytest_inprocess("-n", "2")
     both.assert_outcomes(passed=4, failed=1)
     both.stdout.fnmatch_lines([SUMMARY])
     assert messages(whole.outlines) == messages(both.outlines)
@@ -64,20 +64,20 @@ def test_the_budget_is_an_option_and_an_ini_value(pytester: pytest.Pytester) -> 
     pytester.runpytest_inprocess("-k", "shares", "--evidence-alpha=0.01").assert_outcomes(passed=1, deselected=4)
 
 
-def test_a_bad_budget_is_refused(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TESTS.replace("ALPHA", "1e-6"))
-    refused = pytester.runpytest_inprocess("-k", "pairs", "--evidence-alpha=0")
-    refused.stdout.fnmatch_lines(["*alpha=0.0: must *"])
-    assert refused.ret != 0
-
-
-def test_a_test_that_is_not_counted_cannot_take_a_share(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_one(request):\n    request.getfixturevalue('evidence')\n")
-    result = pytester.runpytest_inprocess()
-    result.stdout.fnmatch_lines(["*name the fixture evidence among the test's arguments*"])
-
-
-def test_a_budget_that_is_no_number_is_refused(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_one(evidence):\n    pass\n")
-    result = pytester.runpytest_inprocess("-o", "evidence_alpha=abc")
-    result.stdout.fnmatch_lines(["*evidence_alpha=abc: is not a number*"])
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("def test_one(evidence): evidence.alpha", ["--evidence-alpha=0"], "*alpha=0.0: must *"),
+        ("def test_one(evidence): pass", ["-o", "evidence_alpha=abc"], "*evidence_alpha=abc: is not a number*"),
+        (
+            "def test_one(request): request.getfixturevalue('evidence')",  # a test that is not counted
+            [],
+            "*name the fixture evidence among the test's arguments*",
+        ),
+    ],
+)
+def test_refused(pytester: pytest.Pytester, source: str, options: list[str], message: str) -> None:
+    pytester.makepyfile(source)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
+    result.stdout.fnmatch_lines([message])
+    assert result.ret != 0

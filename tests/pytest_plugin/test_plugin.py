@@ -7,8 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,61 +153,56 @@ class TestSeeds:
         assert digits(place) == found
         assert lines(place)[0].planned != manifest.planned
 
-    def test_default_is_fixed(self, place: pytest.Pytester) -> None:
-        found = {}
-        for options in ([], ["--attncheck-seed=1"]):
-            smoke(place, "-k", TINY, *options)
-            manifest, _, closing = lines(place)
-            found[manifest.seed] = closing.digest
-        assert found.keys() == {0, 1}
-        assert found[0] != found[1]
+
+#: Options, the subject of the environment, and what is said: a row per option, as tests/run has all values.
+UNUSABLE = [
+    (["-v", "--attncheck-seed=abc"], "", "seed='abc': must be a whole number; pass a whole number, or random"),
+    (["--attncheck-profile=smok"], "", "profile='smok': is not known; use one of 'smoke', 'default', 'thorough'"),
+    (["--attncheck-false-alarm=nan"], "", "false_alarm=nan: must be finite; pass a chance such as 1e-6"),
+    (["--attncheck-draws=1000"], "", "draws='1000': has no effect with the profile smoke; use the profile thorou"),
+    (["--attncheck-record=test_it.py/record", "-n1"], "", "record=test_it.py/record: cannot be written"),
+    (["--attncheck-subject=nowhere:simulate"], "", "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
+    ([], "subjects:typo", "subjects has no 'typo'"),
+]
 
 
 class TestOptions:
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            (["-v", "--attncheck-seed=abc"], "seed='abc': must be a whole number; pass a whole number, or random"),
-            (["--attncheck-profile=smok"], "profile='smok': is not known; use one of 'smoke', 'default', 'thorough'"),
-            (["--attncheck-false-alarm=nan"], "false_alarm=nan: must be finite; pass a chance such as 1e-6"),
-            (["--attncheck-draws=1000"], "draws='1000': has no effect with the profile smoke; use the profile thorou"),
-            (["--attncheck-profile=thorough", "--attncheck-draws=0"], "draws=0: must be at least 1"),
-            (["--attncheck-record=test_it.py/record"], "record=test_it.py/record: cannot be written"),
-            (["--attncheck-record=test_it.py/record", "-n1"], "record=test_it.py/record: cannot be written"),
-            (["--attncheck-subject=nowhere:simulate"], "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
-        ],
-    )
+    @pytest.mark.parametrize(("options", "subject", "message"), UNUSABLE)
     def test_unusable_one_is_a_usage_error_in_a_line(
-        self, place: pytest.Pytester, options: Sequence[str], words: str
+        self,
+        place: pytest.Pytester,
+        monkeypatch: pytest.MonkeyPatch,
+        options: Sequence[str],
+        subject: str,
+        message: str,
     ) -> None:
+        monkeypatch.setenv("ATTNCHECK_SUBJECT", subject)
         result = smoke(place, "-q", *options)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert [line for line in result.errlines if line] == [line for line in result.errlines if words in line]
+        (line,) = filter(None, result.errlines)
+        assert message in line
         assert "Traceback" not in printed(result)
         assert not (place.path / "record.jsonl").exists()
 
     def test_draws_of_the_thorough_profile_are_those_of_a_look(self, place: pytest.Pytester) -> None:
-        for draws, affordable in (("1e4", 60_000), ("90000", 90_000)):
-            smoke(place, "--attncheck-profile=thorough", f"--attncheck-draws={draws}", *TWO)
-            assert {result.affordable for result in lines(place)[1]} == {affordable}
+        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=90000", "-k", TINY)
+        assert {result.affordable for result in lines(place)[1]} == {90_000}
 
     def test_subject_is_named_by_option_and_environment(
         self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """The option wins; the seed is 0 by default, and another one has other digits."""
         monkeypatch.setenv("ATTNCHECK_SUBJECT", "subjects:right")
-        result = smoke(place, "-k", NARROW)
+        result = smoke(place, "-k", TINY)
         result.stdout.fnmatch_lines(["attncheck: subject subjects:right, seed 0, profile smoke, *1e-06"])
-        assert lines(place)[0].subject == "subjects:right"
-        smoke(place, "-k", NARROW, "--attncheck-subject=subjects:outputs_alone")
-        assert lines(place)[0].subject == "subjects:outputs_alone"
-
-    def test_environment_that_names_no_subject_is_refused(
-        self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("ATTNCHECK_SUBJECT", "subjects:typo")
-        result = place.runpytest_inprocess("-q")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert "subjects has no 'typo'" in printed(result)
+        first, _, closing = lines(place)
+        smoke(place, "-k", TINY, "--attncheck-subject=attncheck.subject:collapsed", "--attncheck-seed=1")
+        second, _, other = lines(place)
+        assert [(line.subject, line.seed) for line in (first, second)] == [
+            ("subjects:right", 0),
+            ("attncheck.subject:collapsed", 1),
+        ]
+        assert closing.digest != other.digest
 
     def test_unknown_property_is_an_error_of_collection_in_a_line(self, place: pytest.Pytester) -> None:
         place.makepyfile(test_it=PROPERTY.replace('"draws"', '"drawn"'))
@@ -219,7 +213,35 @@ class TestOptions:
         assert "registry.py" not in printed(result)
 
 
+UNSUPPORTED = "the subject does not support this layer: only narrow layers"
+UNEXPOSED = "the subject does not expose scores"
+
+
 class TestPlan:
+    @pytest.mark.parametrize(
+        ("subject", "selection", "check", "reason", "verdict"),
+        [
+            ("outputs_alone", TWO, "draws.precision_scores", UNEXPOSED, "consistent"),
+            ("narrow", ("-k", f"{WIDE} or {TINY}"), "draws.", UNSUPPORTED, "consistent"),
+            ("narrow", ("-k", WIDE), "draws.", UNSUPPORTED, "inconclusive"),
+        ],
+    )
+    def test_not_examined_is_neither_failed_nor_passed(
+        self, place: pytest.Pytester, subject: str, selection: Sequence[str], check: str, reason: str, verdict: str
+    ) -> None:
+        """A run that examines nothing is no pass."""
+        result = smoke(place, f"--attncheck-subject=subjects:{subject}", *selection)
+        assert result.ret == (verdict != "consistent")
+        _, results, closing = lines(place)
+        assert closing.verdict == verdict
+        left_out = [
+            line for line in results if line.check.startswith(check) and (line.case["width"] != 1 or "_" in check)
+        ]
+        assert {(line.verdict, line.reason) for line in left_out} == {("not examined", reason)}
+        if subject == "outputs_alone":
+            gain = "Return *, scores and value_gram too: up to 16 more results."
+            result.stdout.fnmatch_lines(["CONSISTENT: *", gain])
+
     def test_selection_is_the_plan(self, place: pytest.Pytester) -> None:
         result = smoke(place, "-k", NARROW)
         assert result.ret == 0
@@ -228,10 +250,6 @@ class TestPlan:
         assert [planned.id for planned in manifest.planned] == [result.id for result in results]
         assert closing.reported == len(results)
 
-    def test_record_goes_to_the_reports_of_the_current_folder(self, place: pytest.Pytester) -> None:
-        place.runpytest_inprocess("--attncheck-profile=smoke", "-k", NARROW, "-p", "no:cacheprovider")
-        assert lines(place, "reports/output/record.jsonl")[2].verdict == "consistent"
-
     @pytest.mark.parametrize("options", [["--collect-only"], ["-k", "nothing_of_that_name"], ["-k", "("]])
     def test_without_a_run_the_last_record_stays(self, place: pytest.Pytester, options: Sequence[str]) -> None:
         record = place.path / "record.jsonl"
@@ -239,29 +257,6 @@ class TestPlan:
         result = smoke(place, *options)
         assert record.read_text() == "the last one"
         assert "attncheck ===" not in printed(result)
-
-    def test_not_examined_is_neither_failed_nor_passed(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:outputs_alone", *TWO)
-        assert result.ret == 0
-        _, results, closing = lines(place)
-        assert closing.verdict == "consistent"
-        missing = [result for result in results if result.check == "draws.precision_scores"]
-        assert {(each.verdict, each.reason) for each in missing} == {
-            ("not examined", "the subject does not expose scores")
-        }
-        result.stdout.fnmatch_lines(["CONSISTENT: *", "Return *, scores and value_gram too: up to 16 more results."])
-
-    def test_unsupported_layers_are_not_examined(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:narrow", "-k", f"{WIDE} or {TINY}")
-        assert result.ret == 0
-        wide = [result for result in lines(place)[1] if result.case["width"] >= 16]
-        reason = "the subject does not support this layer: only narrow layers"
-        assert {(each.verdict, each.reason) for each in wide} == {("not examined", reason)}
-
-    def test_a_run_that_examines_nothing_is_no_pass(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:narrow", "-k", WIDE)
-        assert result.ret == pytest.ExitCode.TESTS_FAILED
-        assert lines(place)[2].verdict == "inconclusive"
 
 
 class TestCases:
@@ -278,10 +273,10 @@ class TestCases:
         # One by one, and the second property alone: as many calls as for the first.
         assert smoke(place, subject, *THREE).ret == 0
         assert digits(place) == found
-        both = len((place.path / "calls").read_text("utf-8").split("\n"))
+        both = (place.path / "calls").read_text("utf-8")
         (place.path / "calls").unlink()
         smoke(place, subject, "test_it.py", *THREE)
-        assert both == len((place.path / "calls").read_text("utf-8").split("\n"))
+        assert both.count("\n") == (place.path / "calls").read_text("utf-8").count("\n")
 
 
 class TestIncomplete:
@@ -317,16 +312,15 @@ class TestIncomplete:
         assert closing.verdict == "incomplete"
         assert results
 
-    @pytest.mark.parametrize("fatal", [WIDE, NARROW, TINY], ids=["first", "midway", "last"])
-    def test_worker_that_crashes(self, place: pytest.Pytester, fatal: str) -> None:
+    def test_worker_that_crashes(self, place: pytest.Pytester) -> None:
         place.makeconftest(FEW.format(0))
-        (place.path / "fatal").write_text(fatal)
+        (place.path / "fatal").write_text(NARROW)
         result = smoke(place, "--attncheck-subject=subjects:crashes", "-n1", *THREE)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         manifest, results, closing = lines(place)
         assert closing.verdict == "incomplete"
         lost = {planned.item for planned in manifest.planned} - {result.item for result in results}
-        assert lost == {f"draws@{fatal}"}
+        assert lost == {f"draws@{NARROW}"}
 
     @pytest.mark.usefixtures("interruptible")
     def test_interrupt(self, place: pytest.Pytester) -> None:
@@ -338,14 +332,17 @@ class TestIncomplete:
         _assert_interrupted(place, "subjects:pressed", printed(result))
 
     @pytest.mark.usefixtures("interruptible")
-    def test_interrupt_while_a_worker_hangs(self, place: pytest.Pytester) -> None:
+    def test_interrupt_while_a_worker_hangs(
+        self, place: pytest.Pytester, wait_for: Callable[[Callable[[], bool]], None]
+    ) -> None:
+        record = place.path / "record.jsonl"
         place.makeconftest(FEW.format(0))
         command = [sys.executable, "-m", "pytest", "-n1", "--attncheck-profile=smoke"]
         command += ["--attncheck-record=record.jsonl", "--attncheck-subject=subjects:hangs", "-p", "no:cacheprovider"]
         with subprocess.Popen([*command, *WIDER], cwd=place.path, stdout=subprocess.PIPE, text=True) as process:
             try:
-                _wait_for(place.path / "hanging", process)
-                _wait_for_results(place.path / "record.jsonl", process)
+                wait_for((place.path / "hanging").exists)
+                wait_for(lambda: record.exists() and record.read_bytes().count(b"\n") > 1)
                 process.send_signal(signal.SIGINT)
                 said, _ = process.communicate(timeout=60)
             finally:
@@ -359,18 +356,6 @@ def _assert_interrupted(place: pytest.Pytester, subject: str, said: str) -> None
     assert closing.verdict == "incomplete"
     assert results
     assert f"INCOMPLETE: {subject}" in said
-
-
-def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    while not path.exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-
-
-def _wait_for_results(path: Path, process: subprocess.Popen[str]) -> None:
-    while not path.exists() or not any(isinstance(line, Result) for line in read(path)):
-        assert process.poll() is None
-        time.sleep(0.05)
 
 
 class TestOthers:
