@@ -83,7 +83,7 @@ def sleeps(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
 def pauses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     """Right, and slow enough to be stopped in time."""
     if size > _PROBE:
-        time.sleep(1.0)
+        time.sleep(0.2)
     return right(layer, size, rng)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from attncheck.commands.cli import main
-from attncheck.records.schema import Manifest, read
+from attncheck.records.schema import Manifest, Result, read
 from tests.recorded import closing_of
 
 HERE = Path(__file__).parent
@@ -96,16 +96,26 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_told_to_end_leaves_a_record(
-    tmp_path: Path, wait_for: Callable[[Callable[[], bool]], None]
+    number: int, tmp_path: Path, wait_for: Callable[[Callable[[], bool]], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     process, record = begin(tmp_path, *arguments("pauses", "--workers", "1")), tmp_path / "record.jsonl"
-    wait_for(lambda: record.exists() or process.poll() is not None)
-    process.terminate()
-    _, errors = finish(process)
+    wait_for(lambda: process.poll() is not None or (record.exists() and record.read_bytes().count(b"\n") > 1))
+    if number == signal.SIGINT:  # as a terminal does: to the whole process group
+        os.killpg(process.pid, number)
+    else:
+        process.terminate()
+    output, errors = finish(process)
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == "attncheck: interrupted"
-    assert isinstance(next(iter(read(record))), Manifest)
+    assert "Interrupted. record.jsonl holds the finished results." in output
+    manifest, first, *_ = read(record)
+    assert isinstance(manifest, Manifest)
+    assert isinstance(first, Result)
+    assert main(["gate", str(record), "--baseline", str(tmp_path / "none.jsonl")]) == UNFINISHED
+    assert "planned results are missing" in capsys.readouterr().out
 
 
 def test_threads_that_go_on_do_not_hold_up_the_end(tmp_path: Path) -> None:
