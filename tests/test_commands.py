@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import importlib.metadata
-import os
 import re
 import shlex
 import shutil
@@ -134,15 +133,11 @@ def test_ruff_is_the_same_in_tox_and_in_the_extra() -> None:
 
 def test_installed_metadata() -> None:
     assert importlib.metadata.version("attncheck") == attncheck.__version__
+    assert f"## [{attncheck.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     (plugin,) = importlib.metadata.entry_points(group="pytest11", name="attncheck")
     assert plugin.value == "attncheck.pytest_plugin"
     assert attncheck.__file__ is not None
     assert (Path(attncheck.__file__).parent / "py.typed").is_file()
-
-
-def test_version_is_in_the_changelog() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"## [{attncheck.__version__}]" in changelog
 
 
 # .ci/run itself, with commands that only write down how they were called -------------------------
@@ -196,9 +191,6 @@ def run_ci(tmp_path: Path, fail: str) -> tuple[int, list[str]]:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 class TestCi:
-    def test_is_executable(self) -> None:
-        assert os.access(ROOT / ".ci" / "run", os.X_OK)
-
     def test_runs_every_step_in_order(self, tmp_path: Path) -> None:
         assert run_ci(tmp_path, fail="") == (0, STEPS)
 

@@ -34,31 +34,11 @@ def test_what_is_written_is_listed(framework: str, tmp_path: Path, capsys: pytes
     installed = framework == "numpy" or importlib.util.find_spec(framework) is not None
     assert said[5].startswith(f"  python -m pip install {framework}") != installed
     assert f"  python -m pytest {FILES[framework][1]}" in said[5:7]
-
-
-def test_the_current_folder_is_the_default(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["init"]) == ExitCode.CONSISTENT
-    assert files_in(tmp_path) == sorted(FILES["numpy"])
-    assert capsys.readouterr().out.splitlines()[3:5] == ["next:", "  python -m pytest test_simulator.py"]
-
-
-@pytest.mark.parametrize("framework", FILES)
-def test_the_workflow_says_what_to_replace(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", str(tmp_path), "--framework", framework]) == ExitCode.CONSISTENT
-    text = (tmp_path / ".github/workflows/attncheck.yml").read_text(encoding="utf-8")
+    workflow = (tmp_path / "new/.github/workflows/attncheck.yml").read_text(encoding="utf-8")
     extra = "" if framework == "numpy" else f"[{framework}]"
-    assert f'- run: python -m pip install "attncheck{extra} @ git+https://github.com/OWNER/attncheck"\n' in text
-    assert "<" not in text
-    assert "before you push: replace https://github.com/OWNER/attncheck" in capsys.readouterr().out
-
-
-def test_the_simulator_passes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "simulator", raising=False)
-    assert main(["init", "."]) == ExitCode.CONSISTENT
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    assert f'- run: python -m pip install "attncheck{extra} @ git+https://github.com/OWNER/attncheck"\n' in workflow
+    assert "<" not in workflow
+    assert "before you push: replace https://github.com/OWNER/attncheck" in "\n".join(said)
 
 
 @pytest.mark.parametrize(("framework", "there"), [("numpy", [0]), ("torch", [1]), ("flax", [2]), ("numpy", [0, 2])])
@@ -89,14 +69,18 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.Cap
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_the_first_run_and_the_gate_count_the_same_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_files_work_unchanged(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    """In the current folder; the test passes, and the first run and the gate count the same plan."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "simulator", sys)
     del sys.modules["simulator"]  # again at the end: other tests have simulators of this name
     assert main(["init"]) == ExitCode.CONSISTENT
+    assert files_in(pytester.path) == sorted(FILES["numpy"])
+    assert capsys.readouterr().out.splitlines()[3:5] == ["next:", "  python -m pytest test_simulator.py"]
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    capsys.readouterr()
     run = ["run", "--subject", "simulator:simulate", "--profile", "smoke", "--only", "scores", "--workers", "0"]
     assert main([*run, "--record", "run.jsonl"]) == ExitCode.CONSISTENT
     assert main(["gate", "run.jsonl", "--baseline", "base.jsonl"]) == ExitCode.INCOMPLETE
