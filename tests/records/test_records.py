@@ -16,69 +16,25 @@ import pytest
 from attncheck._lib.errors import InputError
 from attncheck.records import writer as records
 from attncheck.records.run_record import read_records
-from attncheck.records.schema import (
-    SCHEMA,
-    Closing,
-    Line,
-    Manifest,
-    PlannedResult,
-    Result,
-    read,
-    run_digest,
-)
+from attncheck.records.schema import Closing, Manifest, Result, read, run_digest
 from attncheck.records.writer import Writer
-
-LAYER = {"width": 8, "seq_len": 2}
+from tests.recorded import make_closing, make_manifest, make_result, write_lines
 
 
 def manifest(**changes: Any) -> Manifest:
-    planned = [PlannedResult("a.b@1", "a@1", "a.b")]
-    fields = {"schema": SCHEMA, "versions": {}, "seed": 0, "profile": "smoke", "false_alarm": 1e-6, "level": 1e-3}
-    return Manifest(**{**fields, "subject": "m:f", "planned": planned, **changes})
+    return make_manifest([result()], **changes)
 
 
 def result(**changes: Any) -> Result:
-    fields: dict[str, Any] = {
-        "id": "a.b@1",
-        "item": "a@1",
-        "property": "a",
-        "check": "a.b",
-        "claim": "scores",
-        "kind": "exact",
-        "case": LAYER,
-        "verdict": "consistent",
-        "reason": "",
-        "size": 10,
-        "affordable": 20,
-        "level": 1e-3,
-        "power": 0.9,
-        "p_values": [0.5],
-        "effects": [1.0],
-        "effect": 1.0,
-        "low": 0.9,
-        "high": 1.1,
-        "null_effect": 1.0,
-        "mde": 1.2,
-        "alternative": 1.5,
-        "combined": 1.0,
-        "continuous": True,
-        "text": "",
-        "hint": "",
-        "seconds": 0.1,
-    }
-    return Result(**{**fields, **changes})
+    return make_result("a.b", {"width": 8}, **{"id": "a.b@1", "item": "a@1", "claim": "scores", **changes})
 
 
-def lines() -> list[Line]:
-    return [manifest(), result(), Closing(run_digest([result()]), "consistent", [], 1, 0.5)]
+def lines() -> list[Manifest | Result | Closing]:
+    return [manifest(), result(), make_closing([result()])]
 
 
-def written(path: Path, each: list[Line] | None = None) -> Path:
-    writer = Writer(path)
-    for line in lines() if each is None else each:
-        writer.write(line)
-    writer.close()
-    return path
+def written(path: Path) -> Path:
+    return write_lines(path, lines())
 
 
 def refusal(path: Path) -> str:
@@ -91,29 +47,22 @@ def refusal(path: Path) -> str:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    assert list(read(written(tmp_path / "new" / "record.jsonl"))) == lines()
-    assert next(read(tmp_path / "new" / "record.jsonl")) == lines()[0]
+    """And nothing else is left in the folder."""
+    record = written(written(tmp_path / "new" / "record.jsonl"))
+    assert list(read(record)) == lines()
+    assert list(record.parent.iterdir()) == [record]
 
 
-def test_only_the_record_is_left_in_the_folder(tmp_path: Path) -> None:
-    written(written(tmp_path / "record.jsonl"))
-    assert [path.name for path in tmp_path.iterdir()] == ["record.jsonl"]
-
-
-def test_digest_depends_on_digits_and_not_on_order_or_time() -> None:
+def test_digest_depends_on_digits_and_not_on_order_time_or_prose() -> None:
     one, two = result(), result(id="c", p_values=[0.25])
     assert run_digest([one, two]) == run_digest([two, msgspec.structs.replace(one, seconds=9.0)])
-    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, mde=1.2000000000000002)])
-    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, p_values=[0.5000000000000001])])
+    for changes in ({"mde": 1.0300000000000002}, {"p_values": [0.4000000000000001]}, {"verdict": "violated"}):
+        assert run_digest([one]) != run_digest([msgspec.structs.replace(one, **changes)])
     assert run_digest([one]) != run_digest([one, one])
-    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, verdict="violated")])
-
-
-def test_digest_has_no_prose_and_no_names() -> None:
-    other = {"item": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
-    renamed = result(**other, hint="h", case={"width": 9}, diagnosis=["d"])
-    assert run_digest([result()]) == run_digest([renamed])
-    assert run_digest([result()]) != run_digest([result(id="x.y@1")])
+    assert run_digest([one]) != run_digest([result(id="x.y@1")])
+    names = {"item": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
+    renamed = msgspec.structs.replace(one, **names, hint="h", case={"width": 9}, diagnosis=["d"])
+    assert run_digest([one]) == run_digest([renamed])
 
 
 @pytest.mark.parametrize("cut", [1, 40])
@@ -144,14 +93,11 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "manifest missing": (lambda data: data.split(b"\n", 1)[1], "has no manifest"),
     "newer schema": (lambda data: data.replace(b'"schema":6', b'"schema":7'), "upgrade attncheck"),
     "older schema": (lambda data: data.replace(b'"schema":6', b'"schema":5'), "reads 6; make the record again"),
-    "schema is true": (
-        lambda data: data.replace(b'"schema":6', b'"schema":true'),
-        "has schema True, this version reads",
-    ),
+    "schema is true": (lambda data: data.replace(b'"schema":6', b'"schema":true'), "has schema True, this version re"),
     "broken line": (lambda data: data.replace(b'"a@1","property"', b'"a@1,"property"'), "line 2 is broken"),
-    "wrong type": (lambda data: data.replace(b'"size":10', b'"size":"ten"'), "line 2 is broken"),
+    "wrong type": (lambda data: data.replace(b'"size":1000', b'"size":"ten"'), "line 2 is broken"),
     "no utf-8": (lambda data: data.replace(b'"scores"', b'"\xff\xfe"'), "line 2 is broken"),
-    "edited digit": (lambda data: data.replace(b"[0.5]", b"[0.6]"), "its digest is not that of its results"),
+    "edited digit": (lambda data: data.replace(b"[0.4]", b"[0.6]"), "its digest is not that of its results"),
     "removed line": (lambda data: b"\n".join([*data.split(b"\n")[::2], b""]), "its digest is not that of its results"),
     "results after the end": (lambda data: data + data.split(b"\n")[1] + b"\n", "line 4 is out of place"),
 }
@@ -210,34 +156,30 @@ def test_runs_that_start_together_do_not_interleave(tmp_path: Path) -> None:
     assert [line.id for line in others if isinstance(line, Result)] == [f"{first.seed}/{n}" for n in range(200)]
 
 
+ROOT = Path(__file__).resolve().parents[2]
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(":")
 from test_records import Writer, manifest, result, lines, InputError
 path = Path(sys.argv[2])
 writer = Writer(path)
 writer.write(manifest())
 writer.write(result())
-# From here on the disk is full, in the middle of the next line.
-resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, resource.RLIM_INFINITY))
-for line in lines()[1:]:
+# From here on the disk is full, in the middle of the next line; in the end it is not.
+for room, line in zip((100, 100, 10**9), (*lines()[1:], lines()[2])):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, resource.RLIM_INFINITY))
     try:
         writer.write(line)
     except InputError as error:
         print(error)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-try:
-    writer.write(lines()[2])
-except InputError as error:
-    print(error)
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the size of files as Linux does")
 def test_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    arguments = [sys.executable, "-c", FULL_DISK, str(Path(__file__).parent), str(path)]
+    arguments = [sys.executable, "-c", FULL_DISK, f"{Path(__file__).parent}:{ROOT}", str(path)]
     said = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
     assert len(said) == 3
     assert set(said) == {f"record={path}: cannot be written (File too large); free some space or choose another path"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,11 @@ from attncheck.checks.registry import CHECKS
 from attncheck.gate import gate
 from attncheck.gate.outputs import sentence
 from attncheck.records.scope import FEWEST_LAWS, Scope
-from attncheck.runs.options import RunOptions
 from attncheck.runs.parts import read_run
-from attncheck.runs.reporting import RunReport
-from attncheck.runs.run import Run
 from attncheck.runs.samples.command import check_files
 from attncheck.runs.view import RunView
 from attncheck.subject import collapsed
+from tests.recorded import examine
 
 LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2)
 BLIND = faults.exposing(collapsed, ["outputs"])
@@ -31,11 +30,18 @@ def reach(*names: str, count: int = 10) -> Scope:
 
 
 class TestScope:
-    def test_words_say_what_was_seen(self) -> None:
-        assert reach("outputs.limit", "draws.signs").words == "limit only"
-        assert reach("outputs.limit", "outputs.law", "exactness.input").words == "outputs only"
-        assert reach("outputs.law", "scores.scale").words == "little examined"
-        assert reach(*ALL).words == ""
+    @pytest.mark.parametrize(
+        ("names", "words"),
+        [
+            (["outputs.limit", "draws.signs"], "limit only"),
+            (["outputs.limit", "outputs.law", "exactness.input"], "outputs only"),
+            (["outputs.law", "scores.scale"], "little examined"),
+            (ALL, ""),
+            (["outputs.limit", "scores.of_tomorrow"], ""),  # checks of other versions are not judged
+        ],
+    )
+    def test_words_say_what_was_examined(self, names: Iterable[str], words: str) -> None:
+        assert reach(*names).words == words
 
     def test_checks_that_hold_no_law_are_none(self) -> None:
         assert reach("draws.signs", "outputs.symmetry", "exactness.repeats").laws == 0
@@ -49,9 +55,6 @@ class TestScope:
     def test_a_number_that_is_asked_for_holds(self) -> None:
         assert reach("scores.scale", count=7).doubt(8) == "7 results were examined, 8 are required"
         assert not reach("scores.scale", count=7).doubt(7)
-
-    def test_checks_of_other_versions_are_not_judged(self) -> None:
-        assert reach("outputs.limit", "scores.of_tomorrow").words == ""
 
 
 class TestFirstLines:
@@ -69,31 +72,23 @@ class TestFirstLines:
         assert report.verdict == "inconclusive"
         assert "none on a law" in str(report).splitlines()[1]
 
-    def test_run_page_and_gate_say_the_same(self, tmp_path: Path) -> None:
-        record = tmp_path / "record.jsonl"
-        run = Run.of(RunOptions(subject=BLIND, profile="smoke", record=record))
-        items = [*run.items_on("exactness", [LAYER]), *run.items_on("outputs", [LAYER])]
-        run = run.planning(item.id for item in items)
-        report = RunReport(run)
-        for item in items:
-            report.take(run.examine([item]))
-        assert report.finish()
-        assert report.summary().startswith("CONSISTENT, OUTPUTS ONLY: ")
-        assert RunView(read_run(record)).headline.startswith("Outputs only: ")
-        kept = tmp_path / "base.jsonl"
-        kept.write_bytes(record.read_bytes())
-        assert sentence(gate(record, kept)).startswith("CONSISTENT, OUTPUTS ONLY: ")
-
-    def test_run_holds_to_what_is_asked_for(self, tmp_path: Path) -> None:
-        record = tmp_path / "record.jsonl"
-        run = Run.of(RunOptions(subject=BLIND, profile="smoke", record=record, min_examined="1000"))
-        (item,) = run.items_on("outputs", [LAYER])
-        run = run.planning([item.id])
-        report = RunReport(run)
-        report.take(run.examine([item]))
-        assert not report.finish()
-        assert report.summary().startswith("INCONCLUSIVE: ")
-        assert RunView(read_run(record)).verdict == "inconclusive"
+    @pytest.mark.parametrize(
+        ("names", "options", "first_line", "headline"),
+        [
+            (["exactness", "outputs"], {}, "CONSISTENT, OUTPUTS ONLY: ", "Outputs only: "),
+            (["outputs"], {"min_examined": "1000"}, "INCONCLUSIVE: ", ""),
+        ],
+    )
+    def test_run_page_and_gate_say_the_same(
+        self, tmp_path: Path, names: list[str], options: dict[str, str], first_line: str, headline: str
+    ) -> None:
+        record, base = tmp_path / "record.jsonl", tmp_path / "base.jsonl"
+        report = examine(record, BLIND, names, [LAYER], **options)
+        base.write_bytes(record.read_bytes())
+        assert report.summary().startswith(first_line)
+        assert RunView(read_run(record)).headline.startswith(headline)
+        assert sentence(gate(record, base)).startswith(first_line if headline else "INCO")
+        assert (RunView(read_run(record)).verdict == "consistent") is bool(headline)
 
     def test_file_of_outputs(self, tmp_path: Path) -> None:
         drawn = collapsed(LAYER, 4_000, np.random.default_rng(0))
