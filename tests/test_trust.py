@@ -17,11 +17,8 @@ from attncheck._lib.errors import InputError
 from attncheck.commands.cli import main
 from attncheck.layers.case import read_case
 from attncheck.layers.program import ProgramCase
-from attncheck.records.schema import Manifest, Result, read
-from attncheck.records.writer import Writer
-from attncheck.runs.options import RunOptions
-from attncheck.runs.reporting import RunReport
-from attncheck.runs.run import Run
+from attncheck.records.schema import read
+from tests.recorded import Recorded, results_in, write_lines
 
 MODULE = "trusted_by_nobody"
 CODE = """
@@ -80,17 +77,14 @@ def test_programs_import_what_is_trusted_only(reader: str, mark: Path) -> None:
     assert mark.read_text() == "called"
 
 
-def test_trust_is_a_list() -> None:
-    with pytest.raises(InputError, match="trust='abc': must be a list of names of modules"):
-        ac.Program.from_dict(FOREIGN, trust="abc")
-
-
 @pytest.mark.parametrize(
     "path", ["os:system", "builtins:eval", "numpy:load", "numpy:fromfile", "attncheck.commands.cli:main"]
 )
 def test_nothing_but_known_functions_needs_no_trust(path: str) -> None:
     with pytest.raises(InputError, match="was not imported"):
         ac.Program.from_dict(lines_with({"path": path}))
+    with pytest.raises(InputError, match="trust='abc': must be a list of names of modules"):
+        ac.Program.from_dict(FOREIGN, trust="abc")
 
 
 @pytest.mark.parametrize("function", [{"path": "numpy:multiply"}, {"path": "scipy.special:xlogy"}, "softmax_mix"])
@@ -98,35 +92,21 @@ def test_known_functions_are_read(function: Any) -> None:
     assert ac.Program.from_dict(lines_with(function)).nodes[-1].name == "y"
 
 
-def a_record(path: Path, subject: str) -> Result:
-    """Write a record of one property on one small layer; return its first examined result."""
-    run = Run.of(RunOptions(subject=subject, profile="smoke", record=path))
-    items = run.items_on("scores", [ac.AttentionLayer(width=8, seq_len=2, num_heads=1)])
-    report = RunReport(run.planning(item.id for item in items))
-    for item in items:
-        report.take(report.run.examine([item]))
-    report.finish()
-    return next(result for result in report.results if result.p_values)
+def renamed(record: Path, path: Path, subject: str) -> tuple[str, str]:
+    """Write a record of another subject; return its path and the id of its first examined result."""
+    manifest, *lines = read(record)
+    write_lines(path, [msgspec.structs.replace(manifest, subject=subject), *lines])
+    return str(path), next(result.id for result in results_in(record) if result.p_values)
 
 
-def renamed(path: Path, subject: str) -> Path:
-    other = path.with_name("other.jsonl")
-    writer = Writer(other)
-    for line in read(path):
-        writer.write(msgspec.structs.replace(line, subject=subject) if isinstance(line, Manifest) else line)
-    writer.close()
-    return other
-
-
-def test_replay_runs_what_is_trusted_only(tmp_path: Path, mark: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = tmp_path / "own.jsonl"
-    result = a_record(own, "attncheck.subject:collapsed")
-    assert main(["replay", str(own), result.id]) == 0
-    foreign = renamed(own, f"{MODULE}:simulate")
-    assert main(["replay", str(foreign), result.id]) == 2
+def test_replay_runs_what_is_trusted_only(
+    recorded: Recorded, tmp_path: Path, mark: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replay = ["replay", *renamed(recorded.right, tmp_path / "foreign.jsonl", f"{MODULE}:simulate")]
+    assert main(replay) == 2
     assert f"--trust {MODULE}" in capsys.readouterr().err
     assert not mark.exists()
-    assert main(["replay", str(foreign), result.id, "--trust", MODULE]) == 0
+    assert main([*replay, "--trust", MODULE]) == 0
     assert "The digits agree." in capsys.readouterr().out
     assert mark.read_text() == "imported"
 
@@ -134,10 +114,10 @@ def test_replay_runs_what_is_trusted_only(tmp_path: Path, mark: Path, capsys: py
 @pytest.mark.parametrize(
     "subject", ["attncheck.subject:os.system", "attncheck.commands.cli:main", "attncheck.faults:exposing"]
 )
-def test_a_record_names_attnchecks_simulators_and_nothing_else_of_it(subject: str, tmp_path: Path) -> None:
-    own = tmp_path / "own.jsonl"
-    result = a_record(own, "attncheck.subject:collapsed")
-    assert main(["replay", str(renamed(own, subject)), result.id]) == 2
+def test_a_record_names_attnchecks_simulators_and_nothing_else_of_it(
+    recorded: Recorded, subject: str, tmp_path: Path
+) -> None:
+    assert main(["replay", *renamed(recorded.right, tmp_path / "other.jsonl", subject)]) == 2
 
 
 def test_samples_hold_no_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

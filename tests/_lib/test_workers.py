@@ -25,22 +25,6 @@ from tests._lib import tasks
 
 WaitFor = Callable[[Callable[[], bool]], None]
 
-# Its processes start slowly, and a file signals that they do.
-SCRIPT = """
-import pathlib, time
-from attncheck._lib.processes import Processes
-
-if __name__ == "__main__":
-    try:
-        with Processes(2) as workers:
-            print(workers.results(abs, [-1, 2, -3]))
-    except KeyboardInterrupt:
-        print("interrupted")
-else:
-    pathlib.Path("begun").touch()
-    time.sleep(2)
-"""
-
 # Prints the number of its worker, which never ends by itself.
 ORPHAN = """
 import os, time
@@ -79,18 +63,39 @@ def test_what_ends_its_process_is_lost_and_nothing_else() -> None:
     assert [result for result in found if not isinstance(result, LostTask)] == [1, 9, 16]
 
 
-def test_a_process_that_ends_well_before_it_answers_is_lost() -> None:
-    function = functools.partial(tasks.deadly, always=frozenset({0}), status=0)
-    with Processes(1) as workers:
-        lost, done = workers.results(function, [0, 1])
-    assert isinstance(lost, LostTask)
-    assert done == 1
-
-
 def test_a_lost_task_ends_what_needs_all_of_them() -> None:
     function = functools.partial(tasks.deadly, always=frozenset({1}), status=1)
     with Processes(1) as workers, pytest.raises(InputError, match=r"workers='1 processes': 1: its process died"):
         list(workers.in_order(function, [1, 2]))
+
+
+ABORTED = f"assertion failed; Fatal Python error: Aborted at {tasks.__file__}:{tasks.ends.__code__.co_firstlineno + 3}"
+#: Tasks that end their process, an argument, and what is told of it.
+LOST: list[tuple[Callable[..., object], object, str]] = [
+    (functools.partial(tasks.deadly, always=frozenset({0}), status=0), 0, ""),  # before it answers
+    (tasks.half_a_result, 0, ""),
+    (tasks.leaves_a_child, "quietly", ""),
+    (tasks.leaves_a_child, "abort", ""),
+    (tasks.writes_to_the_pipe, 0, ""),
+    (tasks.gives_up, 0, "no licence; exit status 3"),
+    (tasks.ends, "abort", ABORTED),
+    (tasks.ends, "kill", "killed by SIGKILL"),
+    (tasks.mimics_a_time_limit, 0, ""),
+    (tasks.stops, 0, ""),
+]
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="without os.waitid, a stopped process is not seen")
+def test_a_lost_task_comes_with_a_reason_and_its_process_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_ASKED", 0.1)
+    with Processes(1) as workers:
+        for function, argument, words in LOST:
+            (lost,) = workers.results(function, [argument])
+            assert isinstance(lost, LostTask)
+            assert not lost.hung
+            assert words in ("", lost.words)
+            assert lost.reason.startswith("its process died")
+        assert workers.results(abs, [-1]) == [1]
 
 
 def test_no_more_processes_begin_than_tasks_need() -> None:
@@ -125,14 +130,6 @@ def test_as_many_processes_as_cores() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
-def test_ctrl_c_while_processes_begin_is_silent(
-    interrupt: Callable[[list[str], Path], tuple[str, str]], tmp_path: Path
-) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    assert interrupt(["script.py"], tmp_path) == ("interrupted\n", "")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_was_held_back_comes_at_the_end(number: int, request: pytest.FixtureRequest) -> None:
@@ -150,48 +147,6 @@ def test_a_signal_that_was_held_back_comes_at_the_end(number: int, request: pyte
     assert reached == ["the end"]
 
 
-def test_a_task_that_leaves_half_a_result_is_lost() -> None:
-    with Processes(1) as workers:
-        assert isinstance(workers.results(tasks.half_a_result, [0])[0], LostTask)
-        assert workers.results(abs, [-1]) == [1]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
-def test_a_process_that_dies_and_leaves_a_child_is_lost() -> None:
-    with Processes(2) as workers:
-        assert all(isinstance(each, LostTask) for each in workers.results(tasks.leaves_a_child, ["quietly", "abort"]))
-
-
-def test_a_task_that_writes_to_its_pipe_is_lost() -> None:
-    with Processes(1) as workers:
-        assert isinstance(workers.results(tasks.writes_to_the_pipe, [0])[0], LostTask)
-        assert workers.results(abs, [-1]) == [1]
-
-
-def test_a_lost_task_comes_with_the_last_line_of_its_process() -> None:
-    with Processes(1) as workers:
-        (lost,) = workers.results(tasks.gives_up, [0])
-    assert isinstance(lost, LostTask)
-    assert lost.words == "no licence; exit status 3"
-    assert lost.reason == "its process died (no licence; exit status 3)"
-
-
-def test_a_process_that_prints_of_a_time_limit_has_died() -> None:
-    with Processes(1) as workers:
-        (lost,) = workers.results(tasks.mimics_a_time_limit, [0])
-    assert isinstance(lost, LostTask)
-    assert not lost.hung
-    assert lost.reason.startswith("its process died")
-
-
-@pytest.mark.skipif(not hasattr(os, "waitid"), reason="without os.waitid, a stopped process is not seen")
-def test_a_task_that_stops_its_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_ASKED", 0.1)
-    with Processes(1) as workers:
-        assert isinstance(workers.results(tasks.stops, [0])[0], LostTask)
-        assert workers.results(abs, [-1]) == [1]
-
-
 @pytest.mark.skipif(not Path("/proc").exists(), reason="whether the child still runs is read from /proc")
 def test_a_task_that_hangs_is_ended_with_its_children(tmp_path: Path, wait_for: WaitFor) -> None:
     record = tmp_path / "record"
@@ -207,16 +162,6 @@ def running(process: int) -> bool:
     """Return whether a process runs; one that has ended may wait for its parent to ask."""
     status = Path(f"/proc/{process}/stat")
     return status.exists() and status.read_text("utf-8").rpartition(") ")[2][0] != "Z"
-
-
-def test_a_lost_task_comes_with_its_fault_and_line() -> None:
-    with Processes(1) as workers:
-        aborted, killed = workers.results(tasks.ends, ["abort", "kill"])
-    assert isinstance(aborted, LostTask)
-    assert isinstance(killed, LostTask)
-    line = tasks.ends.__code__.co_firstlineno + 3
-    assert aborted.words == f"assertion failed; Fatal Python error: Aborted at {tasks.__file__}:{line}"
-    assert killed.words == "killed by SIGKILL"
 
 
 def test_output_of_a_process_stays_short(wait_for: WaitFor) -> None:

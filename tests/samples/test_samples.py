@@ -12,11 +12,12 @@ import pytest
 
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
-from attncheck.records.schema import Closing, Manifest, Result, read
+from attncheck.records.schema import Result, read
 from attncheck.runs.samples.command import check_files
 from attncheck.runs.samples.examine import examine_samples
 from attncheck.runs.samples.files import read_samples
 from attncheck.simulators.weights import draw_with_weights
+from tests.recorded import closing_of, results_in
 
 LAYER = ac.AttentionLayer(width=16)
 SIZE = 9_000
@@ -51,16 +52,19 @@ def verdict_of(folder: Path, name: str) -> tuple[int, str, tuple[Result, ...]]:
     """Return exit code, text and the record's results, one per file."""
     record = folder / f"{name}.jsonl"
     code, text = check_files([folder / "layer.toml"], [folder / name], record)
-    return code, text, tuple(line for line in read(record) if isinstance(line, Result))
+    return code, text, tuple(results_in(record))
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["full.npz", "scores.npz", "outputs.npy", "named.csv"])
 def test_samples_of_the_direct_reading_are_consistent(folder: Path, name: str) -> None:
     # False-alarm level 1e-6 per file, as budgeted.
-    code, text, _ = verdict_of(folder, name)
+    code, text, results = verdict_of(folder, name)
     assert code == 0, text
     assert text.startswith("CONSISTENT")
+    manifest, *_ = read(folder / f"{name}.jsonl")
+    assert {planned.id for planned in manifest.planned} == {result.id for result in results}
+    assert closing_of(folder / f"{name}.jsonl").verdict == "consistent"
 
 
 def test_more_exposure_examines_more(folder: Path) -> None:
@@ -106,12 +110,6 @@ def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, c
     assert ("the draws fit weights='uniform'" in text) == bool(code)
 
 
-@pytest.mark.parametrize("weights", ["cauchy", "queries=uniform", "query=cauchy"])
-def test_weights_that_are_not_known_are_refused(folder: Path, weights: str) -> None:
-    with pytest.raises(ac.InputError, match="is not known; use one of"):
-        check_files([folder / "layer.toml"], [folder / "outputs.npy"], weights=weights)
-
-
 def test_a_violation_is_told_in_numbers(tmp_path: Path, fewer: ac.Draws, folder: Path) -> None:
     np.save(tmp_path / "samples.npy", 1.2 * fewer.outputs[:, :, 0])
     code, text = check_files([folder / "layer.toml"], [tmp_path / "samples.npy"])
@@ -128,16 +126,6 @@ def test_too_few_draws_are_inconclusive_and_say_how_many_it_takes(tmp_path: Path
     assert "draws; the file has 60" in text
 
 
-def test_the_record_of_a_file_is_a_record(folder: Path) -> None:
-    verdict_of(folder, "scores.npz")
-    lines = list(read(folder / "scores.npz.jsonl"))
-    assert isinstance(lines[0], Manifest)
-    assert isinstance(lines[-1], Closing)
-    results = [line for line in lines if isinstance(line, Result)]
-    assert {planned.id for planned in lines[0].planned} == {result.id for result in results}
-    assert lines[-1].verdict == "consistent"
-
-
 def with_nan(*shape: int) -> FloatArray:
     """Return zeros but for one entry in the second draw: of the third position, or head if there are so many."""
     array = np.zeros(shape)
@@ -149,10 +137,6 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no outputs": ({"scores": np.zeros((5, 2, 4, 4))}, "returned no outputs"),
     "unknown name": ({"outputs": np.zeros((5, 4)), "weights": np.zeros(3)}, "'weights'"),
     "wrong length": ({"outputs": np.zeros((5, 3))}, "must be"),
-    "wrong scores": ({"outputs": np.zeros((5, 4)), "scores": np.zeros((4, 2, 4, 4))}, "scores"),
-    "nan": ({"outputs": np.full((5, 4), np.nan)}, "not finite"),
-    "text": ({"outputs": np.full((5, 4), "x")}, "floating-point numbers"),
-    "one dimension": ({"outputs": np.zeros(5)}, "must be"),
     "empty": ({"outputs": np.zeros((0, 4))}, "outputs.shape=(0, 4): holds no draws; write one row per draw"),
     "one nan": ({"outputs": with_nan(5, 4)}, "outputs[1, 2, 0]=nan: is not finite; mend the"),
     "of several": ({"outputs": with_nan(5, 4, 3)}, "outputs[1, 2, 0]=nan: is not finite; mend"),
@@ -162,26 +146,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
         ": scores[1, 0, 0, 0]=nan: is not finite",
     ),
     "large": ({"outputs": np.full((5, 4), 1e200)}, "outputs[0, 0, 0]=1e+200: is beyond 1e+100"),
-    "scalar": ({"outputs": np.array(np.nan)}, "must be"),
 }
-
-
-def refused(path: Path, message: str) -> None:
-    with pytest.raises(ac.InputError) as caught:
-        read_samples(path, LAYER)
-    text = str(caught.value)
-    assert path.name in text
-    assert message in text
-    assert "\n" not in text
-    assert ";" in text
-
-
-@pytest.mark.parametrize("case", BAD_ARRAYS)
-def test_unusable_arrays_are_refused_by_name(tmp_path: Path, case: str) -> None:
-    arrays, said = BAD_ARRAYS[case]
-    path = tmp_path / "bad.npz"
-    np.savez(path, **arrays)
-    refused(path, said)
 
 
 HEADER = "y1,y2,y3,y4\n"
@@ -203,22 +168,25 @@ BAD_FILES = [
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [*BAD_FILES, *((f"{name}.npz", arrays, message) for name, (arrays, message) in BAD_ARRAYS.items())],
+)
 def test_unusable_files_are_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: Any, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)  # messages cut long paths
-    path = Path(name)
-    if content is not None:
-        path.write_text(content)
-    refused(path, message)
-
-
-def test_archives_that_are_cut_or_pickled_are_refused(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "cut.npz").write_bytes((folder / "full.npz").read_bytes()[:2000])
-    np.save(tmp_path / "pickled.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    for name in ("cut.npz", "pickled.npy"):
-        refused(tmp_path / name, "")
+    if isinstance(content, str):
+        Path(name).write_text(content)
+    elif content is not None:
+        np.savez(name, **content)
+    with pytest.raises(ac.InputError) as caught:
+        read_samples(Path(name), LAYER)
+    text = str(caught.value)
+    assert name in text
+    assert message in text
+    assert "\n" not in text
+    assert ";" in text
 
 
 @pytest.mark.parametrize("order", ["thrice", "halves"])
@@ -249,8 +217,7 @@ class TestSeveralFiles:
     def test_a_slight_departure_shows_in_all_files_together(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
         code, text = check_files(*self.written(tmp_path, 1.016), record)
-        lines = list(read(record))
-        results = [line for line in lines if isinstance(line, Result)]
+        results = results_in(record)
         assert code == 1
         assert text.startswith("VIOLATED: 4.npz, 6.npz, 8.npz, 12.npz, 36,000 draws of 4 layers")
         assert "scores.scale@all" in {result.id for result in results if result.verdict == "violated"}
@@ -269,9 +236,16 @@ class TestSeveralFiles:
         assert "Pooled: " in text
         assert text.count("4.npz: 9,000 draws of n=4 s=2 H=1") == 1
 
-    def test_files_of_one_layer_are_refused(self, folder: Path) -> None:
+    def test_files_of_one_layer_and_unknown_weights_are_refused(self, folder: Path) -> None:
         layer, samples = folder / "layer.toml", folder / "outputs.npy"
-        with pytest.raises(ac.InputError, match="put draws of one layer into one file"):
-            check_files([layer, layer], [samples, samples])
-        with pytest.raises(ac.InputError, match="pass one --layer per --samples"):
-            check_files([layer, layer], [samples])
+        for files, options, message in (
+            ([samples, samples], {}, "put draws of one layer into one file"),
+            ([samples], {}, "pass one --layer per --samples"),
+            *(
+                ([samples], {"weights": weights}, "is not known; use one of")
+                for weights in ("cauchy", "queries=uniform", "query=cauchy")
+            ),
+        ):
+            layers = [layer] if options else [layer, layer]
+            with pytest.raises(ac.InputError, match=message):
+                check_files(layers, files, **options)

@@ -17,7 +17,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.executors import workers_of
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
-from attncheck.records.schema import Closing, Result, read
+from tests.recorded import closing_of, results_in
 
 distributed = pytest.importorskip("distributed")
 
@@ -31,7 +31,7 @@ def slow(layer, size, rng):
     time.sleep(0.15)
     return collapsed(layer, size, rng)
 
-slow.layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in range(2, 10)]
+slow.layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in range(2, 8)]
 """
 
 
@@ -58,12 +58,6 @@ def smoke(record: Path, *more: str) -> int:
     return main(["run", *settled, "--record", str(record), *more])
 
 
-def closing_of(record: Path) -> Closing:
-    *_, closing = read(record)
-    assert isinstance(closing, Closing)
-    return closing
-
-
 def killer(cluster: Any, record: Path, after: int, every: bool) -> threading.Thread:
     """Kill a worker, or all of them for good, after some results."""
 
@@ -83,20 +77,18 @@ def killer(cluster: Any, record: Path, after: int, every: bool) -> threading.Thr
 
 
 def test_a_worker_that_is_killed_changes_no_digit(cluster: Any, tmp_path: Path) -> None:
-    alone, spread, killed = (tmp_path / f"{name}.jsonl" for name in ("alone", "spread", "killed"))
+    alone, killed = (tmp_path / f"{name}.jsonl" for name in ("alone", "killed"))
     address = f"dask:{cluster.scheduler_address}"
     assert smoke(alone, "--workers", "0") == ExitCode.CONSISTENT
-    assert smoke(spread, "--executor", address) == ExitCode.CONSISTENT
     thread = killer(cluster, killed, 12, every=False)
     before = set(cluster.scheduler.workers)
     code = smoke(killed, "--executor", address)
     thread.join()
     assert code == ExitCode.CONSISTENT
     assert set(cluster.scheduler.workers) != before
-    whole, *others = (closing_of(path) for path in (alone, spread, killed))
-    assert {each.digest for each in others} == {whole.digest}
-    assert {each.reported for each in others} == {whole.reported}
-    assert not any(line.arithmetic for line in read(killed) if isinstance(line, Result))
+    whole, spread = closing_of(alone), closing_of(killed)
+    assert (spread.digest, spread.reported) == (whole.digest, whole.reported)
+    assert not any(result.arithmetic for result in results_in(killed))
 
 
 def test_nobody_left_ends_the_run(
@@ -111,15 +103,18 @@ def test_nobody_left_ends_the_run(
     assert code == ExitCode.UNUSABLE
     said = capsys.readouterr().err
     assert "has had no live worker for 3 s; start workers and run again" in said
-    there = [line for line in read(left) if isinstance(line, Result)]
-    assert len(there) >= 10
+    assert len(results_in(left)) >= 10
 
 
 def test_no_scheduler_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path, folder: Path) -> None:
+    """The last record stays until there is an executor."""
+    record = tmp_path / "record.jsonl"
+    record.write_text("the last one")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        assert smoke(tmp_path / "none.jsonl", "--executor", "dask:tcp://127.0.0.1:9") == ExitCode.UNUSABLE
+        assert smoke(record, "--executor", "dask:tcp://127.0.0.1:9") == ExitCode.UNUSABLE
     assert "no scheduler answers" in capsys.readouterr().err
+    assert record.read_text() == "the last one"
 
 
 @pytest.mark.parametrize("address", ["", "tcp://", "localhost", "http://127.0.0.1:8786", "tcp://127.0.0.1:port"])

@@ -73,11 +73,20 @@ def name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
-def test_every_block_is_found(path: Path) -> None:
+def test_blocks_commands_and_numbers_are_known(path: Path) -> None:
     document = BLOCKS.parse(path)
     written = FENCE.findall(document.text)[::2]
-    found = [language(example) for example in document.examples()]
-    assert found == [each for each in written if each not in NOT_EXAMINED]
+    assert [language(example) for example in document.examples()] == [
+        block for block in written if block not in NOT_EXAMINED
+    ]
+    names = "|".join(command for command in app if not command.startswith("-"))
+    for block in shell_blocks(document):
+        calls = list(commands(block))
+        # Calls in any other form would be missed.
+        assert len(calls) == len(re.findall(rf"\battncheck (?:{names})\b", block))
+        for tokens in calls:
+            parse(tokens)
+    assert unquoted(path.read_text(encoding="utf-8"))[1] == []
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -112,17 +121,6 @@ def assert_printed(shown: str, printed: str) -> None:
         assert any(each.startswith(start) for each in lines), f"not printed: {line}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
-def test_commands_are_valid(path: Path) -> None:
-    names = "|".join(command for command in app if not command.startswith("-"))
-    for block in shell_blocks(BLOCKS.parse(path)):
-        found = list(commands(block))
-        # Calls in any other form would be missed.
-        assert len(found) == len(re.findall(rf"\battncheck (?:{names})\b", block))
-        for tokens in found:
-            parse(tokens)
-
-
 def test_option_that_does_not_exist_is_seen() -> None:
     (tokens,) = commands("      - run: attncheck gate run.jsonl \\\n          --basis old.jsonl # a comment\n")
     assert tokens == ["gate", "run.jsonl", "--basis", "old.jsonl"]
@@ -145,11 +143,6 @@ def unquoted(source: str, root: Path = ROOT) -> tuple[str, list[str]]:
     spec.loader.exec_module(module)
     found: tuple[str, list[str]] = module.unquoted(source, root)
     return found
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
-def test_quoted_numbers_are_those_of_the_page_of_measurements(path: Path) -> None:
-    assert unquoted(path.read_text(encoding="utf-8"))[1] == []
 
 
 def test_number_that_no_page_has_is_seen(tmp_path: Path) -> None:
