@@ -98,64 +98,32 @@ def test_right_readings_pass(place: pytest.Pytester, method: str) -> None:
 
 
 @pytest.mark.usefixtures("no_causes")
-@pytest.mark.parametrize(
-    ("fault", "file", "said"),
-    [
-        (
-            "scores_over_n",
-            "test_scores.py",
-            [
-                r"VIOLATED: Given the inputs, scores are Gaussian given the keys",
-                r"observed: score variance 0\.1\d+ \[0\.1\d+, 0\.1\d+\], declared 1\.\d+",
-            ],
-        ),
-        (
-            "missing_head_scaling",
-            "test_conditional_gaussianity.py",
-            [
-                r"observed: output variance given scores and values [12]\.\d+ \[.*\] times the declared",
-                r"likely:   W_O, H\^\{-1/2\}",
-            ],
-        ),
-    ],
-)
-def test_wrong_ones_fail_and_are_told_why(place: pytest.Pytester, fault: str, file: str, said: list[str]) -> None:
-    result, results, verdict = held(place, f"attncheck.faults:{fault}", file, only=PLAIN, more="-rf")
+def test_a_subtle_bug_is_told_in_numbers_and_mended(place: pytest.Pytester) -> None:
+    """Packed Q, K and V wrongly share a fan-out: a public bug of a real library."""
+    result, results, verdict = held(place, "mine:packed", "test_scores.py", only=PLAIN, more="-rf")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert verdict == "violated"
     text = "\n".join(result.outlines)
-    assert "VIOLATED: attncheck.faults:" in text
+    assert "VIOLATED: Given the inputs, scores are Gaussian given the keys" in text
+    assert "VIOLATED: mine:packed" in text
     assert "Flaky" not in text
     assert "Traceback" not in text
-    for words in said:
-        assert re.search(words, text), f"{words}\n{text}"
-    replay = re.search(r"replay:   attncheck replay record\.jsonl (\S+)", text)
-    assert replay
-    violated = {each.id: each for each in results if each.verdict == "violated"}
-    worst = violated[replay[1]]
-    looks = ", ".join(map(chance, worst.p_values))
-    assert f"{worst.text}; p = {looks} on {worst.size:,} draws a look" in text
-
-
-@pytest.mark.usefixtures("no_causes")
-def test_a_subtle_bug_of_ones_own(place: pytest.Pytester) -> None:
-    """Packed Q, K and V wrongly share a fan-out: a public bug of a real library."""
-    result, _, verdict = held(place, "mine:packed", "test_scores.py", only=PLAIN)
-    assert verdict == "violated"
-    text = "\n".join(result.outlines)
     observed = re.search(r"observed: score variance (\S+) \[(\S+), (\S+)\], declared (\S+)", text)
     assert observed
     value, low, high, declared = (float(number) for number in observed.groups())
     assert low < value < high < declared
     assert abs(value / declared - 0.25) < 0.03
     assert re.search(r"observed: key variance 0\.[45]\d+ \[.*\] times the declared", text)
+    replay = re.search(r"replay:   attncheck replay record\.jsonl (\S+)", text)
+    assert replay
+    (worst,) = (line for line in results if line.id == replay[1])
+    looks = ", ".join(map(chance, worst.p_values))
+    assert f"{worst.text}; p = {looks} on {worst.size:,} draws a look" in text
 
-
-def test_and_mended(place: pytest.Pytester) -> None:
     result, results, verdict = held(place, "mine:separate", "test_scores.py", only=f"{PLAIN} or {GROUPED}")
     assert result.ret == 0
     assert verdict == "consistent"
     # The unsupported grouped layer neither passes nor fails.
-    unsupported = {each.reason for each in results if each.case["num_kv_heads"]}
     reason = "only full heads with unmasked softmax and weights of variance 1/n"
-    assert unsupported == {f"the subject does not support this layer: {reason}"}
+    reasons = {line.reason for line in results if line.case["num_kv_heads"]}
+    assert reasons == {f"the subject does not support this layer: {reason}"}

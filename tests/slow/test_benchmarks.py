@@ -139,8 +139,3 @@ def test_records_are_compared(record: Path, tmp_path: Path, capsys: pytest.Captu
     assert "-> 2.0" in found["with other numbers"][0]
     missing = same.differences(old, {name: line for name, line in old.items() if name != key})
     assert missing["only in the old record"] == [key]
-
-
-def test_chances_of_looks() -> None:
-    assert evidence.chance(evidence.score(5e-4), 5e-4) == 0.5**3
-    assert evidence.chance(20.0, 5e-4) > evidence.SURE

@@ -15,8 +15,6 @@ import pytest
 
 from attncheck.calibration.layers import LEVELS, Calibration, pooled
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.programs.sample import ProgramSetting
-from attncheck.checks.reference import RATIO
 from attncheck.evidence.orders import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
@@ -31,7 +29,6 @@ from benchmarks.samples import (
     checks_for,
     large_samples,
     single_program,
-    small_samples,
     written_programs,
 )
 
@@ -97,17 +94,6 @@ def test_a_wrong_null_is_noticed() -> None:
     found = calibrate_program(case, FEW[EXACT_WIDTHS], wrong)
     assert found["netsor.scale"].least() < FALSE_ALARM
     assert found["netsor.initials"].least() > FALSE_ALARM / COMPARISONS
-
-
-def test_small_samples_have_draws_and_references_of_their_own() -> None:
-    case = ProgramCase.of(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
-    subject, setting = Subject.of(programs), ProgramSetting(case, frozenset({"outputs"}), 2)
-    pairs = list(small_samples(subject, setting, 8, 3))
-    samples, references = zip(*pairs, strict=True)
-    assert [len(sample) for sample in samples] == [8, 8, 8]
-    assert len(np.unique(np.concatenate([sample.outputs[:, 0, 0] for sample in samples]))) == 24
-    values = np.concatenate([reference.functionals["output_size"] for reference in references])
-    assert len(np.unique(values)) == 24 * RATIO
 
 
 # 40,000 draws find a bias of 0.07 with chance 0.99, 8,000 one of 0.16, at levels that split 1e-6. The bias left
