@@ -115,4 +115,4 @@ def test_replay_finds_edited_digits(runs: Runs) -> None:
     Path("whole.jsonl").write_bytes(
         sealed(b"".join(json.dumps(line).encode() + b"\n" for line in (first, *results, last)))
     )
-    assert "The digits differ" in runs("replay", "whole.jsonl", result["id"], "--trust", "tiny_simulator")[1]
+    assert "The digits differ" in runs("replay", "whole.jsonl", result["id"])[1]
