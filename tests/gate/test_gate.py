@@ -37,6 +37,11 @@ def crashed(run: Sheet, base: Sheet) -> None:
     run.results = [result for result in run.results if result.item != lost]
 
 
+def violated_and_crashed(run: Sheet, base: Sheet) -> None:
+    run.violate("scores.scale")
+    crashed(run, base)
+
+
 def effects(before: tuple[float, float, float], after: tuple[float, float, float]) -> Change:
     """Return a change of a check's effect and its interval, while each record alone is consistent."""
 
@@ -107,11 +112,7 @@ SITUATIONS: dict[str, tuple[int, str, Change]] = {
         lambda run, base: base.violate("scores.scale", effect=1.5, low=1.4, high=1.6),
     ),
     "violated": (1, "verdicts: 8 results are violated: scores.scale", lambda run, base: run.violate("scores.scale")),
-    "violated and crashed": (
-        1,
-        "completeness: 2 planned results are missing",
-        lambda run, base: (run.violate("scores.scale"), crashed(run, base)),
-    ),
+    "violated and crashed": (1, "completeness: 2 planned results are missing", violated_and_crashed),
     "drifted effect": (
         1,
         "drift: scores.scale: the effect moved from 0.99 to 1.01",

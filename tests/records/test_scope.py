@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ class TestFirstLines:
         ],
     )
     def test_run_page_and_gate_say_the_same(
-        self, tmp_path: Path, names: list[str], options: dict[str, str], first_line: str, headline: str
+        self, tmp_path: Path, names: list[str], options: dict[str, Any], first_line: str, headline: str
     ) -> None:
         record, base = tmp_path / "record.jsonl", tmp_path / "base.jsonl"
         report = examine(record, BLIND, names, [LAYER], **options)

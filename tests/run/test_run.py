@@ -23,7 +23,7 @@ from tests.recorded import RIGHT, closing_of
 
 from .conftest import COST, GROUPED, LAYER, made, planned
 
-THOROUGH = {"profile": "thorough"}
+THOROUGH: dict[str, Any] = {"profile": "thorough"}
 #: Options that all front ends share, and what is said of them.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seed": "-1"}, "seed=-1: must be at least 0; pass a whole number, or random"),

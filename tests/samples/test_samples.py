@@ -238,14 +238,11 @@ class TestSeveralFiles:
 
     def test_files_of_one_layer_and_unknown_weights_are_refused(self, folder: Path) -> None:
         layer, samples = folder / "layer.toml", folder / "outputs.npy"
-        for files, options, message in (
-            ([samples, samples], {}, "put draws of one layer into one file"),
-            ([samples], {}, "pass one --layer per --samples"),
-            *(
-                ([samples], {"weights": weights}, "is not known; use one of")
-                for weights in ("cauchy", "queries=uniform", "query=cauchy")
-            ),
-        ):
-            layers = [layer] if options else [layer, layer]
+        unknown = (
+            (1, "is not known; use one of", weights) for weights in ("cauchy", "queries=uniform", "query=cauchy")
+        )
+        for layers, message, weights in ((2, "pass one --layer per --samples", "gaussian"), *unknown):
             with pytest.raises(ac.InputError, match=message):
-                check_files(layers, files, **options)
+                check_files([layer] * layers, [samples], weights=weights)
+        with pytest.raises(ac.InputError, match="put draws of one layer into one file"):
+            check_files([layer, layer], [samples, samples])

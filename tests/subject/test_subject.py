@@ -325,14 +325,18 @@ UNSUPPORTED = "the subject does not support this layer"
 WRONG_ANSWER = r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"
 
 
+def answering(answer: Any) -> Callable[[AttentionLayer], Any]:
+    return lambda layer: answer
+
+
 class TestDeclared:
     @pytest.mark.parametrize(
         ("supports", "reason", "refusal"),
         [
-            *((lambda layer, no=no: no, UNSUPPORTED, "") for no in (False, np.False_, "")),
-            (lambda layer: "no", "no", ""),
-            *((lambda layer, yes=yes: yes, "", "") for yes in (True, np.True_)),
-            *((lambda layer, answer=answer: answer, "", WRONG_ANSWER) for answer in (None, 1, [], LAYER)),
+            *((answering(no), UNSUPPORTED, "") for no in (False, np.False_, "")),
+            (answering("no"), "no", ""),
+            *((answering(yes), "", "") for yes in (True, np.True_)),
+            *((answering(other), "", WRONG_ANSWER) for other in (None, 1, [], LAYER)),
             (lambda layer: layer.wide, "", "mine: raised AttributeError"),
         ],
     )
