@@ -325,6 +325,9 @@ UNSUPPORTED = "the subject does not support this layer"
 WRONG_ANSWER = r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"
 
 
+OTHER_ANSWERS: tuple[Any, ...] = (None, 1, [], LAYER)
+
+
 def answering(answer: Any) -> Callable[[AttentionLayer], Any]:
     return lambda layer: answer
 
@@ -336,7 +339,7 @@ class TestDeclared:
             *((answering(no), UNSUPPORTED, "") for no in (False, np.False_, "")),
             (answering("no"), "no", ""),
             *((answering(yes), "", "") for yes in (True, np.True_)),
-            *((answering(other), "", WRONG_ANSWER) for other in (None, 1, [], LAYER)),
+            *((answering(other), "", WRONG_ANSWER) for other in OTHER_ANSWERS),
             (lambda layer: layer.wide, "", "mine: raised AttributeError"),
         ],
     )
