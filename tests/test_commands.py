@@ -55,15 +55,25 @@ def lower_bounds() -> dict[str, tuple[int, ...]]:
     return bounds
 
 
-@pytest.mark.parametrize("command", [MAIN_JOB, OWN_TESTS])
-def test_command_stands_in_readme_and_ci(command: str) -> None:
-    assert command in shell_lines(README)
-    assert f"step '{command}'" in CI.splitlines()
-
-
-def test_readme_and_front_page_have_the_same_tox_lines() -> None:
+def test_pages_and_ci_name_the_environments_of_tox() -> None:
+    commands = [MAIN_JOB, OWN_TESTS]
     for page in (README, (ROOT / "docs" / "index.md").read_text(encoding="utf-8")):
-        assert [line for line in shell_lines(page) if "tox run" in line] == [MAIN_JOB, OWN_TESTS]
+        assert [line for line in shell_lines(page) if "tox run" in line] == commands
+    assert {f"step '{command}'" for command in commands} <= set(CI.splitlines())
+    for text in (README, CI, WORKFLOW):
+        for names in re.findall(r"tox run -e (\w+(?:,\w+)*)", text):
+            assert set(names.split(",")) <= tox_environments()
+
+
+def test_environments_of_tox() -> None:
+    """The main job runs the properties, workers have one BLAS thread, and documents go to an ignored folder."""
+    ini = tox_ini()
+    assert ini["testenv:properties"]["commands"] == "pytest -n auto properties/ {posargs}"
+    assert "`pytest -n auto properties/`" in README
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        assert f"{name} = 1" in ini["testenv"]["set_env"].splitlines()
+    assert re.fullmatch(r"sphinx-build .* \{posargs:docs build/docs\}", ini["testenv:docs"]["commands"])
+    assert "build/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize(
@@ -79,29 +89,6 @@ def test_readme_fits_on_a_few_screens_and_its_pictures_are_small() -> None:
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
     assert len(pictures) == 2
     assert all((ROOT / picture).stat().st_size < 150_000 for picture in pictures)
-
-
-def test_documentation_is_built_into_an_ignored_folder() -> None:
-    assert re.fullmatch(r"sphinx-build .* \{posargs:docs build/docs\}", tox_ini()["testenv:docs"]["commands"])
-    assert "build/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-
-
-def test_main_job_runs_the_properties() -> None:
-    ini = tox_ini()
-    assert ini["testenv:properties"]["commands"] == "pytest -n auto properties/ {posargs}"
-    assert "`pytest -n auto properties/`" in README
-
-
-def test_every_environment_that_is_named_exists() -> None:
-    for text in (README, CI, WORKFLOW):
-        for names in re.findall(r"tox run -e (\w+(?:,\w+)*)", text):
-            assert set(names.split(",")) <= tox_environments()
-
-
-def test_one_blas_thread_per_worker() -> None:
-    settings = tox_ini()["testenv"]["set_env"]
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        assert f"{name} = 1" in settings.splitlines()
 
 
 def test_workflow_runs_ci_on_every_supported_python() -> None:
