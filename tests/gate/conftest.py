@@ -35,6 +35,7 @@ class Sheet:
     head: dict[str, Any]
     close: bool = True
     causes: Sequence[str] = ()
+    failed: list[str] = dataclasses.field(default_factory=list)
 
     def change(self, check: str = "", **fields: Any) -> None:
         """Change the results of a check, or all of them."""
@@ -59,7 +60,8 @@ class Sheet:
             self.planned = [planned for planned in self.planned if text not in planned.id]
 
     def write(self, path: Path) -> Path:
-        closing = {"explanations": [Explanation(text, Certainty.FITTED) for text in self.causes]}
+        explanations = [Explanation(text, Certainty.FITTED) for text in self.causes]
+        closing = {"explanations": explanations, "failed": self.failed}
         return write_record(path, self.results, close=self.close, closing=closing, planned=self.planned, **self.head)
 
 

@@ -136,6 +136,11 @@ SITUATIONS: dict[str, tuple[int, str, Change]] = {
         "1 check of the baseline not planned: scores.law",
         lambda run, base: run.rename("scores.law", "scores.shape"),
     ),
+    "a subject that failed": (
+        4,
+        "completeness: subject=my: raised",
+        lambda run, base: run.failed.append("subject=my: raised"),
+    ),
     "crashed worker": (4, "2 planned results are missing: scores.law", crashed),
     "skipped": (4, "8 planned results are missing", lambda run, base: run.drop("outputs.energy")),
     "deselected": (
