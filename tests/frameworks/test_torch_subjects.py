@@ -15,20 +15,13 @@ from . import reading
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from .torch_layers import Make, Own, by_hand, inspected, multi_head, told
+from .torch_layers import Make, Own, by_hand, multi_head
 
 
 def grouped(q: Any, k: Any, v: Any) -> Any:
     return by_hand(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
-
-
-def looked_at(q: Any, k: Any, v: Any) -> Any:
-    """Convert a tensor to a number, which prevents batching."""
-    assert q.isfinite().all()
-    return F.scaled_dot_product_attention(q, k, v)
 
 
 class Shared(Own):
@@ -65,33 +58,7 @@ def test_each_draw_has_a_module(make: Make, weights: str) -> None:
     reading.assert_a_module_per_draw(ac.inspect(make, width=16, draws=2).subject(weights=weights))
 
 
-# Over widths --------------------------------------------------------------------------------------
-
-
-def test_a_width_that_cannot_be_made() -> None:
-    def make(width: int) -> Any:
-        assert width == 64
-        return Own()
-
-    assert told(inspected(make)) == ["a module of width 128 could not be inspected: scales of scores are not compared"]
-
-
 # transformers -------------------------------------------------------------------------------------
-
-
-def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:
-    gemma = pytest.importorskip("transformers.models.gemma2.modeling_gemma2")
-    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-    configuration = gemma.Gemma2Config(**sizes, num_hidden_layers=1, vocab_size=8, attn_implementation="eager")
-    rotations = gemma.Gemma2RotaryEmbedding(configuration)
-
-    def call(module: Any, x: Any) -> Any:
-        return module(x, rotations(x, torch.arange(x.shape[1])[None]), None)[0]
-
-    found = inspected(lambda: gemma.Gemma2Attention(configuration, 0), call)
-    assert found.blamed == ()
-    assert list(found.paths) == ["eval, eager", "train, eager"]
-    assert sum("`sdpa` attention does not support `softcap`" in note for note in told(found)) == 1
 
 
 @pytest.mark.usefixtures("verdicts_only")
