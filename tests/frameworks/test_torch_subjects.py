@@ -10,26 +10,16 @@ import pytest
 import attncheck as ac
 from attncheck.commands.cli import main
 
-from . import reading
-
 pytest.importorskip("torch")
 
 import torch
 from torch import nn
 
-from .torch_layers import Make, Own, by_hand, multi_head
+from .torch_layers import Own, by_hand
 
 
 def grouped(q: Any, k: Any, v: Any) -> Any:
     return by_hand(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
-
-
-class Shared(Own):
-    """A module with two names for its values."""
-
-    def __init__(self) -> None:
-        super().__init__(by_hand, width=16)
-        self.alias = self.v
 
 
 @pytest.mark.usefixtures("verdicts_only")
@@ -41,21 +31,6 @@ def test_attention_by_hand_is_a_subject() -> None:
     assert report.verdict == "consistent"
     wrong = ac.check(subject, layer.replace(num_kv_heads=None), properties=["exactness"], profile="smoke")
     assert wrong.verdict == "violated"
-
-
-@pytest.mark.parametrize(
-    ("make", "weights"),
-    [
-        (multi_head(16, 2), "gaussian"),
-        (multi_head(16, 2), "own"),
-        (multi_head(16, 2, batch_first=False), "gaussian"),
-        (lambda: Own(grouped, kv=2, width=16), "own"),
-        (Shared, "gaussian"),
-    ],
-    ids=["packed", "own weights", "first axis", "groups", "two names"],
-)
-def test_each_draw_has_a_module(make: Make, weights: str) -> None:
-    reading.assert_a_module_per_draw(ac.inspect(make, width=16, draws=2).subject(weights=weights))
 
 
 # transformers -------------------------------------------------------------------------------------
