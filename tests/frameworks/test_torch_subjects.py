@@ -1,4 +1,4 @@
-"""PyTorch layers as subjects, over widths, from transformers, and from the shell."""
+"""A PyTorch module of transformers as a subject, and calls from the shell."""
 
 from __future__ import annotations
 
@@ -14,26 +14,6 @@ pytest.importorskip("torch")
 
 import torch
 from torch import nn
-
-from .torch_layers import Own, by_hand
-
-
-def grouped(q: Any, k: Any, v: Any) -> Any:
-    return by_hand(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
-
-
-@pytest.mark.usefixtures("verdicts_only")
-def test_attention_by_hand_is_a_subject() -> None:
-    found = ac.inspect(lambda: Own(grouped, kv=2, width=16), width=16, draws=2)
-    subject, layer = found.subject(), found.layer()
-    assert layer.num_kv_heads == 2
-    report = ac.check(subject, layer, properties=["exactness", "outputs"], profile="smoke")
-    assert report.verdict == "consistent"
-    wrong = ac.check(subject, layer.replace(num_kv_heads=None), properties=["exactness"], profile="smoke")
-    assert wrong.verdict == "violated"
-
-
-# transformers -------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("verdicts_only")
@@ -59,15 +39,13 @@ def test_llama_is_examined_with_its_rotary_positions() -> None:
         rotations = rotary(x, torch.arange(x.shape[1])[None])
         return layer(x, position_embeddings=rotations, attention_mask=None)[0]
 
-    found = ac.inspect(make, width=32, call=call)
-    assert (found.forward.positions, found.forward.rotary_base) == ("rotary", 1000.0)
-    subject, layer = found.subject(weights="gaussian"), found.layer(seq_len=6, input_correlation=0.5)
-    assert layer.rotary_base == 1000.0
-    right = ac.check(subject, layer, properties=["scores", "conditional"], profile="smoke")
-    assert right.verdict == "consistent"
-    assert sum(bool(result.p_values) for result in right.results) >= 24
-    wrong = layer.replace(rotary_base=None)
-    assert ac.check(subject, wrong, properties=["scores"], profile="smoke").verdict == "violated"
+    inspection = ac.inspect(make, width=32, call=call)
+    assert (inspection.forward.positions, inspection.forward.rotary_base) == ("rotary", 1000.0)
+    subject, layer = inspection.subject(), inspection.layer(seq_len=6, input_correlation=0.5)
+    assert (layer.rotary_base, layer.num_kv_heads) == (1000.0, 2)
+    report = ac.check(subject, layer, properties=["exactness"], profile="smoke")
+    assert report.verdict == "consistent"
+    assert sum(bool(result.p_values) for result in report.results) >= 24
 
 
 # The shell ----------------------------------------------------------------------------------------
