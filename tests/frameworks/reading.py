@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from attncheck.frameworks.effective import ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
-from attncheck.frameworks.subject import ModuleSubject
 from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace
 
 Array = npt.NDArray[np.float64]
@@ -98,13 +97,3 @@ def assert_seeds(adapter: Any) -> Read:
         np.testing.assert_array_equal(array, again[name])
         assert np.ptp(array) == 0 or np.abs(array - other[name]).min() > 0
     return dict(first)
-
-
-def assert_a_module_per_draw(subject: ModuleSubject) -> None:
-    """Assert that draws of a call are those of single calls with one generator, and differ."""
-    x = np.broadcast_to(np.random.default_rng(0).standard_normal((3, subject.view.width)), (5, 3, subject.view.width))
-    rng = np.random.default_rng(1)
-    singles = [subject(subject.layer, x[:1], rng) for _ in x]
-    for name, array in subject(subject.layer, x, np.random.default_rng(1)).items():
-        np.testing.assert_array_equal(array, np.concatenate([single[name] for single in singles]), err_msg=name)
-        assert len(np.unique(array.reshape(5, -1), axis=0)) == 5

@@ -1,4 +1,4 @@
-"""Modules as subjects: inputs, draws and errors."""
+"""Modules as subjects: declared layers are consistent, others violated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("verdicts_only")
 FloatArray = NDArray[np.float64]
 WIDTH, HEADS, SIZE = 16, 2, 8
 ROLES = ("query", "key", "value", "output")
-CHECKED = ["scores", "conditional"]
 
 
 def turned(a: FloatArray, base: float | None) -> FloatArray:
@@ -38,12 +37,15 @@ def turned(a: FloatArray, base: float | None) -> FloatArray:
 
 
 class Plain(Adapter):
+    """Uniform matrices and biases, of which queries, keys and values share an array."""
+
     fills = True
     base: float | None = None
-    before = 1.0
+    before, bias, value_scale, gain = 1.0, 1.0, 1.0, 1.0
+    residual, causal = False, False
 
-    def __init__(self, residual: bool = False, bias: float = 0.0, value_scale: float = 1.0, gain: float = 1.0) -> None:
-        self.residual, self.bias, self.value_scale, self.gain = residual, bias, value_scale, gain
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
 
     def make(self, seed: int) -> dict[str, FloatArray]:
         rng = np.random.default_rng(seed)
@@ -59,15 +61,13 @@ class Plain(Adapter):
             for each in np.split(x @ state["packed"] + state["bias"], 3, axis=-1)
         )
         q, k = self.before * turned(q, self.base), turned(k, self.base)
-        weights = np.exp(self.masked(q @ k.swapaxes(-1, -2) / SIZE**0.5))
+        hidden = np.triu(np.ones(2 * x.shape[1:2], dtype=bool), 1) & self.causal
+        weights = np.exp(np.where(hidden, -np.inf, q @ k.swapaxes(-1, -2) / SIZE**0.5))
         weights = weights / weights.sum(-1, keepdims=True)
         heads = trace.core(AttentionCore(q, k, v, weights))
         heads = weights @ v if heads is None else heads
         y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ (self.gain * state["last"])
         return y + state["last bias"] + self.residual * x
-
-    def masked(self, scores: FloatArray) -> FloatArray:
-        return scores
 
     def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
         return state
@@ -85,137 +85,102 @@ class Unfilled(Plain):
         return {}
 
 
-class Turned(Plain):
-    base = 10.0
+class Constant(Plain):
+    def make(self, seed: int) -> dict[str, FloatArray]:
+        return super().make(seed) | {"last bias": np.full(WIDTH, 0.5)}
 
 
-class Causal(Plain):
-    """The same with a causal mask."""
-
-    def masked(self, scores: FloatArray) -> FloatArray:
-        return np.where(np.triu(np.ones(scores.shape[-2:], dtype=bool), 1), -np.inf, scores)
-
-
-class Scaled(Plain):
-    before = 0.5
+def verdict(subject: Any, layer: ac.AttentionLayer, properties: str, least: int = 0) -> str:
+    report = ac.check(subject, layer, properties=properties.split(), profile="smoke")
+    assert sum(bool(result.p_values) for result in report.results) >= least
+    return str(report.verdict)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("weights", ["gaussian", "own"])
-@pytest.mark.parametrize("make", [Causal, Scaled], ids=["causal", "scaled before"])
-def test_attention_that_is_written_otherwise_is_sampled(make: type[Plain], weights: str) -> None:
-    found = ac.inspect(make(bias=1.0), width=WIDTH, draws=64)
-    subject, layer = found.subject(weights=weights), found.layer()
-    assert len(WeightLaws.of(subject.weights).biases) == (4 if weights == "own" else 0)
-    report = ac.check(subject, layer, properties=["exactness", "outputs", "scores"], profile="smoke")
-    assert report.verdict == "consistent"
-    report.require(min_examined=30)
-    wrong = ac.check(subject, layer.replace(query_std=1.5 * layer.query_std), properties=["scores"], profile="smoke")
-    assert wrong.verdict == "violated"
+#: Layer, weights, properties, the least number of p-values, and changes of the declared layer that are violated.
+ROWS: dict[str, tuple[Plain, str, str, int, dict[str, float | None]]] = {
+    "causal": (Plain(causal=True), "own", "exactness outputs scores", 30, {"query_std": 1.2}),
+    "scaled before": (Plain(before=0.5), "gaussian", "exactness outputs scores", 30, {}),
+    "biases": (Plain(), "own", "scores exactness", 40, {}),
+    "plain": (Plain(bias=0.0), "gaussian", "scores conditional", 28, {"key_std": 1.1}),
+    "rotary": (Plain(bias=0.0, base=10.0), "gaussian", "scores exactness", 12, {"rotary_base": 1000.0}),
+}
 
 
-def test_rotary_positions_are_examined_given_the_keys() -> None:
-    found = ac.inspect(Turned(), width=WIDTH)
-    layer = found.layer(seq_len=5)
-    assert layer.rotary_base == 10.0
-    right = ac.check(found.subject(), layer, properties=["scores", "exactness"], profile="smoke")
-    assert right.verdict == "consistent"
-    assert sum(bool(result.p_values) for result in right.results if result.check.startswith("scores.")) >= 12
-    for base in (None, 1000.0):
-        wrong = ac.check(found.subject(), layer.replace(rotary_base=base), properties=["scores"], profile="smoke")
-        assert wrong.verdict == "violated"
+@pytest.mark.parametrize("name", ROWS)
+def test_a_module_is_the_layer_that_its_inspection_describes(name: str) -> None:
+    make, weights, properties, least, changes = ROWS[name]
+    inspection = ac.inspect(make, width=WIDTH, draws=64)
+    subject, layer = inspection.subject(weights=weights), inspection.layer(seq_len=5 if make.base else None)
+    assert layer.rotary_base == make.base
+    assert verdict(subject, layer, properties, least) == "consistent"
+    if changes:
+        wrong = layer.replace(**changes)
+        assert verdict(subject, wrong, "scores") == "violated"
 
 
-def test_gaussian_weights_are_put_in_at_the_scales_that_are_declared() -> None:
-    found = ac.inspect(Plain(), width=WIDTH)
-    subject, layer = found.subject(), found.layer()
-    assert layer.query_std == pytest.approx(layer.key_std) == pytest.approx(layer.value_std) != layer.output_std
-    rng = np.random.default_rng(0)
-    packed = np.stack([subject.arrays(rng)["packed"] for _ in range(200)])
-    assert packed.std() * WIDTH**0.5 == pytest.approx(layer.query_std, rel=0.01)
-    report = ac.check(subject, layer, properties=CHECKED, profile="smoke")
-    assert report.verdict == "consistent"
-    assert sum(bool(result.p_values) for result in report.results) >= 28
-
-
-def test_a_scale_that_is_declared_wrongly_is_violated() -> None:
-    found = ac.inspect(Plain(), width=WIDTH)
-    report = ac.check(found.subject(), found.layer(key_std=1.1), properties=CHECKED, profile="smoke")
-    assert report.verdict == "violated"
-    assert report.violated[0].claim in ("scores", "keys")
-
-
-def test_its_own_weights_are_drawn_for_every_draw() -> None:
-    found = ac.inspect(Plain(), width=WIDTH)
-    subject = found.subject(weights="own")
-    assert subject.weights == dict.fromkeys(ROLES, "uniform")
-    drawn = subject(found.layer(), np.ones((3, 4, WIDTH)), np.random.default_rng(0))
-    assert drawn["outputs"].shape == (3, 4, 2)
-    assert drawn["scores"].shape == drawn["key_gram"].shape == drawn["value_gram"].shape == (3, HEADS, 4, 4)
-    assert len(np.unique(drawn["outputs"][:, 0, 0])) == 3
-    report = ac.check(subject, found.layer(), properties=["draws"], profile="smoke")
-    assert report.verdict == "consistent"
-
-
-def test_biases_that_are_drawn_are_set_to_zero_or_declared() -> None:
-    found = ac.inspect(Plain(bias=1.0), width=WIDTH)
-    assert not found.subject().arrays(np.random.default_rng(0))["bias"].any()
-    subject = found.subject(weights="own")
-    declared = WeightLaws.of(subject.weights)
-    assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "uniform") for role in ROLES]
-    assert [bias.std for bias in declared.biases] == pytest.approx([3**-0.5] * 4, rel=0.02)
-    report = ac.check(subject, found.layer(), properties=["scores", "exactness"], profile="smoke")
-    assert report.verdict == "consistent"
-    report.require(min_examined=40)
-
-
-@pytest.mark.parametrize(("role", "times", "name"), [("query", 0.0, "scores"), ("output", 2.0, "exactness")])
-def test_biases_other_than_the_declared_ones_are_violated(role: str, times: float, name: str) -> None:
-    found = ac.inspect(Plain(bias=1.0), width=WIDTH)
-    subject = found.subject(weights="own")
-    factors = np.repeat([times if role == each else 1.0 for each in ROLES], WIDTH)
+@pytest.mark.parametrize(("role", "factor", "name"), [("query", 0.0, "scores"), ("output", 2.0, "exactness")])
+def test_biases_other_than_the_declared_ones_are_violated(role: str, factor: float, name: str) -> None:
+    inspection = ac.inspect(Plain(), width=WIDTH)
+    subject = inspection.subject(weights="own")
+    factors = np.repeat([factor if role == each else 1.0 for each in ROLES], WIDTH)
 
     def arrays(rng: np.random.Generator) -> Mapping[str, FloatArray]:
         drawn = dict(subject.arrays(rng))
         return drawn | {"bias": factors[:-WIDTH] * drawn["bias"], "last bias": factors[-WIDTH:] * drawn["last bias"]}
 
-    wrong = dataclasses.replace(subject, arrays=arrays)
-    assert ac.check(wrong, found.layer(), properties=[name], profile="smoke").verdict == "violated"
+    assert verdict(dataclasses.replace(subject, arrays=arrays), inspection.layer(), name) == "violated"
 
 
-def test_biases_of_no_law_are_refused() -> None:
-    class Constant(Plain):
-        def make(self, seed: int) -> dict[str, FloatArray]:
-            return super().make(seed) | {"last bias": np.full(WIDTH, 0.5)}
-
-    with pytest.raises(ac.InputError, match=r"bias of W_O=.*a law that checks do not know \(constant\)"):
-        ac.inspect(Constant(), width=WIDTH).subject(weights="own")
+def test_weights_are_gaussian_at_the_declared_scales_or_the_modules() -> None:
+    inspection = ac.inspect(Plain(), width=WIDTH)
+    layer = inspection.layer()
+    assert layer.query_std == pytest.approx(layer.key_std) == pytest.approx(layer.value_std) != layer.output_std
+    rng, subject = np.random.default_rng(0), inspection.subject()
+    assert len(WeightLaws.of(subject.weights).biases) == 0
+    drawn = [subject.arrays(rng) for _ in range(200)]
+    packed = np.stack([arrays["packed"] for arrays in drawn])
+    assert packed.std() * WIDTH**0.5 == pytest.approx(layer.query_std, rel=0.01)
+    assert not any(arrays["bias"].any() for arrays in drawn)
+    plain = ac.inspect(Plain(bias=0.0), width=WIDTH).subject(weights="own")
+    assert plain.weights == dict.fromkeys(ROLES, "uniform")
+    own = inspection.subject(weights="own")
+    arrays = own(layer, np.ones((3, 4, WIDTH)), rng)
+    assert arrays["outputs"].shape == (3, 4, 2)
+    assert arrays["scores"].shape == arrays["key_gram"].shape == arrays["value_gram"].shape == (3, HEADS, 4, 4)
+    assert len(np.unique(arrays["outputs"][:, 0, 0])) == 3
+    assert verdict(own, layer, "draws") == "consistent"
+    declared = WeightLaws.of(own.weights)
+    assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "uniform") for role in ROLES]
+    assert [bias.std for bias in declared.biases] == pytest.approx([3**-0.5] * 4, rel=0.02)
 
 
 def test_layers_of_another_shape_are_not_supported() -> None:
-    subject = ac.inspect(Plain(), width=WIDTH).subject()
+    subject = ac.inspect(Plain(bias=0.0), width=WIDTH).subject()
     assert subject.supports(subject.layer.replace(seq_len=9, input_std=2.0, query_std=2.0)) is True
     for changes in ({"width": 32, "head_dim": 8}, {"num_heads": 4, "head_dim": 4}):
         assert subject.supports(subject.layer.replace(**changes)) == "the module has a different width or heads"
 
 
-def test_what_cannot_be_a_subject_is_refused() -> None:
-    with pytest.raises(ac.InputError, match="differs from attention alone by"):
-        ac.inspect(Plain(residual=True), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match="are different scales for W_Q, W_K, W_V, which share one array"):
-        ac.inspect(Plain(value_scale=3.0), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match=r"last=0.5: is the size of W_O relative to this array"):
-        ac.inspect(Plain(gain=0.5), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match="give it methods parameters and fill"):
-        ac.inspect(Unfilled(), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match="weights='other'"):
-        ac.inspect(Plain(), width=WIDTH).subject(weights="other")
+@pytest.mark.parametrize(
+    ("make", "weights", "message"),
+    [
+        (Plain(residual=True), "gaussian", "differs from attention alone by"),
+        (Plain(value_scale=3.0), "gaussian", "are different scales for W_Q, W_K, W_V, which share one array"),
+        (Plain(gain=0.5), "gaussian", r"last=0.5: is the size of W_O relative to this array"),
+        (Unfilled(), "gaussian", "give it methods parameters and fill"),
+        (Plain(), "other", "weights='other'"),
+        (Constant(), "own", r"bias of W_O=.*a law that checks do not know \(constant\)"),
+    ],
+)
+def test_what_cannot_be_a_subject_is_refused(make: Plain, weights: str, message: str) -> None:
+    with pytest.raises(ac.InputError, match=message):
+        ac.inspect(make, width=WIDTH).subject(weights=weights)
 
 
-def test_what_is_not_told_apart_is_one_number() -> None:
-    told = pooled({"query": (0.7, 0.65, 0.75), "key": (0.72, 0.67, 0.77), "value": (1.0, 0.95, 1.05)})
-    assert told["query"] == told["key"] == pytest.approx(0.71)
-    assert told["value"] == 1.0
+def test_scales_with_overlapping_intervals_are_one_number() -> None:
+    scales = pooled({"query": (0.7, 0.65, 0.75), "key": (0.72, 0.67, 0.77), "value": (1.0, 0.95, 1.05)})
+    assert scales["query"] == scales["key"] == pytest.approx(0.71)
+    assert scales["value"] == 1.0
 
 
 def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,32 +198,3 @@ def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: p
     assert [layer.seq_len for layer in subject.layers] == [2, 4, 8]
     run = Run.of(RunOptions(subject="built:simulate", profile="smoke"))
     assert {item.case for item in run.items("scores", None)} == set(subject.layers)
-
-
-def test_arrays_are_put_into_modules_of_each_framework() -> None:
-    from attncheck.frameworks.framework import adapter_of
-
-    makes: dict[str, Any] = {}
-    if pytest.importorskip("torch"):
-        import torch
-
-        makes["torch"] = lambda: torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    for name in ("flax", "equinox", "keras"):
-        pytest.importorskip(name)
-    import equinox
-    import flax.linen
-    import keras
-    from flax import nnx
-
-    makes["linen"] = lambda: flax.linen.MultiHeadDotProductAttention(num_heads=2)
-    makes["nnx"] = lambda rngs: nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
-    makes["equinox"] = lambda key: equinox.nn.MultiheadAttention(2, 8, key=key)
-    makes["keras"] = lambda: keras.layers.MultiHeadAttention(2, 4)
-    for name, make in makes.items():
-        adapter = adapter_of(make, 8)
-        state = adapter.fresh(0)
-        own = {key: array.copy() for key, array in adapter.parameters(state).items()}
-        filled = adapter.parameters(adapter.filled(state, {key: 2.0 * array for key, array in own.items()}))
-        assert own.keys() == filled.keys(), name
-        for key, array in own.items():
-            np.testing.assert_allclose(filled[key], 2.0 * array, rtol=1e-6, err_msg=f"{name} {key}")

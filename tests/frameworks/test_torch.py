@@ -1,12 +1,15 @@
-"""PyTorch layers: attention is seen on every path, whatever way it is called."""
+"""PyTorch layers: attention is seen on every path, and messages are true, name the cause, and put the worst first."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import attncheck as ac
@@ -15,111 +18,59 @@ from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.trace import Trace
 
+from .rows import Row, assert_says, each, inspected, notes_of, row
+
 pytest.importorskip("torch")
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
-from .torch_layers import Attend, Make, Own, by_hand, inspected, multi_head, told
+from .torch_layers import Attend, Make, Own, by_hand, multi_head
 
 imported = F.scaled_dot_product_attention
-MATRICES = {"query", "key", "value", "output"}
 LINEAR = 3**-0.5  # the scale of nn.Linear
+STDS = {f"{role}_std": LINEAR for role in ("query", "key", "value", "output")}
 
-# MultiheadAttention -------------------------------------------------------------------------------
-
-
-def test_multi_head_attention() -> None:
-    found = inspected(multi_head(), draws=8)
-    assert found.notes == ()
-    assert found.forward.error < 2e-6
-    assert {m.law for m in found.weights.values()} == {"uniform"}
-    assert found.weights["query"].known == ("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)",)
-    assert found.weights["output"].known == ("1/(3 fan_in) (torch.nn.Linear)",)
-    found.require(query_std=0.5**0.5, output_std=LINEAR, mask="none", bias=False)
-    assert list(found.paths) == ["eval", "train", "eval, need_weights"]
-    assert len({forward.mask for forward in found.paths.values()}) == 1
+# Attention functions ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.03), ("float16", 0.01), ("float64", 1e-13)])
-def test_types(dtype: str, bound: float) -> None:
-    found = inspected(multi_head(dtype=getattr(torch, dtype)))
-    assert found.forward.known
-    assert found.forward.bound < bound
-    assert found.notes == ()
-    assert {m.law for m in found.weights.values()} == {"uniform"}
+def causal(q: Any, k: Any, v: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def test_separate_matrices_have_another_scale() -> None:
-    def call(module: Any, x: Any) -> Any:
-        return module(x, x[..., :63], x[..., :63], need_weights=False)[0]
-
-    found = inspected(multi_head(kdim=63, vdim=63), call)
-    assert found.weights["query"].known[0] == "1/fan_in (lecun)"
+def scores(function: Callable[[Any], Any]) -> Attend:
+    """Return attention by hand that changes q·k/√d."""
+    return lambda q, k, v: function(q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"batch_first": False}, "attends over the first axis of its inputs: batch_first"),
-        ({"add_bias_kv": True}, "attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"),
-        ({"add_zero_attn": True}, "attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"),
-        ({"dropout": 0.1}, "train: two calls on one input differ: dropout"),
-    ],
-    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
-)
-def test_options_that_people_forget(given: dict[str, Any], said: str) -> None:
-    found = inspected(multi_head(**given))
-    assert told(found) == [said]
-    assert bool(found.blamed) == (given == {"batch_first": False})
-    assert found.forward.known
+def times(factor: float, by_function: bool) -> Attend:
+    if by_function:
+        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=factor)
+    return lambda q, k, v: (factor * (q @ k.mT)).softmax(-1) @ v
 
 
-def test_packed_values_of_zero_are_not_drawn() -> None:
-    def make() -> Any:
-        module = multi_head()()
-        nn.init.zeros_(module.in_proj_weight[128:])
-        return module
-
-    assert "every entry of W_V is 0: this initialiser does not draw it" in told(inspected(make))
+def added(bias: Callable[[int], Any], by_function: bool) -> Attend:
+    """Return attention with a bias of the scores."""
+    if by_function:
+        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=bias(q.shape[2]))
+    return scores(lambda p: p + bias(p.shape[-1]))
 
 
-@pytest.mark.parametrize(("width", "seconds"), [(64, 1.0), (1024, 10.0)])
-def test_it_is_fast(width: int, seconds: float) -> None:
-    began = time.process_time()
-    found = ac.inspect(multi_head(width), width=width)
-    assert time.process_time() - began < seconds
-    assert found.forward.known
+def hidden(number: float, first: int = 1) -> Attend:
+    """Return attention that sets scores of later positions to a number."""
+    return scores(lambda p: p.masked_fill(torch.ones(p.shape[-2:], dtype=torch.bool).triu(first), number))
 
 
-def test_an_untouched_run_is_the_module_itself() -> None:
-    adapter = adapter_of(multi_head(), 64)
-    module = adapter.fresh(0)
-    x = torch.randn(2, 3, 64)
-    with torch.no_grad():
-        expected = module.eval()(x, x, x, need_weights=False)[0]
-    assert (adapter.outputs(module, x.double().numpy(), Trace(), "eval") == expected.double().numpy()).all()
+def multiplied(of_queries: float, of_keys: float = 1.0, scale: float | None = None) -> Attend:
+    return lambda q, k, v: F.scaled_dot_product_attention(of_queries * q, of_keys * k, v, scale=scale)
 
 
-# Every way in which attention is called -----------------------------------------------------------
-
-
-class Wrapped(nn.Module):
-    """Requests weights by default: no fused attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = multi_head()()
-
-    def forward(self, x: Any) -> Any:
-        return self.attention(x, x, x)[0]
-
-
-class Functions(TorchFunctionMode):
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return function(*args, **(kwargs or {}))
+def summed(q: Any, k: Any, v: Any) -> Any:
+    weights = (q @ k.mT / 4).exp()
+    return weights / weights.sum(-1, keepdim=True) @ v
 
 
 def three_axes(attend: Attend) -> Attend:
@@ -134,126 +85,64 @@ def flat_heads_first(attend: Attend) -> Attend:
     return heads_first(lambda *qkv: attend(*(a.flatten(0, 1) for a in qkv)).unflatten(0, (4, -1)))
 
 
-WAYS: dict[str, Make] = {
-    "the function, looked up when it is called": lambda: Own(lambda *given: F.scaled_dot_product_attention(*given)),
-    "the function, imported before": lambda: Own(imported),
-    "weights wanted": Wrapped,
-    "grouped": lambda: Own(lambda q, k, v: imported(q, k, v, enable_gqa=True), kv=2),
-    "three axes": lambda: Own(three_axes(imported)),
-    "three axes, heads first": lambda: Own(flat_heads_first(imported)),
-    "heads first": lambda: Own(heads_first(imported)),
-    "no fast path": lambda: Own(lambda *given: imported(*(a.requires_grad_() for a in given))),
-}
+def null_key(q: Any, k: Any, v: Any) -> Any:
+    k, v = (F.pad(a, (0, 0, 1, 0)) for a in (k, v))
+    visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
-@pytest.mark.parametrize("make", WAYS.values(), ids=list(WAYS))
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_attention_is_seen(make: Make, mode: str) -> None:
-    adapter = adapter_of(make, 64)
-    state = adapter.fresh(0)
-    reader = ModuleReader(adapter, state, 64, mode)
-    matrices = reader.read(state)
-    assert reader.layout.num_heads == 4
-    probe = Probe(reader, state, matrices)
-    assert probe.forward(probe.seen)[0].known
-    weight = state.q.weight if hasattr(state, "q") else state.attention.in_proj_weight[:64]
-    read = torch.as_tensor(matrices.query.reshape(64, 64).T, dtype=torch.float32)
-    scale = 4.0 if state.__class__.__name__ == "Wrapped" else 1.0
-    assert torch.equal(read * scale, weight)
+def sink(q: Any, k: Any, v: Any) -> Any:
+    return F.pad(q @ k.mT / 4, (0, 1), value=0.5).softmax(-1)[..., :-1] @ v
 
 
-def test_a_mode_of_the_users_own_changes_nothing() -> None:
-    with Functions():
-        found = inspected(lambda: Own(imported))
-    assert found.notes == ()
-    assert found.forward.known
+def rotated(axis: int) -> Attend:
+    def turn(a: Any) -> Any:
+        angles = (torch.arange(a.shape[axis])[:, None] * 1e4 ** (-torch.arange(8) / 8)).repeat(1, 2)
+        angles = angles if axis == 2 else angles[:, None]
+        one, other = a.chunk(2, -1)
+        return a * angles.cos() + torch.cat([-other, one], -1) * angles.sin()
+
+    return lambda q, k, v: F.scaled_dot_product_attention(turn(q), turn(k), v)
 
 
-def test_all_is_as_it_was_afterwards() -> None:
-    torch.backends.mha.set_fastpath_enabled(True)
-    torch.manual_seed(7)
-    before = torch.rand(3)
-    torch.manual_seed(7)
-    held = F.scaled_dot_product_attention, F.multi_head_attention_forward
-
-    def failing(q: Any, k: Any, v: Any) -> Any:
-        raise RuntimeError("no kernel")
-
-    with pytest.raises(ac.InputError, match="RuntimeError: no kernel"):
-        inspected(lambda: Own(failing))
-    inspected(lambda: Own(by_hand))
-    assert (F.scaled_dot_product_attention, F.multi_head_attention_forward) == held
-    assert torch.backends.mha.get_fastpath_enabled()
-    assert torch.equal(torch.rand(3), before)
+def whole_numbers(q: Any, k: Any, v: Any) -> Any:
+    ones = torch.ones(2, 2, dtype=torch.int64)
+    return by_hand(q * int((ones @ ones)[0, 0]) / 2, k, v)
 
 
-# By hand ------------------------------------------------------------------------------------------
+def ends(q: Any, k: Any, v: Any) -> Any:
+    """A causal mask that was made for 16 positions."""
+    return scores(lambda p: p.masked_fill(~ENDS[: p.shape[-1], : p.shape[-1]], -torch.inf))(q, k, v)
 
 
-def test_written_by_hand() -> None:
-    found = inspected(lambda: Own(by_hand), draws=8)
-    assert found.notes == ()
-    found.require(mask="none", scale="1/sqrt(head_dim)", bias=False, query_law="uniform", output_law="uniform")
-    found.require(**{f"{role}_std": LINEAR for role in MATRICES})
-    assert found.forward.error < 2e-6
+next_too = hidden(-math.inf, 2)
+ENDS = torch.ones(16, 16).tril().bool()
+LEARNED = torch.from_numpy(np.random.default_rng(0).standard_normal((65, 65)).astype(np.float32))
+PER_HEAD = 4 * torch.tensor([0.25, 0.25, 0.5, 0.125])[:, None, None]
 
 
-def summed(q: Any, k: Any, v: Any) -> Any:
-    weights = (q @ k.mT / 4).exp()
-    return weights / weights.sum(-1, keepdim=True) @ v
+def distances(length: int) -> Any:
+    at = torch.arange(length)
+    return -(at[:, None] - at).abs().float()
 
 
-@pytest.mark.parametrize(
-    "attend", [heads_first(by_hand), flat_heads_first(by_hand), summed], ids=["heads first", "three axes", "sums"]
-)
-def test_other_ways_by_hand(attend: Attend) -> None:
-    found = inspected(lambda: Own(attend))
-    assert found.blamed == ()
-    assert found.forward.known
-    assert set(found.weights) == MATRICES
+# Modules ------------------------------------------------------------------------------------------
 
 
 class Packed(nn.Module):
-    """Packed queries, keys and values, in a common layout."""
+    """Packed queries, keys and values, whose order in memory is that of the letters: t for the three, h and d."""
 
-    def __init__(self, way: str = "three, heads, neurons", width: int = 64, heads: int = 4) -> None:
+    def __init__(self, letters: str = "thd", width: int = 64, heads: int = 4) -> None:
         super().__init__()
-        self.way, self.heads = way, heads
+        self.letters, self.heads = letters, heads
         self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Any) -> Any:
-        batch, length, width = x.shape
-        d = width // self.heads
-        made = self.qkv(x)
-        if self.way == "three, heads, neurons":
-            q, k, v = made.view(batch, length, 3, self.heads, d).permute(2, 0, 3, 1, 4)
-        elif self.way == "heads, three, neurons":
-            q, k, v = made.view(batch, length, self.heads, 3, d).permute(3, 0, 2, 1, 4)
-        elif self.way == "heads, neurons, three":
-            q, k, v = made.view(batch, length, self.heads, d, 3).permute(4, 0, 2, 1, 3)
-        else:
-            q, k, v = (a.view(batch, length, d, self.heads).permute(0, 3, 1, 2) for a in made.chunk(3, -1))
+        sizes = {"t": 3, "h": self.heads, "d": x.shape[-1] // self.heads}
+        axes = [2 + self.letters.index(letter) for letter in "thd"]
+        packed = self.qkv(x).unflatten(-1, [sizes[letter] for letter in self.letters])
+        q, k, v = packed.permute(axes[0], 0, axes[1], 1, axes[2])
         return self.o(by_hand(q, k, v).transpose(1, 2).flatten(2))
-
-
-@pytest.mark.parametrize(
-    "way", ["three, heads, neurons", "heads, three, neurons", "heads, neurons, three", "neurons, heads"]
-)
-def test_matrices_by_hand_are_found_however_they_are_packed(way: str) -> None:
-    found = inspected(lambda: Packed(way))
-    assert set(found.weights) == MATRICES
-    assert {m.law for m in found.weights.values()} == {"uniform"}
-    assert all(m.low <= LINEAR <= m.high for m in found.weights.values())
-    assert all(0.4 < m.bias_std < 0.8 for m in found.weights.values())
-
-
-@pytest.mark.parametrize(("heads", "width"), [(1, 64), (16, 64), (2, 16)])
-def test_shapes_by_hand(heads: int, width: int) -> None:
-    found = ac.inspect(lambda: Packed(width=width, heads=heads), width=width, draws=2)
-    assert (found.num_heads, found.head_dim) == (heads, width // heads)
-    assert set(found.weights) == MATRICES
-    assert found.blamed == ()
-    assert found.forward.scale == "1/sqrt(head_dim)"
 
 
 class Heads(nn.Module):
@@ -265,86 +154,76 @@ class Heads(nn.Module):
         self.last = nn.Parameter(torch.randn(4, 16, 64) / 8)
 
     def forward(self, x: Any) -> Any:
-        q, k, v = (torch.einsum("bln,hnd->bhld", x, each) for each in self.parts)
+        q, k, v = (torch.einsum("bln,hnd->bhld", x, part) for part in self.parts)
         return torch.einsum("bhld,hdn->bln", by_hand(q, k, v), self.last)
 
 
-def test_by_hand_with_heads_on_an_axis_of_their_own() -> None:
-    right, wrong = (inspected(lambda fan=fan: Heads(fan), draws=8) for fan in (1, 2))
-    right.require(query_std=1.0, key_std=1.0, value_std=1.0, output_std=1.0, scale=0.25)
-    assert wrong.weights["query"].known == ("1/head_dim (fan over the axis of a head)",)
-    with pytest.raises(AssertionError, match=r"W_Q: std·√fan-in is [12]\.[09]"):
-        wrong.require(query_std=1.0)
+class Narrow(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.v, self.o = nn.Linear(64, 32, bias=False), nn.Linear(32, 64, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (m(x).unflatten(-1, (4, -1)).transpose(1, 2) for m in (self.q, self.k, self.v))
+        return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
 
 
-def test_a_mask_that_ends() -> None:
-    mask = torch.ones(16, 16).tril().bool()
+class WeightsWanted(nn.Module):
+    """Requests weights by default: no fused attention."""
 
-    def short(q: Any, k: Any, v: Any) -> Any:
-        p = q @ k.mT / 4
-        return p.masked_fill(~mask[: p.shape[-1], : p.shape[-1]], float("-inf")).softmax(-1) @ v
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = multi_head()()
 
-    with pytest.raises(RuntimeError):
-        Own(short)(torch.zeros(1, 17, 64))
-    inspected(lambda: Own(short)).require(mask="causal", query_std=LINEAR, blamed=False)
-
-
-def test_values_with_fewer_neurons_than_keys() -> None:
-    class Narrow(Own):
-        def __init__(self) -> None:
-            super().__init__()
-            self.v, self.o = nn.Linear(64, 32, bias=False), nn.Linear(32, 64, bias=False)
-
-        def forward(self, x: Any) -> Any:
-            q, k, v = (m(x).unflatten(-1, (4, -1)).transpose(1, 2) for m in (self.q, self.k, self.v))
-            return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
-
-    found = inspected(Narrow)
-    assert told(found) == ["heads of values have 8 neurons, those of keys 16"]
-    found.require(value_std=LINEAR, output_std=LINEAR, head_dim=16, kv_heads=4)
-    with pytest.raises(ac.InputError, match="comes with values of 8 neurons per head"):
-        found.layer()
+    def forward(self, x: Any) -> Any:
+        return self.attention(x, x, x)[0]
 
 
-# Layers around attention --------------------------------------------------------------------------
+class Transposed(nn.Sequential):
+    """A module for (batch, width, positions)."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x.mT).mT
 
 
-def encoder_layer() -> Any:
-    return nn.TransformerEncoderLayer(64, 4, batch_first=True)
+class Latents(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(64))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (self.split(a) for a in (self.q(self.latents.expand_as(x)), self.k(x), self.v(x)))
+        return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
 
 
-def test_an_encoder_layer_and_its_fast_path() -> None:
-    found = inspected(encoder_layer)
-    assert told(found) == [
-        "the outputs are normalised: W_O is not read",
-        "train: two calls on one input differ: dropout",
-    ]
-    assert found.forward.known
+class Silent(Own):
+    """Values are multiplied by 0, which may be a parameter."""
+
+    def __init__(self, gate: bool) -> None:
+        super().__init__(lambda q, k, v: imported(q, k, self.gate * v))
+        self.gate = nn.Parameter(torch.zeros(1)) if gate else 0.0
 
 
-def test_copies_of_one_layer() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = inspected(lambda: nn.TransformerEncoder(encoder_layer(), 3))
-    assert found.blamed == ("layers 0, 1 and 2 have the same weights: layers.*.self_attn.in_proj_weight and 3 more",)
-    assert "attention runs 3 times per forward pass: only the first is inspected" in told(found)
+class Auto(Own):
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x).float()
 
 
-def test_a_batch_norm_is_no_other_scale() -> None:
-    class Normed(Own):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(64)
+class Cached(Own):
+    past: Any = None
 
-        def forward(self, x: Any) -> Any:
-            return super().forward(self.norm(x.mT).mT)
-
-    found = inspected(Normed)
-    assert found.blamed == ()
-    assert any(note.startswith("train: outputs differ from those of eval, with the same") for note in told(found))
+    def forward(self, x: Any) -> Any:
+        before = self.past if self.past is not None and self.past.shape == x.shape else torch.zeros_like(x)
+        self.past = x + before
+        return super().forward(x) + before
 
 
-# What is refused ----------------------------------------------------------------------------------
+class Training(Own):
+    """A module whose outputs or attention are others in training."""
+
+    def __init__(self, attend: Attend, in_training: Attend, dropout: float = 0.0) -> None:
+        super().__init__(lambda *qkv: (in_training if self.training else attend)(*qkv), after=nn.Dropout(dropout))
 
 
 class Crossed(Own):
@@ -353,18 +232,319 @@ class Crossed(Own):
         self.register_buffer("memory", torch.randn(1, 5, 64))
 
     def forward(self, x: Any) -> Any:
-        given = (self.q, x), (self.k, self.memory), (self.v, self.memory)
-        q, k, v = (m(each).unflatten(-1, (4, -1)).transpose(1, 2) for m, each in given)
+        q, k, v = (self.split(a) for a in (self.q(x), self.k(self.memory), self.v(self.memory)))
         return by_hand(q, k, v).transpose(1, 2).flatten(2)
 
 
-class Around(Own):
-    def __init__(self, after: Any) -> None:
+def shifted(part: float) -> Callable[[Any], Any]:
+    return lambda x: part * x + (1 - part) * F.pad(x, (0, 0, 1, -1))
+
+
+def dropping(q: Any, k: Any, v: Any) -> Any:
+    return imported(q, k, v, dropout_p=0.1)
+
+
+def larger(q: Any, k: Any, v: Any) -> Any:
+    return 1.001 * ((q / 4 @ k.mT).softmax(-1) @ v)
+
+
+def untrained(q: Any, k: Any, v: Any) -> Any:
+    raise RuntimeError("no\ntraining")
+
+
+def spectral() -> Any:
+    module = Own()
+    module.q = nn.utils.parametrizations.spectral_norm(module.q)
+    return module
+
+
+def packed_zeros() -> Any:
+    module = multi_head()()
+    nn.init.zeros_(module.in_proj_weight[128:])
+    return module
+
+
+def encoder_layer() -> Any:
+    return nn.TransformerEncoderLayer(64, 4, batch_first=True)
+
+
+class Block(nn.Module):
+    """A causal layer with residual paths, and a perceptron after it."""
+
+    def __init__(self, before: Any = None) -> None:
         super().__init__()
-        self.after = after
+        self.attention = Own(causal, before=before)
+        self.after = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
 
     def forward(self, x: Any) -> Any:
-        return self.after(super().forward(x))
+        return x + self.after(x + self.attention(x))
+
+
+def chunks(x: Any) -> Any:
+    return x if x.shape[1] < 32 else x + x.mean(1, keepdim=True)
+
+
+def separate(module: Any, x: Any) -> Any:
+    return module(x, x[..., :63], x[..., :63], need_weights=False)[0]
+
+
+# What inspections say -----------------------------------------------------------------------------
+
+MUP = "asks: scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
+EXTRA = "note: attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"
+DROPOUT, STATE = "two calls on one input differ: dropout", "two calls on one input differ: a call changes the module"
+KEYS = "note: keys are dependent on inputs at other positions too: W_K unknown"
+INPUTS = "note: queries, keys and values are dependent on inputs at other positions too: W_Q, W_K and W_V unknown"
+ZERO_ONE = "wrong: the causal mask is added as 0 and 1: ... it should hide get a score lower by 1"
+SLOPE = "note: scores have a bias by distance, slope 1; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
+ONE_HOT = "note: scores have a standard deviation of 21.3: attention is nearly one-hot at initialisation"
+TIMES_8 = "note: the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor"
+TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
+CONVOLUTION = nn.Conv1d(64, 64, 3, padding=1, groups=64)
+BIASES = "note: queries, keys, values and outputs have biases of standard deviation 0."
+TEMPERATURES = "note: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125", "wrong: scores times 0.281, not"
+FOLLOWS = "note: what follows attention is not linear: W_O is not read"
+ZERO = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
+TWO_NAMES = "wrong: scores times 1/sqrt(heads) = head_dim**(-1/4), not 1/sqrt(head_dim)"
+OFF_BY_ONE = (
+    "wrong: train: position i sees i + 1: the causal mask is off by one",
+    "wrong: two paths of this module differ in mask: eval: causal; train: causal, off by one",
+)
+LEAK = "wrong: outputs at position 0 change with inputs at position 64, despite the causal mask"
+
+
+def own(name: str, attend: Any = None, *notes: str, before: Any = None, of_keys: Any = None, **fields: Any) -> Row:
+    return row(name, lambda: Own(attend, before=before, of_keys=of_keys), *notes, **fields)
+
+
+ROWS = [
+    row("multi-head", multi_head(), require={"query_std": 0.5**0.5, "output_std": LINEAR, "bias": False}),
+    row("bfloat16", multi_head(dtype=torch.bfloat16), bound=0.03),
+    row("float16", multi_head(dtype=torch.float16), bound=0.01),
+    row("float64", multi_head(dtype=torch.float64), bound=1e-13),
+    row("positions first", multi_head(batch_first=False), "wrong: attends over the first axis of its inputs: batch_fi"),
+    row("bias_kv", multi_head(add_bias_kv=True), EXTRA),
+    row("zero_attn", multi_head(add_zero_attn=True), EXTRA),
+    row("dropout", multi_head(dropout=0.1), f"note: train: {DROPOUT}"),
+    row("packed zeros", packed_zeros, "asks: every entry of W_V is 0: this initialiser does not draw it"),
+    # By hand
+    own("by hand", by_hand, require=STDS | {"bias": False, "query_law": "uniform", "output_law": "uniform"}),
+    own("heads first", heads_first(by_hand)),
+    own("three axes", flat_heads_first(by_hand)),
+    own("sums", summed),
+    *(row(letters, lambda letters=letters: Packed(letters), BIASES) for letters in ("thd", "htd", "hdt", "tdh")),
+    row("one head", lambda: Packed(heads=1), BIASES, require={"num_heads": 1, "head_dim": 64}),
+    row("16 heads", lambda: Packed(heads=16), BIASES, require={"num_heads": 16, "head_dim": 4}),
+    row("axes of heads", Heads, require=dict.fromkeys(STDS, 1.0) | {"scale": 0.25}),
+    own("mask that ends", ends, mask="causal", require=STDS),
+    row(
+        "narrow values",
+        Narrow,
+        "note: 8 neurons, those of keys 16",
+        require=STDS,
+        refusal="values of 8 neurons per head",
+    ),
+    # Masks
+    own("hidden by 0", hidden(0.0), "wrong: scores hidden by the causal mask are 0, not -inf", mask="causal"),
+    own("hidden by -9", hidden(-9.0), "wrong: scores hidden by the causal mask are -9, not -inf", mask="causal"),
+    own("hidden by -100", hidden(-100.0), mask="causal"),
+    own("hidden by -inf", hidden(-math.inf), mask="causal"),
+    own("added 0, 1", added(lambda n: torch.ones(n, n).tril(), True), ZERO_ONE),
+    own("added 0, 1 by hand", added(lambda n: torch.ones(n, n).tril(), False), ZERO_ONE),
+    own("added 1, 0", added(lambda n: torch.ones(n, n).triu(1), True), "wrong: causal ... as 1 and 0: ... higher by 1"),
+    own("added 3", added(lambda n: 3.0 * torch.ones(n, n).tril(), True), "wrong: as a number: ... lower by 3"),
+    own(
+        "anticausal",
+        added(lambda n: torch.ones(n, n).triu(), False),
+        "wrong: anticausal ... as 0 and 1: ... lower by 1",
+    ),
+    own("added -inf", added(lambda n: torch.full((n, n), -math.inf).triu(1), False), mask="causal"),
+    own(
+        "added -30", added(lambda n: torch.full((n, n), -30.0).triu(1), False), "note: hidden ... -29.9", mask="causal"
+    ),
+    own("slope", added(distances, True), SLOPE),
+    own("slope by hand", added(distances, False), SLOPE),
+    own(
+        "learned bias",
+        added(lambda n: LEARNED[:n, :n], True),
+        "note: scores have a bias that depends on positions only",
+    ),
+    # Scores
+    own("null key", null_key, EXTRA, mask="causal"),
+    own("sink", sink, "note: softmax has one more score, a sink: 0.5"),
+    own("soft cap", scores(lambda p: 2 * torch.tanh(p / 2)), "note: scores s are capped softly: 2·tanh(s/2)"),
+    own("temperatures", scores(lambda p: p * PER_HEAD), *TEMPERATURES, scale=...),
+    own(
+        "by length",
+        scores(lambda p: p * math.log(1 + p.shape[-1])),
+        "asks: length: 0.52 at 7 ... 1.05 at 65",
+        scale=...,
+    ),
+    own("two names", times(0.5, True), TWO_NAMES, scale=...),
+    own("two names by hand", times(0.5, False), TWO_NAMES, scale=...),
+    own("queries scaled", multiplied(1 / 4, 1, 1), require=STDS),
+    own("both scaled", multiplied(1 / 2, 1 / 2, 1), require=STDS),
+    own("scaled twice", multiplied(1 / 4), "note: queries ... by 0.25 ... 1/head_dim in all", MUP, scale="1/head_dim"),
+    own(
+        "scaled up", multiplied(8, 8), ONE_HOT, "note: queries ... by 8", "note: keys ... by 8", "wrong: 16", scale="16"
+    ),
+    own("rotary", rotated(2), "note: queries and keys are rotated by position: rotary positions", positions="rotary"),
+    own("rotated heads", rotated(1), "wrong: in the same way at every position, by angles that depend on the head"),
+    # Digits
+    row("autocast", lambda: Auto(), bound=0.1),
+    row("autocast by hand", lambda: Auto(by_hand), bound=0.1),
+    row("autocast, wrong scale", lambda: Auto(times(1 / 16, True)), MUP, scale="1/head_dim", bound=0.1),
+    own("whole numbers", whole_numbers),
+    # Inputs and matrices
+    own(
+        "convolved keys",
+        None,
+        KEYS,
+        of_keys=Transposed(CONVOLUTION),
+        matrices="QVO",
+        refusal="key_std=None: is unknown",
+    ),
+    own("shifted keys", None, KEYS, of_keys=shifted(0.0), matrices="QVO"),
+    own("mixed keys", None, KEYS, of_keys=shifted(0.5), matrices="QVO"),
+    own("mixed inputs", None, INPUTS, before=shifted(0.5), matrices="O"),
+    own("inputs times 8", None, TIMES_8, ONE_HOT, before=lambda x: 8.0 * x, require=TIMED),
+    own("inputs times 8 by hand", by_hand, TIMES_8, ONE_HOT, before=lambda x: 8.0 * x, require=TIMED),
+    row("latents", Latents, "note: queries do not depend on the inputs: they are learned", matrices="KVO"),
+    row("zeros", lambda: Silent(False), f"wrong: {ZERO}"),
+    row("gate", lambda: Silent(True), f"asks: {ZERO}, or a parameter that starts at 0"),
+    # Calls and paths that differ
+    row("spectral norm", spectral, f"note: train: {STATE}"),
+    row(
+        "state",
+        Cached,
+        "note: W_O is not",
+        f"wrong: eval: {STATE}",
+        f"note: train: {STATE}",
+        matrices="QKV",
+        known=False,
+    ),
+    own("always dropout", dropping, f"wrong: eval: {DROPOUT}", f"note: train: {DROPOUT}", known=False),
+    row(
+        "batch norm",
+        lambda: Own(before=Transposed(nn.BatchNorm1d(64))),
+        "note: train: outputs differ from those of eval, with the same",
+    ),
+    row(
+        "no training", lambda: Training(causal, untrained), "asks: train: ... RuntimeError: no training", mask="causal"
+    ),
+    row("scaled in training", lambda: Training(imported, larger), "note: train: outputs differ from those of eval"),
+    row("dropout in training", lambda: Training(causal, causal, 0.5), f"note: train: {DROPOUT}", mask="causal"),
+    row(
+        "leak in training",
+        lambda: Training(causal, next_too, 0.5),
+        f"note: train: {DROPOUT}",
+        *OFF_BY_ONE,
+        mask="causal",
+    ),
+    # Around attention
+    row("encoder layer", encoder_layer, "note: W_O is not read", f"note: train: {DROPOUT}", matrices="QKV"),
+    row("right block", Block, FOLLOWS, matrices="QKV", mask="causal"),
+    row("leak over chunks", lambda: Block(chunks), LEAK, FOLLOWS, matrices="QKV", mask="causal"),
+]
+
+
+@each(ROWS)
+def test_a_layer(row: Row) -> None:
+    before = torch.get_rng_state()
+    assert_says(row)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_names_of_scales() -> None:
+    known = inspected(multi_head()).weights
+    assert known["query"].known == ("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)",)
+    assert known["output"].known == ("1/(3 fan_in) (torch.nn.Linear)",)
+    assert inspected(multi_head(kdim=63, vdim=63), separate).weights["query"].known[0] == "1/fan_in (lecun)"
+    assert inspected(lambda: Heads(2), draws=8).weights["query"].known == ("1/head_dim (fan over the axis of a head)",)
+    for name in ("1/sqrt(heads)", "head_dim**(-1/4)", 0.5):
+        inspected(lambda: Own(times(0.5, True))).require(scale=name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Own(lambda *qkv: F.scaled_dot_product_attention(*qkv)),
+        lambda: Own(imported),
+        WeightsWanted,
+        lambda: Own(lambda q, k, v: imported(q, k, v, enable_gqa=True), kv=2),
+        lambda: Own(three_axes(imported)),
+        lambda: Own(flat_heads_first(imported)),
+        lambda: Own(heads_first(imported)),
+        lambda: Own(lambda *qkv: imported(*(a.requires_grad_() for a in qkv))),
+    ],
+    ids=["looked up", "imported", "weights wanted", "groups", "three axes", "flat", "heads first", "no fast path"],
+)
+def test_attention_is_seen_on_every_path(make: Make) -> None:
+    adapter = adapter_of(make, 64)
+    state = adapter.fresh(0)
+    for mode in ("train", "eval"):
+        reader = ModuleReader(adapter, state, 64, mode)
+        matrices = reader.read(state)
+        assert reader.layout.num_heads == 4
+        probe = Probe(reader, state, matrices)
+        assert probe.forward(probe.seen)[0].known
+        weight = state.q.weight if hasattr(state, "q") else state.attention.in_proj_weight[:64]
+        read = torch.as_tensor(matrices.query.reshape(64, 64).T, dtype=torch.float32)
+        assert torch.equal(read * (4.0 if make is WeightsWanted else 1.0), weight)
+
+
+def test_paths_of_multi_head_attention() -> None:
+    assert list(inspected(multi_head()).paths) == ["eval", "train", "eval, need_weights"]
+    assert list(inspected(lambda: Training(causal, untrained)).paths) == ["eval"]
+
+
+def test_time_of_an_inspection() -> None:
+    began = time.process_time()
+    inspected(multi_head(512), width=512, draws=8)
+    assert time.process_time() - began < 4.0
+
+
+def test_a_watched_run_is_the_module_itself() -> None:
+    adapter = adapter_of(multi_head(), 64)
+    module = adapter.fresh(0)
+    x = torch.randn(2, 3, 64)
+    with torch.no_grad():
+        expected = module.eval()(x, x, x, need_weights=False)[0]
+    assert (adapter.outputs(module, x.double().numpy(), Trace(), "eval") == expected.double().numpy()).all()
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def test_pytorch_is_as_it_was() -> None:
+    functions = F.scaled_dot_product_attention, F.multi_head_attention_forward
+    with Functions():
+        assert notes_of(inspected(lambda: Own(imported))) == []
+    with pytest.raises(ac.InputError, match="RuntimeError: no training"):
+        inspected(lambda: Own(untrained))
+    assert (F.scaled_dot_product_attention, F.multi_head_attention_forward) == functions
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_copies_of_one_layer() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        inspection = inspected(lambda: nn.TransformerEncoder(encoder_layer(), 3))
+    copies = "wrong: layers 0, 1 and 2 have the same weights: layers.*.self_attn.in_proj_weight and 3 more"
+    several = "note: attention runs 3 times per forward pass: only the first is inspected"
+    assert {copies, several} < {*notes_of(inspection)}
+
+
+def test_the_first_line_has_the_worst() -> None:
+    said = "WRONG: outputs at position 0 change with inputs at position 64, despite the causal mask"
+    assert str(inspected(lambda: Block(chunks))).partition("\n")[0].partition(" (and")[0] == said
+    for right in (Block, lambda: torch.compile(multi_head()())):
+        assert str(inspected(right)).partition("\n")[0].endswith("nothing wrong was found")
+
+
+# Refusals -----------------------------------------------------------------------------------------
 
 
 class InTurn(Own):
@@ -373,9 +553,9 @@ class InTurn(Own):
 
 
 def unset() -> Any:
-    made = Own()
-    nn.init.constant_(made.o.weight, torch.nan)
-    return made
+    module = Own()
+    nn.init.constant_(module.o.weight, torch.nan)
+    return module
 
 
 def crossed(module: Any, x: Any) -> Any:
@@ -383,47 +563,75 @@ def crossed(module: Any, x: Any) -> Any:
     return module(x, memory, memory, need_weights=False)[0]
 
 
-REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "cross-attention": (multi_head(), crossed, "cross-attention"),
-    "cross-attention by hand": (Crossed, None, "do not depend on the inputs: cross-attention"),
-    "Linear": (lambda: nn.Linear(64, 64), None, "test it by sampling"),
-    "LSTM": (lambda: nn.LSTM(64, 64), None, "test it by sampling"),
-    "linear attention": (
-        lambda: Own(lambda q, k, v: q @ (k.mT @ v) / q.shape[2]),
-        None,
-        "its forward pass has no attention that is recognised: no product of weights and values",
-    ),
-    "in turn": (lambda: InTurn(by_hand), None, "pass attention one after another"),
-    "no output": (
-        lambda: Around(lambda y: None),
-        None,
-        "call=None: is not an output array; return the outputs",
-    ),
+def token(x: Any) -> Any:
+    return torch.cat([torch.ones_like(x[:, :1]), x], 1)
+
+
+LINEAR_ATTENTION = "its forward pass has no attention that is recognised: no product of weights and values"
+FLEX = "call='flex_attention': is a single PyTorch operation, which cannot be inspected; .*test it by sampling"
+REFUSED: dict[str, tuple[Any, str]] = {
+    "cross-attention by hand": (Crossed, "do not depend on the inputs: cross-attention"),
+    "Linear": (lambda: nn.Linear(64, 64), "test it by sampling"),
+    "LSTM": (lambda: nn.LSTM(64, 64), "test it by sampling"),
+    "linear attention": (lambda: Own(lambda q, k, v: q @ (k.mT @ v) / q.shape[2]), LINEAR_ATTENTION),
+    "in turn": (lambda: InTurn(by_hand), "pass attention one after another"),
+    "no output": (lambda: Own(after=lambda y: None), "call=None: is not an output array; return the outputs"),
     "meta": (
         lambda: nn.Linear(64, 64, device="meta"),
-        None,
-        "make=.*meta.*: is a device that holds no numbers; make the module",
+        "make=.*meta.*: is a device that holds no numbers; make the mod",
     ),
-    "a module": (nn.Linear(64, 64), None, "is a module, already initialised"),
-    "a class": (nn.MultiheadAttention, None, "make: failed with TypeError: .*; pass a function that returns a new mod"),
-    "another width": (multi_head(63, 3), None, r"call: failed on inputs of shape \(2, 2, 64\) with "),
-    "an exit": (
-        lambda: Own(lambda q, k, v: sys.exit(3)),
-        None,
-        r"call: failed on .* with SystemExit: 3 \(test_torch\.py, line \d+\)",
+    "a module": (nn.Linear(64, 64), "is a module, already initialised"),
+    "a class": (nn.MultiheadAttention, "make: failed with TypeError: .*; pass a function that returns a new mod"),
+    "another width": (multi_head(63, 3), r"call: failed on inputs of shape \(2, 2, 64\) with "),
+    "exit": (lambda: Own(lambda q, k, v: sys.exit(3)), r"call: failed .* SystemExit: 3 \(test_torch\.py, line \d+\)"),
+    "NaN": (lambda: Own(after=lambda y: y * torch.nan), r"output=nan: .* finite; mend the forward pass: all param"),
+    "NaN of the initialiser": (unset, r"output=nan: .* finite; mend the initialiser"),
+    "token": (
+        lambda: Own(before=token, after=lambda y: y[:, 1:]),
+        "has 4 rows for 3 positions, as if tokens or padding were added inside",
     ),
-    "NaN of the forward pass": (
-        lambda: Own(lambda q, k, v: by_hand(q, k, v) * torch.nan),
-        None,
-        r"output=nan: .* finite; mend the forward pass: all parameters are finite",
+    "script": (lambda: torch.jit.script(nn.Linear(64, 64)), "is compiled, which hides"),
+    "flex": (lambda: Own(lambda q, k, v: flex_attention(q, k, v)), FLEX),
+    "fewer keys": (
+        lambda: Own(lambda q, k, v: imported(q, k[:, :, ::2], v[:, :, ::2])),
+        "are fewer than the positions",
     ),
-    "NaN of the initialiser": (unset, None, r"output=nan: .* finite; mend the initialiser"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_inspected_is_refused(name: str) -> None:
-    make, call, said = REFUSED[name]
-    with pytest.raises(ac.InputError, match=said) as caught:
-        inspected(make, call)
-    assert "\n" not in str(caught.value)
+def test_layers_that_are_refused(name: str) -> None:
+    make, message = REFUSED[name]
+    with pytest.raises(ac.InputError, match=message) as error:
+        inspected(make)
+    assert "\n" not in str(error.value)
+
+
+def test_cross_attention_is_refused() -> None:
+    with pytest.raises(ac.InputError, match="cross-attention"):
+        inspected(multi_head(), crossed)
+
+
+def test_a_width_that_cannot_be_made() -> None:
+    def make(width: int) -> Any:
+        assert width == 64
+        return Own()
+
+    note = "note: a module of width 128 could not be inspected: scales of scores are not compared"
+    assert notes_of(inspected(make)) == [note]
+
+
+def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:
+    gemma = pytest.importorskip("transformers.models.gemma2.modeling_gemma2")
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    configuration = gemma.Gemma2Config(**sizes, num_hidden_layers=1, vocab_size=8, attn_implementation="eager")
+    rotations = gemma.Gemma2RotaryEmbedding(configuration)
+
+    def call(module: Any, x: Any) -> Any:
+        return module(x, rotations(x, torch.arange(x.shape[1])[None]), None)[0]
+
+    inspection = inspected(lambda: gemma.Gemma2Attention(configuration, 0), call)
+    assert inspection.blamed == ()
+    assert list(inspection.paths) == ["eval, eager", "train, eager"]
+    assert sum("`sdpa` attention does not support `softcap`" in note for note in notes_of(inspection)) == 1

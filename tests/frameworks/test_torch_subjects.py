@@ -1,4 +1,4 @@
-"""PyTorch layers as subjects, over widths, from transformers, and from the shell."""
+"""A PyTorch module of transformers as a subject, and calls from the shell."""
 
 from __future__ import annotations
 
@@ -10,88 +10,10 @@ import pytest
 import attncheck as ac
 from attncheck.commands.cli import main
 
-from . import reading
-
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-
-from .torch_layers import Make, Own, by_hand, inspected, multi_head, told
-
-
-def grouped(q: Any, k: Any, v: Any) -> Any:
-    return by_hand(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
-
-
-def looked_at(q: Any, k: Any, v: Any) -> Any:
-    """Convert a tensor to a number, which prevents batching."""
-    assert q.isfinite().all()
-    return F.scaled_dot_product_attention(q, k, v)
-
-
-class Shared(Own):
-    """A module with two names for its values."""
-
-    def __init__(self) -> None:
-        super().__init__(by_hand, width=16)
-        self.alias = self.v
-
-
-@pytest.mark.usefixtures("verdicts_only")
-def test_attention_by_hand_is_a_subject() -> None:
-    found = ac.inspect(lambda: Own(grouped, kv=2, width=16), width=16, draws=2)
-    subject, layer = found.subject(), found.layer()
-    assert layer.num_kv_heads == 2
-    report = ac.check(subject, layer, properties=["exactness", "outputs"], profile="smoke")
-    assert report.verdict == "consistent"
-    wrong = ac.check(subject, layer.replace(num_kv_heads=None), properties=["exactness"], profile="smoke")
-    assert wrong.verdict == "violated"
-
-
-@pytest.mark.parametrize(
-    ("make", "weights"),
-    [
-        (multi_head(16, 2), "gaussian"),
-        (multi_head(16, 2), "own"),
-        (multi_head(16, 2, batch_first=False), "gaussian"),
-        (lambda: Own(grouped, kv=2, width=16), "own"),
-        (Shared, "gaussian"),
-    ],
-    ids=["packed", "own weights", "first axis", "groups", "two names"],
-)
-def test_each_draw_has_a_module(make: Make, weights: str) -> None:
-    reading.assert_a_module_per_draw(ac.inspect(make, width=16, draws=2).subject(weights=weights))
-
-
-# Over widths --------------------------------------------------------------------------------------
-
-
-def test_a_width_that_cannot_be_made() -> None:
-    def make(width: int) -> Any:
-        assert width == 64
-        return Own()
-
-    assert told(inspected(make)) == ["a module of width 128 could not be inspected: scales of scores are not compared"]
-
-
-# transformers -------------------------------------------------------------------------------------
-
-
-def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:
-    gemma = pytest.importorskip("transformers.models.gemma2.modeling_gemma2")
-    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-    configuration = gemma.Gemma2Config(**sizes, num_hidden_layers=1, vocab_size=8, attn_implementation="eager")
-    rotations = gemma.Gemma2RotaryEmbedding(configuration)
-
-    def call(module: Any, x: Any) -> Any:
-        return module(x, rotations(x, torch.arange(x.shape[1])[None]), None)[0]
-
-    found = inspected(lambda: gemma.Gemma2Attention(configuration, 0), call)
-    assert found.blamed == ()
-    assert list(found.paths) == ["eval, eager", "train, eager"]
-    assert sum("`sdpa` attention does not support `softcap`" in note for note in told(found)) == 1
 
 
 @pytest.mark.usefixtures("verdicts_only")
@@ -117,15 +39,13 @@ def test_llama_is_examined_with_its_rotary_positions() -> None:
         rotations = rotary(x, torch.arange(x.shape[1])[None])
         return layer(x, position_embeddings=rotations, attention_mask=None)[0]
 
-    found = ac.inspect(make, width=32, call=call)
-    assert (found.forward.positions, found.forward.rotary_base) == ("rotary", 1000.0)
-    subject, layer = found.subject(weights="gaussian"), found.layer(seq_len=6, input_correlation=0.5)
-    assert layer.rotary_base == 1000.0
-    right = ac.check(subject, layer, properties=["scores", "conditional"], profile="smoke")
-    assert right.verdict == "consistent"
-    assert sum(bool(result.p_values) for result in right.results) >= 24
-    wrong = layer.replace(rotary_base=None)
-    assert ac.check(subject, wrong, properties=["scores"], profile="smoke").verdict == "violated"
+    inspection = ac.inspect(make, width=32, call=call)
+    assert (inspection.forward.positions, inspection.forward.rotary_base) == ("rotary", 1000.0)
+    subject, layer = inspection.subject(), inspection.layer(seq_len=6, input_correlation=0.5)
+    assert (layer.rotary_base, layer.num_kv_heads) == (1000.0, 2)
+    report = ac.check(subject, layer, properties=["exactness"], profile="smoke")
+    assert report.verdict == "consistent"
+    assert sum(bool(result.p_values) for result in report.results) >= 24
 
 
 # The shell ----------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""torch models over widths: taps, right models accepted, wrong ones found and located."""
+"""PyTorch models over widths: taps, right models accepted, wrong ones found and located."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,166 +22,113 @@ from attncheck.frameworks.models import ModelsAtWidths
 from attncheck.frameworks.torch import Torch
 from benchmarks.width_models import WRONG, Recipe
 
-from .descent import INPUTS, RATE, assert_descends, half_square
+WIDTHS, NARROW = (32, 64, 128, 256), (16, 32, 64, 128)
+BASE, VOCABULARY = 16, 64
 
-WIDTHS = (32, 64, 128, 256)
+# Taps ---------------------------------------------------------------------------------------------
 
 
+class Twice(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(self.layer(x))
+
+
+def linear(width: int) -> Any:
+    return nn.Linear(width, width)
+
+
+PARTS = [
+    "norm1",
+    *(f"attention.{name}" for name in ("query", "key", "value", "scores", "weights", "out")),
+    "norm2",
+    "up",
+]
+KINDS: dict[str, tuple[Callable[[int], Any], dict[str, str]]] = {
+    "transformer": (
+        Recipe(depth=1).build,
+        {"embedding": "embedding", "position_embedding": "embedding"}
+        | {f"blocks.0.{name}": "module" for name in (*PARTS, "down")}
+        | {f"blocks.0.attention.{kind}": kind for kind in ("scores", "weights")}
+        | {
+            "blocks.0.norm1": "norm",
+            "blocks.0.norm2": "norm",
+            "blocks.0": "module",
+            "norm": "norm",
+            "readout": "output",
+        },
+    ),
+    "container": (
+        lambda width: nn.Sequential(linear(width), nn.Sequential(nn.Tanh(), nn.Dropout())),
+        {"0": "module", "1.0": "output"},
+    ),
+    "in place": (lambda width: nn.Sequential(linear(width), nn.ReLU(inplace=True)), {"0": "module", "1": "output"}),
+    "twice": (Twice, {"layer": "module", "layer (2)": "output"}),
+    "positions first": (
+        lambda width: nn.MultiheadAttention(width, 4),
+        {"scores": "scores", "weights": "weights", "output": "output"},
+    ),
+    "softmax of logits": (
+        lambda width: nn.Sequential(nn.Linear(width, 7), nn.Softmax(-1)),
+        {"0": "module", "1.softmax scores": "module", "1.softmax weights": "module", "1": "output"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_taps_come_in_order(name: str) -> None:
+    build, kinds = KINDS[name]
+    before = torch.get_rng_state()
+    model = ModelsAtWidths(Torch, build).make(32, seed=0)
+    taps = [model.taps() for _ in range(2)]
+    assert torch.equal(before, torch.get_rng_state())
+    assert [(name, tap.kind) for name, tap in taps[0].items()] == [*kinds.items()]
+    for tap, again in zip(taps[0].values(), taps[1].values(), strict=True):  # dropout is off
+        np.testing.assert_array_equal(tap.values, again.values)
+
+
+# Right and wrong models ---------------------------------------------------------------------------
+
+
+@functools.cache
 def examined(recipe: Recipe) -> ac.Widths:
     expect = "mup" if recipe.mup else "standard"
-    widths = (16, 32, 64, 128) if recipe.mup else WIDTHS  # μP has more rows, as it takes steps
+    widths = NARROW if recipe.mup else WIDTHS  # μP has more rows, as it takes steps
     return ac.widths(recipe.build, widths, expect, optimizer=recipe.optimizer if recipe.mup else None)
 
 
-def taps(build: Callable[[int], Any], width: int = 32, **options: Any) -> Any:
-    return ModelsAtWidths(Torch, build, **options).make(width, seed=0).taps()
+ZERO_READOUT = Recipe(depth=1, zero_readout=True)
 
 
-class TestTaps:
-    def test_every_module_and_attention_is_tapped_in_order(self) -> None:
-        found = taps(Recipe(depth=1).build)
-        block = ["norm1", *(f"attention.{name}" for name in ("query", "key", "value", "scores", "weights", "out"))]
-        names = [f"blocks.0.{name}" for name in (*block, "norm2", "up", "down")]
-        assert list(found) == ["embedding", "position_embedding", *names, "blocks.0", "norm", "readout"]
-        kinds = {name: tap.kind for name, tap in found.items()}
-        assert kinds["blocks.0.attention.scores"] == "scores"
-        assert kinds["blocks.0.attention.weights"] == "weights"
-        assert kinds["embedding"] == "embedding"
-        assert kinds["norm"] == "norm"
-        assert kinds["readout"] == "output"
-
-    def test_scores_are_those_of_queries_and_keys(self) -> None:
-        """Visible scores only, also with hand-written attention."""
-        for by_hand in (False, True):
-            found = taps(Recipe(depth=1, by_hand=by_hand).build)
-            q, k = (
-                found[f"blocks.0.attention.{name}"].values.reshape(4, 16, 4, 8).swapaxes(1, 2)
-                for name in ("query", "key")
-            )
-            scores = found["blocks.0.attention.scores"].values
-            shown = np.tril(np.ones((16, 16), dtype=bool))
-            assert np.isnan(scores[..., ~shown]).all()
-            expected = q @ k.swapaxes(-1, -2) * Recipe().scale(8)
-            np.testing.assert_allclose(scores[..., shown], expected[..., shown], rtol=1e-4, atol=1e-5)
-            weights = found["blocks.0.attention.weights"].values
-            np.testing.assert_allclose(np.nansum(weights, axis=-1), 1.0, rtol=1e-6)
-
-    def test_what_a_container_hands_on_is_told_once(self) -> None:
-        found = taps(lambda width: nn.Sequential(nn.Linear(width, width), nn.Sequential(nn.Tanh(), nn.Dropout())))
-        assert list(found) == ["0", "1.0"]
-        assert found["1.0"].kind == "output"
-
-    def test_what_changes_its_input_in_place_is_a_tap_of_its_own(self) -> None:
-        assert list(taps(lambda width: nn.Sequential(nn.Linear(width, width), nn.ReLU(inplace=True)))) == ["0", "1"]
-
-    def test_a_module_that_runs_twice(self) -> None:
-        class Twice(nn.Module):
-            def __init__(self, width: int) -> None:
-                super().__init__()
-                self.layer = nn.Linear(width, width)
-
-            def forward(self, x: Any) -> Any:
-                return self.layer(self.layer(x))
-
-        found = taps(Twice)
-        assert list(found) == ["layer", "layer (2)"]
-        assert [tap.note for tap in found.values()] == ["", "module runs more than once"]
-        rows = ac.widths(Twice, WIDTHS).rows
-        assert rows[1].notes == ("module runs more than once",)
-
-    def test_multi_head_attention_shows_its_scores(self) -> None:
-        found = ac.widths(lambda width: nn.MultiheadAttention(width, 4, batch_first=True), WIDTHS, seeds=48)
-        # Xavier over the packed matrix: constant in the width, at a quarter of the usual scale.
-        assert {row.name: str(row.verdict) for row in found.rows} == dict.fromkeys(
-            ("scores", "weights", "output"), "consistent"
-        )
-        assert found["scores"].sizes[-1] == pytest.approx(0.25**0.5, rel=0.05)
-
-    def test_a_softmax_of_logits_is_none_of_attention(self) -> None:
-        """Whichever axis of the inputs is the position."""
-        first = taps(lambda width: nn.MultiheadAttention(width, 4))
-        assert [tap.kind for tap in first.values()] == ["scores", "weights", "output"]
-        logits = taps(lambda width: nn.Sequential(nn.Linear(width, 7), nn.Softmax(-1)))
-        assert [(name, tap.kind) for name, tap in logits.items()] == [
-            ("0", "module"),
-            ("1.softmax scores", "module"),
-            ("1.softmax weights", "module"),
-            ("1", "output"),
-        ]
-
-    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-    def test_gpt2_of_transformers_depends_on_the_width(self, implementation: str) -> None:
-        transformers = pytest.importorskip("transformers")
-
-        def build(width: int) -> Any:
-            shape = {"n_embd": width, "n_layer": 1, "n_head": 4, "n_positions": 16, "vocab_size": 64}
-            return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, attn_implementation=implementation))
-
-        found = ac.widths(build, WIDTHS)
-        assert found.headline.startswith(
-            "VIOLATED: 4 matrices have std 0.014 and 0.02 at every width: neither standard"
-        )
-        first = found.violated[0]
-        assert (first.name, first.what) == ("transformer.h.0.attn.c_attn", "Conv1D")
-        assert first.exponent == pytest.approx(0.5, abs=0.05)
-        assert found["transformer.h.0.attn.scores"].exponent == pytest.approx(1.0, abs=0.1)
-
-    def test_half_precision_is_held_in_single(self) -> None:
-        found = ac.widths(lambda width: nn.Linear(width, width).to(torch.bfloat16), WIDTHS)
-        assert found.verdict == "consistent"
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(),
+        Recipe(mup=False),
+        ZERO_READOUT,
+        Recipe(depth=1, head_dim=8, norm="rms", by_hand=True),
+        Recipe(mup=False, head_dim=8, norm="rms", after=True),
+    ],
+    ids=["mup", "standard", "zero readout", "mup, many heads", "standard, many heads"],
+)
+def test_right_models_are_not_violated(recipe: Recipe) -> None:
+    result = examined(recipe)
+    assert not result.violated, str(result)
+    examined_rows = [row for row in result.rows if row.verdict != "not examined"]
+    assert sum(row.verdict == "consistent" for row in examined_rows) > len(examined_rows) / 2 > 10
 
 
-class TestModels:
-    def test_a_seed_makes_one_model_and_leaves_the_generator(self) -> None:
-        models = ModelsAtWidths(Torch, Recipe(depth=1).build)
-        before = torch.get_rng_state()
-        one, again, other = (models.make(32, seed=seed).taps()["readout"].values for seed in (1, 1, 2))
-        assert np.array_equal(one, again, equal_nan=True)
-        assert not np.array_equal(one, other)
-        assert torch.equal(before, torch.get_rng_state())
-
-    def test_a_step_is_one_of_the_optimiser_on_the_same_batch(self) -> None:
-        model = ModelsAtWidths(
-            Torch,
-            lambda width: nn.Linear(width, 1, bias=False),
-            inputs=lambda width, rng: INPUTS,
-            optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=RATE),
-            loss=half_square,
-        ).make(8, seed=0)
-        assert_descends(model, steps=2, atol=1e-6)
-
-    def test_modules_run_as_in_evaluation(self) -> None:
-        model = ModelsAtWidths(Torch, lambda width: nn.Sequential(nn.Linear(width, width), nn.Dropout(0.5))).make(32, 0)
-        first, second = (model.taps()["0"].values for _ in range(2))
-        assert np.array_equal(first, second)
-
-
-class TestRightModels:
-    @pytest.mark.sampled
-    @pytest.mark.parametrize(
-        "recipe",
-        [
-            Recipe(),
-            Recipe(mup=False),
-            Recipe(depth=1, zero_readout=True),
-            Recipe(depth=1, head_dim=8, norm="rms", by_hand=True),
-            Recipe(mup=False, head_dim=8, norm="rms", after=True),
-        ],
-        ids=["mup", "standard", "zero readout", "mup, many heads", "standard, many heads"],
-    )
-    def test_nothing_is_violated(self, recipe: Recipe) -> None:
-        found = examined(recipe)
-        assert not found.violated, str(found)
-        examined_rows = [row for row in found.rows if row.verdict != "not examined"]
-        assert sum(row.verdict == "consistent" for row in examined_rows) > len(examined_rows) / 2 > 10
-
-    def test_what_is_zero_by_design_is_named(self) -> None:
-        found = examined(Recipe(depth=1, zero_readout=True))
-        assert found["readout"].notes == ("zero by design",)
-        moved = {(row.name, row.steps): row.notes for row in found.rows}
-        # A zero readout blocks gradients: the first step changes only the readout.
-        assert moved["blocks.0.up", 1] == ("no change beyond rounding",)
-        assert moved["blocks.0.up", 2] == ()
+def test_what_is_zero_by_design_is_named() -> None:
+    result = examined(ZERO_READOUT)
+    assert result["readout"].notes == ("zero by design",)
+    notes = {(row.name, row.steps): row.notes for row in result.rows}
+    # A zero readout blocks gradients: the first step changes only the readout.
+    assert notes["blocks.0.up", 1] == ("no change beyond rounding",)
+    assert notes["blocks.0.up", 2] == ()
 
 
 @pytest.mark.sampled
@@ -192,8 +140,38 @@ def test_what_people_shipped_is_found_with_its_module(name: str) -> None:
     assert math.isfinite(first.exponent or math.nan)
 
 
-def test_a_table_of_ones_own() -> None:
-    """Depth as the second axis: residuals over √L stay, unscaled ones grow as √L."""
+def test_multi_head_attention_has_scores() -> None:
+    result = ac.widths(lambda width: nn.MultiheadAttention(width, 4, batch_first=True), WIDTHS, seeds=48)
+    # Xavier over the packed matrix: constant in the width, at a quarter of the usual scale.
+    assert {row.name: str(row.verdict) for row in result.rows} == dict.fromkeys(
+        ("scores", "weights", "output"), "consistent"
+    )
+    assert result["scores"].sizes[-1] == pytest.approx(0.25**0.5, rel=0.05)
+
+
+def test_gpt2_of_transformers_depends_on_the_width() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    def build(width: int) -> Any:
+        shape = {"n_embd": width, "n_layer": 1, "n_head": 4, "n_positions": 16, "vocab_size": 64}
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, attn_implementation="eager"))
+
+    result = ac.widths(build, WIDTHS, seeds=8)
+    assert result.headline.startswith("VIOLATED: 4 matrices have std 0.014 and 0.02 at every width: neither standard")
+    first = result.violated[0]
+    assert (first.name, first.what) == ("transformer.h.0.attn.c_attn", "Conv1D")
+    assert first.exponent == pytest.approx(0.5, abs=0.05)
+    assert result["transformer.h.0.attn.scores"].exponent == pytest.approx(1.0, abs=0.1)
+
+
+def test_half_precision_and_modules_that_run_twice() -> None:
+    result = ac.widths(lambda width: Twice(width).to(torch.bfloat16), WIDTHS)
+    assert result.verdict == "consistent"
+    assert result.rows[1].notes == ("module runs more than once",)
+
+
+def test_depth_as_the_axis() -> None:
+    """Depth as the axis: residuals over √L stay, unscaled ones grow as √L."""
 
     class Stack(nn.Module):
         def __init__(self, depth: int, power: float) -> None:
@@ -206,23 +184,132 @@ def test_a_table_of_ones_own() -> None:
                 x = x + self.factor * block(torch.nn.functional.normalize(x, dim=-1) * 8)
             return self.out(x)
 
-    def found(power: float) -> ac.Widths:
+    def examined(power: float) -> ac.Widths:
         return ac.widths(
             lambda depth: Stack(depth, power),
-            (8, 16, 32, 64),
+            (4, 8, 16, 32),
             {"out": 0},
             inputs=lambda depth, rng: rng.standard_normal((4, 16, 64)),
-            seeds=16,
+            seeds=8,
         )
 
-    assert found(0.5).verdict == "consistent"
-    assert found(0.0)["out"].verdict == "violated"
+    assert examined(0.5).verdict == "consistent"
+    assert examined(0.0)["out"].verdict == "violated"
 
 
-class Broken(torch.nn.Module):
+# Readouts -----------------------------------------------------------------------------------------
+
+
+class Readout(nn.Module):
+    """A residual block between an embedding and a readout, which may share its matrix.
+
+    `readout` names the parametrisation: a multiplier after a tied readout, a scaled input, a tied matrix of variance
+    1/width between multipliers √width and 1/√width, a product with the matrix outside any module, or a smooth limit of
+    logits; an untied matrix with a multiplier or without; and three wrong ones.
+    """
+
+    def __init__(self, width: int, readout: str, tied: bool) -> None:
+        super().__init__()
+        self.width, self.readout = width, readout
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+        self.last, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+        between = readout == "between"
+        stds = {self.embedding: width**-0.5 if between else 1.0, self.up: width**-0.5, self.down: width**-0.5}
+        if not tied:
+            stds[self.head] = {"plain": 1.0 / width, "standard": width**-0.5}.get(readout, 1.0)
+        for module, std in stds.items():
+            nn.init.normal_(module.weight, std=std)
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.embedding(tokens) * (self.width**0.5 if self.readout == "between" else 1.0)
+        x = self.last(x + self.down(torch.tanh(self.up(self.norm(x)))))
+        factor = BASE / self.width  # 1 at the narrowest width
+        match self.readout:
+            case "after":
+                return self.head(x) * factor
+            case "input":
+                return self.head(x * factor)
+            case "between" | "root":
+                return self.head(x) * self.width**-0.5
+            case "product":
+                return x @ self.embedding.weight.T * factor
+            case "limited":
+                return torch.tanh(self.head(x) * factor / 30.0) * 30.0
+        return self.head(x)
+
+
+def adam(module: Any, hidden: float = 1.0) -> Any:
+    """Return Adam, with rates that fall as the width in hidden matrices, and as its root in one of variance 1/width."""
+    shared = 0.5 if module.readout == "between" else 0.0
+    powers = {module.embedding.weight: shared, module.up.weight: hidden, module.down.weight: hidden}
+    groups = [
+        {"params": [each], "lr": 0.01 * (BASE / module.width) ** powers.get(each, 0.0)} for each in module.parameters()
+    ]
+    return torch.optim.Adam(groups)
+
+
+def read_out(readout: str, tied: bool, **options: Any) -> ac.Widths:
+    return ac.widths(lambda width: Readout(width, readout, tied), NARROW, "mup", **({"seeds": 24} | options))
+
+
+@pytest.mark.parametrize(
+    ("readout", "tied", "optimizer"),
+    [
+        ("after", True, adam),
+        ("between", True, adam),
+        ("input", True, None),
+        ("product", False, None),
+        ("limited", True, None),
+        ("after", False, None),
+        ("plain", False, None),
+    ],
+)
+def test_right_readouts_are_not_violated(readout: str, tied: bool, optimizer: Any) -> None:
+    result = read_out(readout, tied, optimizer=optimizer)
+    assert not result.violated, str(result)
+    output = next(row for row in result.rows if row.kind == "output")
+    assert (str(output.verdict), output.predicted) == ("consistent", "-0.5")
+    if readout in ("after", "limited"):
+        assert result["head"].notes == ("a factor follows: judged at the output",)
+
+
+@pytest.mark.parametrize(
+    ("readout", "tied", "tap"),
+    [("standard", False, "head"), ("none", True, "head"), ("root", True, "output"), ("root", False, "output")],
+)
+def test_wrong_readouts_are_violated(readout: str, tied: bool, tap: str) -> None:
+    first = read_out(readout, tied).violated[0]
+    assert (first.name, first.kind, first.steps) == (tap, "output", 0)
+
+
+def test_a_wrong_rate_is_violated_in_a_tied_model() -> None:
+    result = read_out("after", True, optimizer=lambda module: adam(module, hidden=0.0), seeds=8)
+    assert {row.steps for row in result.violated} == {1, 2}
+    assert result.violated[0].name == "up"
+    assert not any("may follow" in text for _, text in result.findings)
+
+
+def test_a_tokens_logit_at_its_position_is_left_out() -> None:
+    model = ModelsAtWidths(Torch, lambda width: Readout(width, "after", tied=True)).make(16, seed=0)
+    (tokens,), taps = model.tensors, model.taps()
+    hidden = np.isnan(taps["output"].values)
+    assert np.array_equal(hidden, np.arange(VOCABULARY) == tokens.numpy()[..., None])
+    assert "without the logits of input tokens" in taps["output"].note
+    assert taps["embedding"].rescaled
+    untied = ModelsAtWidths(Torch, lambda width: Readout(width, "plain", tied=False)).make(16, seed=0).taps()
+    assert (untied["head"].note, untied["embedding"].rescaled) == ("", False)
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+class Broken(nn.Module):
     def __init__(self, width: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.hidden, self.scale = torch.nn.Linear(width, width), scale
+        self.hidden, self.scale = nn.Linear(width, width), scale
 
     def forward(self, x: Any) -> Any:
         return self.hidden(x) * self.scale
@@ -257,7 +344,7 @@ def sgd(module: Any) -> Any:
         (seeded, {}, "makes the same model for every seed; let it draw from the framework's own generator"),
         (frozen, {"optimizer": sgd}, "loss: failed with RuntimeError: element 0 of tensors does not require grad"),
         (
-            lambda width: torch.nn.Sequential(torch.jit.script(torch.nn.Linear(width, width))),
+            lambda width: nn.Sequential(torch.jit.script(nn.Linear(width, width))),
             {},
             "build='Sequential': is compiled, which hides what it computes",
         ),

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import attncheck as ac
 from attncheck.frameworks.adapter import Adapter
-from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import AttentionCore, Trace
 
 Array = NDArray[Any]
@@ -27,17 +25,12 @@ def softmax(p: Array, axis: int = -1) -> Array:
     return np.asarray(a / a.sum(axis, keepdims=True))
 
 
-def hidden(shown: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Return a mask that shows positions with ``shown(i - j)``."""
-
-    def masked(p: Array) -> Array:
-        queries, keys = np.arange(p.shape[-2]), np.arange(p.shape[-1])
-        return np.where(shown(queries[:, None] - keys), p, -np.inf)
-
-    return masked
+def mask_of(visible: Callable[[Array, Array], Array]) -> Callable[[Array], Array]:
+    """Return a mask of scores that shows position j to position i where ``visible(i, j)``."""
+    return lambda p: np.where(visible(*np.ogrid[: p.shape[-2], : p.shape[-1]]), p, -np.inf)
 
 
-CAUSAL = hidden(lambda behind: behind >= 0)
+CAUSAL = mask_of(lambda i, j: j <= i)
 
 
 @dataclasses.dataclass
@@ -87,8 +80,8 @@ class Plain(Adapter):
         q, k, v = (a.astype(self.dtype) for a in self.before(q, k, v))
         weights = self.weights(q, k)
         wide = [a.astype(np.float64) for a in (q, k, v, weights)]
-        given = trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3]))
-        o = self.attend(weights, v) if given is None else np.asarray(given).astype(self.dtype)
+        heads = trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3]))
+        o = self.attend(weights, v) if heads is None else np.asarray(heads).astype(self.dtype)
         return self.after(self.merge(o) @ state["output"] + state["output bias"], x.astype(self.dtype))
 
     def weights(self, q: Array, k: Array) -> Array:
@@ -98,12 +91,3 @@ class Plain(Adapter):
 
     def attend(self, weights: Array, v: Array) -> Array:
         return np.asarray(weights @ self.spread(v, weights.shape[1] // v.shape[1]))
-
-
-def inspected(draws: int = 2, seed: int = 0, **changes: Any) -> Inspection:
-    """Inspect a changed layer."""
-    return ac.inspect(Plain(**changes), width=changes.get("width", 64), draws=draws, seed=seed)
-
-
-def told(found: Inspection) -> list[str]:
-    return [str(note) for note in found.notes]

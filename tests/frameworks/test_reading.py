@@ -1,0 +1,476 @@
+"""Layers of flax, keras and equinox are read, drawn and filled correctly, wherever they call attention."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from attncheck import InputError, inspect
+from attncheck.frameworks.framework import adapter_of
+from attncheck.frameworks.subject import ModuleSubject
+from attncheck.frameworks.trace import CoreTrace, Trace
+
+from . import reading
+from .rows import Row, assert_says, each, inspected, row
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+jax, eqx, keras, torch = (pytest.importorskip(name) for name in ("jax", "equinox", "keras", "torch"))
+nn, nnx = pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
+
+from attncheck.frameworks.keras import numbers_of  # noqa: E402  # only where keras is
+
+from .torch_layers import Own, by_hand, multi_head  # noqa: E402  # only where torch is
+
+HEADS, SIZE, WIDTH = 4, 3, 12
+ON_JAX = keras.backend.backend() == "jax"
+BIASED, NORMAL = {"bias_init": nn.initializers.normal(1.0)}, {"bias_initializer": "normal"}
+LETTERS = {"Q": "query", "K": "key", "V": "value", "O": "out"}
+
+# Modules ------------------------------------------------------------------------------------------
+
+
+class LinenBlock(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.remat(nn.SelfAttention)(num_heads=HEADS, name="inner", **BIASED)(x)
+
+
+class Idle(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        nn.Dense(4, name="idle")(x)
+        return nn.SelfAttention(num_heads=3, name="used")(x)
+
+
+class Grouped(nnx.Module):
+    """Four heads in two groups, by JAX's function, compiled, in nnx."""
+
+    def __init__(self, rngs: Any) -> None:
+        for name, heads in (("query", 4), ("key", 2), ("value", 2)):
+            setattr(self, name, nnx.LinearGeneral(WIDTH, (heads, 3), rngs=rngs, **BIASED))
+        self.out = nnx.LinearGeneral((4, 3), WIDTH, axis=(-2, -1), rngs=rngs, **BIASED)
+
+    @nnx.jit
+    def __call__(self, x: Any) -> Any:
+        return self.out(jax.nn.dot_product_attention(self.query(x), self.key(x), self.value(x), is_causal=True))
+
+
+class EquinoxBlock(eqx.Module):
+    inner: Any
+
+    def __init__(self, key: Any) -> None:
+        self.inner = of_equinox(key)
+
+    @eqx.filter_jit
+    def __call__(self, x: Any) -> Any:
+        return self.inner(x, x, x)
+
+
+class OneTensor(keras.layers.MultiHeadAttention):
+    def _compute_attention(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
+        scores = keras.ops.einsum("bqhd,bkhd->bhqk", query, key) / SIZE**0.5
+        return keras.ops.einsum("bhqk,bkhd->bqhd", keras.ops.softmax(scores), value), None
+
+
+class Single(keras.layers.Layer):
+    """A layer with parts built at the first call, whose `_compute_attention` returns one tensor."""
+
+    def build(self, shape: Any) -> None:
+        for part in ("query", "key", "value"):
+            made = keras.layers.EinsumDense("abc,cde->abde", (None, HEADS, SIZE), bias_axes="de", **NORMAL)
+            setattr(self, f"_{part}_dense", made)
+        self._output_dense = keras.layers.EinsumDense("abde,dec->abc", (None, WIDTH), bias_axes="c", **NORMAL)
+
+    def _compute_attention(self, query: Any, key: Any, value: Any) -> Any:
+        return keras.ops.dot_product_attention(query, key, value)
+
+    def call(self, x: Any) -> Any:
+        heads = self._compute_attention(self._query_dense(x), self._key_dense(x), self._value_dense(x))
+        return self._output_dense(heads)
+
+
+class Random(keras.layers.Layer):
+    """Attention whose outputs are random in training, or always; without `masked`, training hides no positions."""
+
+    def __init__(self, dropout: float = 0.0, after: float = 0.0, always: bool = False, masked: bool = True) -> None:
+        super().__init__()
+        self.inner = keras.layers.MultiHeadAttention(4, 12, dropout=dropout)
+        self.after, self.always, self.masked = keras.layers.Dropout(after), always, masked
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        masked, training = self.masked or not training, training or self.always
+        return self.after(self.inner(x, x, use_causal_mask=masked, training=training), training=training)
+
+
+def of_linen() -> Any:
+    return nn.MultiHeadDotProductAttention(num_heads=HEADS, **BIASED)
+
+
+def compiled_linen() -> Any:
+    return nn.jit(nn.SelfAttention)(num_heads=HEADS, **BIASED)
+
+
+def of_nnx(rngs: Any) -> Any:
+    return nnx.MultiHeadAttention(HEADS, WIDTH, rngs=rngs, decode=False, **BIASED)
+
+
+def of_equinox(key: Any) -> Any:
+    biases = dict.fromkeys(("use_query_bias", "use_key_bias", "use_value_bias", "use_output_bias"), True)
+    return eqx.nn.MultiheadAttention(HEADS, WIDTH, qk_size=5, vo_size=SIZE, key=key, **biases)
+
+
+def of_keras(**fields: Any) -> Any:
+    return keras.layers.MultiHeadAttention(HEADS, SIZE, **NORMAL, **fields)
+
+
+def dropping() -> Any:
+    """Return a layer that scales queries and uses no single attention function, as keras does with dropout."""
+    return of_keras(dropout=0.5)
+
+
+def grouped() -> Any:
+    return keras.layers.GroupQueryAttention(SIZE, HEADS, 2, **NORMAL)
+
+
+def derived() -> Any:
+    return OneTensor(HEADS, SIZE, **NORMAL)
+
+
+def keras_model() -> Any:
+    inputs = keras.Input((None, WIDTH))
+    return keras.Model(inputs, of_keras(dropout=0.4, name="inner")(inputs, inputs))
+
+
+def linen_causal(module: Any, x: Any) -> Any:
+    return module(x, mask=nn.make_causal_mask(x[..., 0]))
+
+
+def equinox_causal(module: Any, x: Any) -> Any:
+    mask = np.tril(np.ones((x.shape[1], x.shape[1]), bool))
+    return jax.vmap(lambda sequence: module(sequence, sequence, sequence, mask=mask))(x)
+
+
+def keras_causal(module: Any, x: Any) -> Any:
+    return module(x, x, use_causal_mask=True)
+
+
+# Parameters ---------------------------------------------------------------------------------------
+
+
+def linen_parameters(state: Any) -> dict[str, Any]:
+    parameters = state.variables["params"]
+    parts = {letter: parameters.get("inner", parameters)[name] for letter, name in LETTERS.items()}
+    return {
+        kind + letter: part[name] for letter, part in parts.items() for kind, name in (("", "kernel"), ("b", "bias"))
+    }
+
+
+def nnx_parameters(state: Any) -> dict[str, Any]:
+    parts = {letter: getattr(state, name) for letter, name in LETTERS.items()}
+    return {letter: part.kernel[...] for letter, part in parts.items()} | {
+        f"b{letter}": part.bias[...] for letter, part in parts.items()
+    }
+
+
+def equinox_parameters(state: Any) -> dict[str, Any]:
+    module = getattr(state, "inner", state)
+    arrays = {"O": module.output_proj.weight.T.reshape(HEADS, -1, WIDTH), "bO": module.output_proj.bias}
+    for letter, part in (("Q", module.query_proj), ("K", module.key_proj), ("V", module.value_proj)):
+        arrays |= {letter: part.weight.T.reshape(WIDTH, HEADS, -1), f"b{letter}": part.bias.reshape(HEADS, -1)}
+    return arrays
+
+
+def keras_parameters(state: Any) -> dict[str, Any]:
+    """Return the parameters; keras repeats grouped keys and values before attention."""
+    module = state.get_layer("inner") if isinstance(state, keras.Model) else state
+    arrays = {}
+    for letter, name in LETTERS.items():
+        part = getattr(module, f"_{'output' if letter == 'O' else name}_dense")
+        repeats = 2 if letter in "KV" and isinstance(module, keras.layers.GroupQueryAttention) else 1
+        arrays[letter] = np.repeat(numbers_of(part.kernel), repeats, axis=-2)
+        arrays[f"b{letter}"] = np.repeat(numbers_of(part.bias), repeats, axis=0)
+    return arrays
+
+
+class Module(NamedTuple):
+    make: Any
+    call: Any
+    parameters: Callable[[Any], dict[str, Any]]
+    causal: bool
+    query: str = ""  # the name of its matrix in the adapter
+
+
+MODULES = {
+    "linen": Module(of_linen, linen_causal, linen_parameters, True, "['params']['query']['kernel']"),
+    "linen, compiled": Module(compiled_linen, None, linen_parameters, False),
+    "linen, within": Module(LinenBlock, None, linen_parameters, False),
+    "nnx": Module(of_nnx, None, nnx_parameters, False),
+    "nnx, groups": Module(Grouped, None, nnx_parameters, True, "['query']['kernel']"),
+    "equinox": Module(of_equinox, equinox_causal, equinox_parameters, True, ".query_proj.weight"),
+    "equinox, compiled": Module(EquinoxBlock, None, equinox_parameters, False),
+    "keras": Module(of_keras, keras_causal, keras_parameters, True, "multi_head_attention/query/kernel"),
+    "keras, groups": Module(grouped, None, keras_parameters, False),
+    "keras, model": Module(keras_model, None, keras_parameters, False),
+    "keras, dropout": Module(dropping, None, keras_parameters, False),
+    "keras, single": Module(Single, None, keras_parameters, False),
+    "keras, derived": Module(derived, None, keras_parameters, False),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_matrices(name: str) -> None:
+    module = MODULES[name]
+    adapter: Any = adapter_of(module.make, WIDTH, module.call)
+    state = adapter.make(3)
+    if "nnx" in name or name == "equinox, compiled":  # compiled before the inspection
+        state(np.zeros((1, WIDTH) if "equinox" in name else (1, 1, WIDTH)))
+    matrices = reading.read(adapter, state, WIDTH)
+    reading.assert_reads(matrices, **module.parameters(state))
+    reading.assert_forward(adapter, state, matrices, module.causal)
+    if module.query:
+        drawn = reading.assert_seeds(adapter)
+        assert len(drawn) == 8
+        query = module.parameters(adapter.make(1))["Q"]
+        (array,) = (array for key, array in drawn.items() if key.endswith(module.query))
+        np.testing.assert_array_equal(np.sort(array, axis=None), np.sort(query, axis=None))
+        doubled = adapter.parameters(adapter.filled(state, {key: 2.0 * array for key, array in drawn.items()}))
+        assert doubled.keys() == drawn.keys()
+        for key, array in drawn.items():
+            np.testing.assert_allclose(doubled[key], 2.0 * array, rtol=1e-6, err_msg=key)
+
+
+# Draws --------------------------------------------------------------------------------------------
+
+
+class Shared(Own):
+    """A module with two names for its values."""
+
+    def __init__(self) -> None:
+        super().__init__(by_hand, width=WIDTH)
+        self.alias = self.v
+
+
+@pytest.mark.parametrize(
+    ("make", "weights"),
+    [
+        (multi_head(WIDTH, 2), "gaussian"),
+        (multi_head(WIDTH, 2), "own"),
+        (multi_head(WIDTH, 2, batch_first=False), "gaussian"),
+        (lambda: Own(lambda q, *kv: by_hand(q, *(a.repeat_interleave(2, 1) for a in kv)), 2, WIDTH), "own"),
+        (Shared, "gaussian"),
+        (of_linen, "gaussian"),
+        (of_nnx, "gaussian"),
+        (lambda: keras.layers.MultiHeadAttention(HEADS, SIZE), "own"),
+        (grouped, "gaussian"),
+    ],
+    ids=["packed", "own weights", "first axis", "groups", "two names", "linen", "nnx", "keras", "keras groups"],
+)
+def test_each_draw_has_a_module(make: Any, weights: str) -> None:
+    """Draws of a call are those of single calls with one generator, and differ; biases are 0 unless drawn."""
+    subject: ModuleSubject = inspect(make, width=WIDTH, draws=2).subject(weights=weights)
+    x = np.broadcast_to(np.random.default_rng(0).standard_normal((3, WIDTH)), (3, 3, WIDTH))
+    rng = np.random.default_rng(1)
+    singles = [subject(subject.layer, x[:1], rng) for _ in x]
+    for name, array in subject(subject.layer, x, np.random.default_rng(1)).items():
+        np.testing.assert_array_equal(array, np.concatenate([single[name] for single in singles]), err_msg=name)
+        assert len(np.unique(array.reshape(3, -1), axis=0)) == 3
+    for name, array in subject.arrays(np.random.default_rng(0)).items():
+        assert array.any() == ("bias" not in name), name
+
+
+def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
+    return jax.numpy.asarray(np.random.default_rng(int(key[0])).standard_normal(shape), dtype)
+
+
+@pytest.mark.parametrize(
+    ("make", "compiled"),
+    [(of_linen, True), (Grouped, True), (lambda: nn.SelfAttention(num_heads=3, kernel_init=drawn_by_numpy), False)],
+    ids=["linen", "nnx", "by NumPy"],
+)
+def test_many_modules_are_initialised_as_one_is(make: Any, compiled: bool) -> None:
+    """By one compiled initialiser, or one by one if its draws differ."""
+    adapter: Any = adapter_of(make, WIDTH)
+    for seed in (3, 4):
+        single, arrays = adapter.parameters(adapter.make(seed)), adapter.initialised(seed)
+        assert single.keys() == arrays.keys()
+        for name in single:
+            np.testing.assert_allclose(arrays[name], single[name], rtol=1e-5, atol=1e-6)
+    assert (adapter._compiled_make is not None) == compiled
+
+
+def test_parameters_that_are_never_used() -> None:
+    x = np.ones((1, 2, WIDTH))
+    for make, unused in ((Idle, ("['params']['idle']['bias']", "['params']['idle']['kernel']")), (of_nnx, ())):
+        adapter: Any = adapter_of(make, WIDTH)
+        assert adapter.unused(adapter.make(0), x, "") == unused
+
+
+def test_a_module_of_nnx_stays_as_it_was() -> None:
+    adapter: Any = adapter_of(
+        lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dropout_rate=0.5, rngs=rngs),
+        WIDTH,
+        lambda module, x: module(x, decode=False, deterministic=False),
+    )
+    state = adapter.make(0)
+    attention, before = state.attention_fn, jax.tree.leaves(nnx.state(state, nnx.RngCount))
+    x = np.random.default_rng(0).standard_normal((1, 4, WIDTH))
+    assert len(reading.cores_of(adapter, state, x)[1]) == 1
+    assert state.attention_fn is attention
+    assert before == jax.tree.leaves(nnx.state(state, nnx.RngCount))
+    adapter.call(state, jax.numpy.asarray(x))
+    assert before != jax.tree.leaves(nnx.state(state, nnx.RngCount))
+
+
+def test_keras_touches_no_generator() -> None:
+    from keras.src.random.seed_generator import global_seed_generator
+
+    def states() -> list[Any]:
+        arrays = [np.random.get_state(legacy=False)["state"]["key"], numbers_of(global_seed_generator().state)]  # noqa: NPY002
+        return [random.getstate(), *(array.tolist() for array in (*arrays, torch.get_rng_state().numpy()))]
+
+    adapter = adapter_of(of_keras, WIDTH)
+    keras.utils.set_random_seed(7)
+    generator, before = global_seed_generator(), states()
+    reading.assert_seeds(adapter)
+    reading.run(adapter, adapter.make(1), np.ones((2, 2, WIDTH)))
+    assert before == states()
+    assert generator is global_seed_generator()
+
+
+# Attention of keras -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("make", [of_keras, dropping, grouped, derived, Single])
+def test_cores(make: Any, length: int) -> None:
+    adapter = adapter_of(make, WIDTH)
+    state, x = adapter.make(0), np.random.default_rng(0).standard_normal((2, length, WIDTH))
+    _, cores = reading.cores_of(adapter, state, x)
+    if not cores and length == 1 and not ON_JAX:
+        pytest.skip("torch.einsum multiplies entries, without a product of matrices, if L = 1")
+    (core,) = cores
+    matrices = keras_parameters(state)
+    q, k, v = (np.einsum("bln,nhd->bhld", x, matrices[m]) + matrices["b" + m][:, None] for m in "QKV")
+    weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
+    weights /= weights.sum(-1, keepdims=True)
+    # The scale may be in the queries.
+    factor = SIZE**-0.5 if np.ptp(core.query) < 0.8 * np.ptp(q) else 1
+    arrays = core.query, core.key, core.value, core.weights
+    for array, expected in zip(arrays, (q * factor, k, v, weights), strict=True):
+        np.testing.assert_allclose(array.reshape(expected.shape), expected, atol=1e-5)
+    reading.assert_replaced(adapter, state, x)
+
+
+def test_paths() -> None:
+    assert adapter_of(Single, WIDTH).paths == ("",)
+    adapter = adapter_of(dropping, WIDTH)
+    assert adapter.paths == ("", "train", "scores")
+    state, x = adapter.make(0), np.random.default_rng(0).standard_normal((2, 5, WIDTH))
+    trace = CoreTrace()
+    adapter.run(state, x, trace, "train")
+    (core,) = trace.cores
+    dropped = (core.weights == 0).mean()  # PyTorch is watched without dropout
+    assert 0.2 < dropped < 0.8 if ON_JAX else dropped == 0
+    assert np.abs(adapter.run(state, x, Trace(), "train") - adapter.run(state, x, Trace(), "")).max() > 0.01
+    (again,) = reading.cores_of(adapter, state, x)[1]
+    assert (again.weights > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "roundoff"), [("float32", 2.0**-24), ("mixed_bfloat16", 2.0**-8), ("mixed_float16", 2.0**-11)]
+)
+def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
+    adapter = adapter_of(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=dtype), WIDTH)
+    state = adapter.make(0)
+    assert adapter.precision == roundoff
+    x = np.random.default_rng(0).standard_normal((13, 2, WIDTH))
+    (core,) = reading.cores_of(adapter, state, x)[1]
+    query = np.einsum("bln,nhd->bhld", x, numbers_of(state._query_dense.kernel))
+    np.testing.assert_allclose(core.query.reshape(query.shape), query, atol=20 * roundoff)
+    np.testing.assert_allclose(core.weights.sum(-1), 1, atol=20 * roundoff)
+
+
+@pytest.mark.sampled
+@pytest.mark.skipif(ON_JAX, reason="these tests run on JAX")
+def test_keras_on_jax() -> None:
+    """Every operation is compiled for each shape: a few tests."""
+    here, taps = __file__, __file__.replace("test_reading", "test_taps")
+    names = [
+        *(f"{here}::test_cores[{make}-5]" for make in ("of_keras", "dropping", "grouped", "derived", "Single")),
+        *(f"{here}::test_{name}" for name in ("cores[derived-1]", "paths", "keras_touches_no_generator")),
+        *(
+            f"{taps}::test_{name}"
+            for name in ("every_module_and_attention_is_tapped[keras]", "keras_takes_steps_on_torch_only")
+        ),
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *names]
+    environment = os.environ | {"KERAS_BACKEND": "jax"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 0, result.stdout
+    assert f"{len(names)} passed" in result.stdout
+
+
+# Inspections --------------------------------------------------------------------------------------
+
+ONES = dict.fromkeys(("query_std", "key_std", "value_std", "output_std"), 1.0)
+TRUNCATED = ONES | {"query_law": "truncated normal", "bias": True}
+UNIFORM = dict.fromkeys(ONES, 3**-0.5) | {"query_law": "uniform", "num_heads": HEADS, "bias": False}
+# Glorot's variance is 2/(fan-in + fan-out); keys and values of two heads have fan-out 6.
+GLOROT = ONES | dict.fromkeys(("key_std", "value_std"), (24 / 18) ** 0.5) | {"query_law": "uniform", "kv_heads": 2}
+BIASES = "note: queries, keys, values and outputs have biases of standard deviation "
+DROPOUT = "two calls on one input differ: dropout"
+ROWS = [
+    row("linen", of_linen, BIASES, require=TRUNCATED),
+    row("nnx", of_nnx, BIASES, require=TRUNCATED, options={"call": linen_causal}, mask="causal"),
+    row("equinox", lambda key: eqx.nn.MultiheadAttention(HEADS, WIDTH, key=key), require=UNIFORM),
+    row(
+        "groups",
+        lambda: keras.layers.GroupQueryAttention(SIZE, HEADS, 2),
+        require=GLOROT,
+        options={"call": keras_causal},
+        mask="causal",
+    ),
+    row("dropout of weights", lambda: Random(dropout=0.3), f"note: train: {DROPOUT}", mask="causal"),
+    row("dropout after", lambda: Random(after=0.3), f"note: train: {DROPOUT}", mask="causal"),
+    row(
+        "always dropout",
+        lambda: Random(after=0.3, always=True),
+        f"wrong: {DROPOUT}",
+        f"note: train: {DROPOUT}",
+        known=False,
+    ),
+    row(
+        "no mask in training",
+        lambda: Random(masked=False),
+        "wrong: two paths of this module differ in mask: as called: causal; train: no mask",
+        mask="causal",
+    ),
+]
+
+
+@each(ROWS)
+def test_a_layer(row: Row) -> None:
+    options = {"width": WIDTH, "draws": 16 if row.require else 2} | row.options
+    assert_says(dataclasses.replace(row, options=options))
+
+
+def test_layers_that_are_refused() -> None:
+    class Mean(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(WIDTH)(x + x.mean(axis=1, keepdims=True))
+
+    with pytest.raises(InputError, match="has no attention"):
+        inspected(Mean)
+    with pytest.raises(
+        InputError, match="make='equinox': is not a module of torch, flax, keras; return one, or pass w"
+    ):
+        inspect(of_equinox, inputs=(np.ones((1, 2, WIDTH)),))
