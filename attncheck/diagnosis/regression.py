@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import scipy
@@ -19,13 +19,16 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair
 from attncheck.checks.stages import AFTER, SCORES, WEIGHTS_OR_VALUES
+from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.weights import weights_of_one_head
+from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import whole_vectors
 from attncheck.records.explanation import Explanation, exact
+from attncheck.simulators.literal import LiteralSimulator
 
 #: Text of a finding that no known mistake explains.
 UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"
@@ -121,23 +124,24 @@ def _of(heads: NDArray[np.intp], layer: AttentionLayer) -> str:
     return f"in head{'s' * (len(heads) > 1)} {listed(map(str, heads))}"
 
 
-#: Attention weights of known mistakes, from the layer, its scores and its declared weights (…, H, s, s).
-_OTHERWISE: dict[str, Callable[[AttentionLayer, FloatArray, FloatArray], FloatArray]] = {
-    "attention weights that are transposed": lambda layer, scores, weights: weights.swapaxes(-1, -2),
-    "softmax over queries": lambda layer, scores, weights: _over_queries(layer, scores),
-    "equal attention weights": lambda layer, scores, weights: attention_weights(layer, np.zeros_like(scores)),
-    "attention weights rounded to powers of two": lambda layer, scores, weights: np.where(
-        weights > 0.0, np.exp2(np.round(np.log2(np.maximum(weights, 1e-300)))), 0.0
-    ),
-    "the largest score alone": lambda layer, scores, weights: np.asarray(
-        weights == weights.max(axis=-1, keepdims=True), dtype=np.float64
-    ),
-}
+def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) -> Iterator[tuple[str, FloatArray]]:
+    """Yield known faults in the attention weights, with the weights (draws, calls, H, s, s) that they give.
 
-
-def _over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    seen = np.where(visible(layer), scores, -np.inf)
-    return np.asarray(scipy.special.softmax(seen, axis=-2))
+    `scores` and the declared `weights` have the same shape.
+    """
+    yield "outputs are those of attention weights that are transposed", weights.swapaxes(-1, -2)
+    yield "outputs are those of equal attention weights", attention_weights(layer, np.zeros_like(scores))
+    powers = np.exp2(np.round(np.log2(np.maximum(weights, 1e-300))))
+    yield "outputs are those of attention weights rounded to powers of two", np.where(weights > 0.0, powers, 0.0)
+    largest = weights == weights.max(axis=-1, keepdims=True)
+    yield "outputs are those of the largest score alone", largest.astype(np.float64)
+    of_draws = scores.reshape(-1, *scores.shape[2:])
+    for fault in (*FAULTS.values(), *MISTAKES):
+        simulator = fault.subject
+        if not isinstance(simulator, LiteralSimulator) or fault.reason_hidden(layer):
+            continue
+        if simulator == dataclasses.replace(LiteralSimulator(), weigh=simulator.weigh):
+            yield fault.what, simulator.weigh(layer, of_draws).reshape(scores.shape)
 
 
 def _outputs(pair: Pair) -> Iterator[Explanation]:
@@ -153,9 +157,9 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
         if solved is not None and pair.continuous:
             yield from _alike(solved.reshape(len(solved), layer.num_heads, -1))
         return
-    for name, otherwise in _OTHERWISE.items():
-        if _solved(calls.averages(otherwise(layer, calls.scores, weights)), outputs)[0] < _ROUNDED:
-            yield exact(WEIGHTS_OR_VALUES, f"outputs are those of {name}")
+    for text, wrong in _misweighed(layer, calls.scores, weights):
+        if _solved(calls.averages(wrong), outputs)[0] < _ROUNDED:
+            yield exact(WEIGHTS_OR_VALUES, text)
             return
     if _inputs_added(pair):
         yield exact(AFTER, "a linear function of a position's input is added to its output, as by a residual path")

@@ -278,6 +278,11 @@ WRONG = {
         LAYER,
         "attention weights or values: outputs are those of attention weights rounded to powers of two",
     ),
+    "second softmax": (
+        on_inputs(weigh(attention_weights)),
+        LAYER,
+        "attention weights or values: softmax is applied twice",
+    ),
     "transposed": (
         on_inputs(weigh(lambda layer, weights: weights.swapaxes(-1, -2))),
         LAYER,
