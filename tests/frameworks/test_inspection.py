@@ -179,8 +179,8 @@ def test_an_error_or_a_question_may_be_forbidden_declared_or_allowed() -> None:
 class TwoPaths(Plain):
     """A module with two paths, the second a different layer; attention is visible on some."""
 
-    paths = ("sdpa", "eager")
-    visible = paths
+    paths: tuple[str, ...] = ("sdpa", "eager")
+    visible: tuple[str, ...] = paths
 
     def __init__(self, other: Plain) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ def test_a_bug_is_found_where_it_is_told(monkeypatch: Any, report: Any, compared
 def test_right_layers_variants_and_mutants_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     models = importlib.import_module("benchmarks.models")
-    rows = []
+    rows: list[Any] = []
     for report in (
         Report(notes=(asks("scores have variance 1"),)),
         Report(notes=(wrong("W_Q is not drawn"),)),
@@ -78,7 +78,8 @@ def test_right_layers_variants_and_mutants_are_judged(monkeypatch: pytest.Monkey
     layer = Right(name="r", **SIZE, said=("window of 4",), unsaid=("0 in the limit",))
     assert layer.misstated("mask: a window of 4") == ""
     assert layer.misstated("none; 0 in the limit") == "not said: window of 4; said: 0 in the limit"
-    variant_rows, mutants = [], []
+    variant_rows: list[Any] = []
+    mutants: list[Any] = []
     for text in ("wrong: KV heads are tiled\nwidth 8", "width 8\nwrong: KV heads are tiled", ""):
         substitute(monkeypatch, Report(text) if text else None)
         variant_rows.append(inspection.on_variant(LAYER, 2, len(mutants)))
