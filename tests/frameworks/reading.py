@@ -44,7 +44,8 @@ def assert_reads(found: Read, **own: Any) -> None:
         assert name.startswith("b") or np.ptp(found[name]) > 0.1
 
 
-def formula(found: Read, x: Array, causal: bool = False) -> Array:
+def formula(found: Read, x: Array, causal: bool = False) -> tuple[Array, Array]:
+    """Return the attention weights and the outputs."""
     q, k, v = (np.einsum("bln,nhd->bhld", x, found[m]) + found["b" + m][:, None] for m in "QKV")
     k, v = (np.repeat(each, q.shape[1] // each.shape[1], axis=1) for each in (k, v))
     scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
@@ -52,15 +53,17 @@ def formula(found: Read, x: Array, causal: bool = False) -> Array:
         scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    y: Array = np.einsum("bhld,hdn->bln", weights @ v, found["O"]) + found["bO"]
-    return y
+    return weights, np.einsum("bhld,hdn->bln", weights @ v, found["O"]) + found["bO"]
 
 
 def assert_forward(adapter: Any, state: Any, found: Read, causal: bool = False) -> None:
     """Assert that the module computes the formula, and uses the core's attention outputs."""
     x = np.random.default_rng(0).standard_normal((3, 5, found["Q"].shape[0]))
     y = run(adapter, state, x)[0]
-    np.testing.assert_allclose(y, formula(found, x, causal), atol=1e-5)
+    weights, expected = formula(found, x, causal)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+    (core,) = cores_of(adapter, state, x)[1]
+    np.testing.assert_allclose(np.sort(core.weights, axis=None), np.sort(weights, axis=None), atol=1e-5)
 
     def values(q: Array, v: Array) -> Array:
         return np.repeat(v, q.shape[1] // v.shape[1], axis=1)

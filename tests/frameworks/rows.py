@@ -13,7 +13,13 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.result import Inspection
 
 #: Fields of the forward pass of usual attention.
-USUAL = {"known": True, "map": "softmax", "mask": "none", "scale": "1/sqrt(head_dim)", "positions": "none"}
+USUAL: dict[str, Any] = {
+    "known": True,
+    "map": "softmax",
+    "mask": "none",
+    "scale": "1/sqrt(head_dim)",
+    "positions": "none",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +49,11 @@ class Row:
     name: str
     make: Any
     notes: tuple[str, ...]
-    forward: Mapping[str, Any]
+    forward: dict[str, Any]
     matrices: str
     require: Mapping[str, Any]
     refusal: str
-    options: Mapping[str, Any]
+    options: dict[str, Any]
     bound: float
 
 
@@ -58,7 +64,7 @@ def row(
     matrices: str = "QKVO",
     require: Mapping[str, Any] | None = None,
     refusal: str = "",
-    options: Mapping[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
     bound: float = 1e-4,
     **forward: Any,
 ) -> Row:

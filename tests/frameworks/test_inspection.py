@@ -179,8 +179,8 @@ def test_an_error_or_a_question_may_be_forbidden_declared_or_allowed() -> None:
 class TwoPaths(Plain):
     """A module with two paths, the second a different layer; attention is visible on some."""
 
-    paths = ("sdpa", "eager")
-    visible = paths
+    paths: tuple[str, ...] = ("sdpa", "eager")
+    visible: tuple[str, ...] = paths
 
     def __init__(self, other: Plain) -> None:
         super().__init__()
@@ -224,31 +224,9 @@ def test_what_is_no_adapter_is_refused() -> None:
 
 
 MODULE = """
-from pathlib import Path
-import numpy as np
+from tests.frameworks.numpy_layers import Plain
 
-from attncheck.frameworks.adapter import Adapter
-from attncheck.frameworks.trace import AttentionCore
-
-class Right(Adapter):
-    def make(self, seed):
-        return np.random.default_rng(seed).standard_normal((4, 32, 32)) / 32**0.5
-    def run(self, state, x, trace, path):
-        q, k, v = ((x @ w)[:, None] for w in state[:3])
-        weights = np.exp(q @ k.swapaxes(-1, -2) * self.factor)
-        weights = weights / weights.sum(-1, keepdims=True)
-        heads = trace.core(AttentionCore(q, k, v, weights))
-        heads = weights @ v if heads is None else heads
-        return heads[:, 0] @ state[3]
-    factor = 32**-0.5
-
-class Wrong(Right):
-    factor = 1.0
-
-class MaximalUpdate(Right):
-    factor = 1 / 32
-
-right, wrong, maximal_update = Right(), Wrong(), MaximalUpdate()
+right, wrong, maximal_update = (Plain(32, 4, 4, 8, factor=factor) for factor in (8**-0.5, 1.0, 1 / 8))
 """
 
 

@@ -22,8 +22,12 @@ from . import reading
 from .rows import Row, assert_says, each, inspected, row
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
+jax: Any
+eqx: Any
+keras: Any
 jax, eqx, keras, torch = (pytest.importorskip(name) for name in ("jax", "equinox", "keras", "torch"))
-nn, nnx = pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
+nn: Any = pytest.importorskip("flax.linen")
+nnx: Any = pytest.importorskip("flax.nnx")
 
 from attncheck.frameworks.keras import numbers_of  # noqa: E402  # only where keras is
 
@@ -348,27 +352,6 @@ def test_keras_touches_no_generator() -> None:
 # Attention of keras -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize("make", [of_keras, dropping, grouped, derived, Single])
-def test_cores(make: Any, length: int) -> None:
-    adapter = adapter_of(make, WIDTH)
-    state, x = adapter.make(0), np.random.default_rng(0).standard_normal((2, length, WIDTH))
-    _, cores = reading.cores_of(adapter, state, x)
-    if not cores and length == 1 and not ON_JAX:
-        pytest.skip("torch.einsum multiplies entries, without a product of matrices, if L = 1")
-    (core,) = cores
-    matrices = keras_parameters(state)
-    q, k, v = (np.einsum("bln,nhd->bhld", x, matrices[m]) + matrices["b" + m][:, None] for m in "QKV")
-    weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
-    weights /= weights.sum(-1, keepdims=True)
-    # The scale may be in the queries.
-    factor = SIZE**-0.5 if np.ptp(core.query) < 0.8 * np.ptp(q) else 1
-    arrays = core.query, core.key, core.value, core.weights
-    for array, expected in zip(arrays, (q * factor, k, v, weights), strict=True):
-        np.testing.assert_allclose(array.reshape(expected.shape), expected, atol=1e-5)
-    reading.assert_replaced(adapter, state, x)
-
-
 def test_paths() -> None:
     assert adapter_of(Single, WIDTH).paths == ("",)
     adapter = adapter_of(dropping, WIDTH)
@@ -385,16 +368,21 @@ def test_paths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "roundoff"), [("float32", 2.0**-24), ("mixed_bfloat16", 2.0**-8), ("mixed_float16", 2.0**-11)]
+    ("make", "dtype", "roundoff"),
+    [
+        (lambda dtype: lambda: nn.MultiHeadDotProductAttention(HEADS, dtype=dtype), "float32", 2.0**-24),
+        (lambda dtype: lambda: nn.MultiHeadDotProductAttention(HEADS, dtype=dtype), "bfloat16", 2.0**-8),
+        (lambda dtype: lambda rngs: nnx.MultiHeadAttention(HEADS, WIDTH, dtype=dtype, rngs=rngs), "bfloat16", 2.0**-8),
+        (lambda dtype: lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=dtype), "float32", 2.0**-24),
+        (lambda dtype: lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=dtype), "mixed_bfloat16", 2.0**-8),
+        (lambda dtype: lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=dtype), "mixed_float16", 2.0**-11),
+    ],
 )
-def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
-    adapter = adapter_of(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=dtype), WIDTH)
-    state = adapter.make(0)
-    assert adapter.precision == roundoff
-    x = np.random.default_rng(0).standard_normal((13, 2, WIDTH))
+def test_precision_is_that_of_attention(make: Any, dtype: str, roundoff: float) -> None:
+    adapter: Any = adapter_of(make(dtype), WIDTH)
+    state, x = adapter.make(0), np.random.default_rng(0).standard_normal((13, 2, WIDTH))
     (core,) = reading.cores_of(adapter, state, x)[1]
-    query = np.einsum("bln,nhd->bhld", x, numbers_of(state._query_dense.kernel))
-    np.testing.assert_allclose(core.query.reshape(query.shape), query, atol=20 * roundoff)
+    assert adapter.precision == roundoff
     np.testing.assert_allclose(core.weights.sum(-1), 1, atol=20 * roundoff)
 
 
@@ -402,15 +390,18 @@ def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
 @pytest.mark.skipif(ON_JAX, reason="these tests run on JAX")
 def test_keras_on_jax() -> None:
     """Every operation is compiled for each shape: a few tests."""
-    here, taps = __file__, __file__.replace("test_reading", "test_taps")
-    names = [
-        *(f"{here}::test_cores[{make}-5]" for make in ("of_keras", "dropping", "grouped", "derived", "Single")),
-        *(f"{here}::test_{name}" for name in ("cores[derived-1]", "paths", "keras_touches_no_generator")),
-        *(
-            f"{taps}::test_{name}"
-            for name in ("every_module_and_attention_is_tapped[keras]", "keras_takes_steps_on_torch_only")
-        ),
-    ]
+    tests = {
+        __file__: [
+            *(f"matrices[keras, {kind}]" for kind in ("groups", "derived")),
+            "paths",
+            "keras_touches_no_generator",
+        ],
+        __file__.replace("test_reading", "test_taps"): [
+            "every_module_and_attention_is_tapped[keras]",
+            "keras_takes_steps_on_torch_only",
+        ],
+    }
+    names = [f"{file}::test_{name}" for file, names in tests.items() for name in names]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *names]
     environment = os.environ | {"KERAS_BACKEND": "jax"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)

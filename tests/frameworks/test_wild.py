@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from attncheck.frameworks.notes import asks, wrong
 from benchmarks import wild_bugs
 from benchmarks.wild_bugs import MODULES, WHOLE, Bug, Right, inspection, variants
-from benchmarks.wild_bugs.inspection import RightRow
 from benchmarks.wild_bugs.variants import KINDS, VARIANTS, Mutant, Variant
 
 EVERY = {**MODULES, **WHOLE}
@@ -23,19 +23,8 @@ RIGHT = Right(name="r", **DECLARED)
 LAYER, MUTANT = Variant(name="v", **SIZE), Mutant(name="m", kind="tiling", right=object, **SIZE)
 
 
-class Note(str):
-    """A sentence with its level."""
-
-    level: str
-
-    def __new__(cls, text: str, level: str) -> Note:
-        note = super().__new__(cls, text)
-        note.level = level
-        return note
-
-
 class Report:
-    def __init__(self, text: str = "", refusal: str = "", notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, text: str = "", refusal: str = "", notes: tuple[Any, ...] = ()) -> None:
         self.text, self.refusal, self.notes = text, refusal, notes
 
     def __str__(self) -> str:
@@ -46,92 +35,59 @@ class Report:
             raise AssertionError(self.refusal)
 
 
-@pytest.fixture
-def models() -> ModuleType:
-    """Return the page's module, which needs PyTorch."""
-    pytest.importorskip("torch")
-    return importlib.import_module("benchmarks.models")
-
-
-def substitute(monkeypatch: pytest.MonkeyPatch, report: Report, compared: str = "") -> None:
-    monkeypatch.setattr(inspection, "ac", SimpleNamespace(inspect=lambda *_, **__: report))
+def substitute(monkeypatch: pytest.MonkeyPatch, report: Report | None, compared: str = "") -> None:
+    """Let inspections return a report, or fail."""
+    inspect = {"inspect": lambda *_, **__: report} if report else {}
+    monkeypatch.setattr(inspection, "ac", SimpleNamespace(**inspect))
     monkeypatch.setattr(inspection, "compared", lambda _: compared)
 
 
 @pytest.mark.parametrize(
-    ("report", "compared", "where"),
+    ("report", "compared", "where", "told"),
     [
-        (Report("mask: none\nW_Q: std 0.707"), "", "text"),
-        (Report("W_Q: 1.00", "query_std: W_Q is 0.707 where 1 is declared"), "", "require"),
-        (Report("W_Q: 1.00"), "W_Q: 0.707 against 1.00", "compare"),
-        (Report("W_Q: 1.00\nmask: none\nmap: softmax\nW_O: 0.707"), "", ""),
+        (Report("mask: none\nW_Q: std 0.707"), "", "text", "0.707"),
+        (Report("W_Q: 1.00", "query_std: W_Q is 0.707 where 1 is declared"), "", "require", "0.707"),
+        (Report("W_Q: 1.00"), "W_Q: 0.707 against 1.00", "compare", "0.707"),
+        (Report("W_Q: 1.00\nmask: none\nmap: softmax\nW_O: 0.707"), "", "", ""),
+        (Report("W_Q: 1.00", notes=(wrong("the mask is odd"), asks("all is well"))), "", "", "the mask is odd"),
+        (None, "", "", "text ended in AttributeError: "),
     ],
 )
-def test_a_bug_is_found_where_it_is_told(
-    monkeypatch: pytest.MonkeyPatch, report: Report, compared: str, where: str
-) -> None:
+def test_a_bug_is_found_where_it_is_told(monkeypatch: Any, report: Any, compared: str, where: str, told: str) -> None:
     substitute(monkeypatch, report, compared)
     row = inspection.on_bug(BUG, draws=2)
     assert row.where == where
+    assert told in row.told
     assert ("0.707" in row.told) == bool(where)
 
 
-def test_what_was_said_in_place_of_the_bug_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    substitute(monkeypatch, Report("W_Q: 1.00", notes=(Note("the mask is odd", "wrong"), Note("all is well", "note"))))
-    assert inspection.on_bug(BUG, draws=2).told == "the mask is odd"
-
-
-def test_an_error_is_not_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    def inspect(*_: object, **__: object) -> None:
-        raise ValueError("W_Q 0.707\nis odd")
-
-    monkeypatch.setattr(inspection, "ac", SimpleNamespace(inspect=inspect))
-    monkeypatch.setattr(inspection, "compared", lambda _: "")
-    row = inspection.on_bug(BUG, draws=2)
-    assert not row.where
-    assert row.told == "text ended in ValueError: W_Q 0.707 is odd"
-
-
-def test_a_right_layer_is_green_without_blame(models: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[RightRow] = []
+def test_right_layers_variants_and_mutants_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    models = importlib.import_module("benchmarks.models")
+    rows: list[Any] = []
     for report in (
-        Report(notes=(Note("scores have variance 1", "note"),)),
-        Report(notes=(Note("W_Q is not drawn", "wrong"),)),
+        Report(notes=(asks("scores have variance 1"),)),
+        Report(notes=(wrong("W_Q is not drawn"),)),
         Report(notes=("nobody knows whether this blames",)),
         Report(refusal="query_std: 0.9"),
     ):
         substitute(monkeypatch, report)
         rows.append(inspection.on_right(RIGHT, draws=2, seed=len(rows)))
     assert [models.is_green(row) for row in rows] == [True, False, False, False]
-    assert "query_std: 0.9" in rows[-1].refused
-    page = "\n".join(models.right_section(rows))
-    assert "False alarms: 3 of 4 inspections, at most 0.987 of them (95%)" in page
-    assert "| r     | 1    | W_Q is not drawn " in page
-    assert "| r     | 3    | AssertionError: query_std: 0.9 " in page
-
-
-def test_what_a_right_layer_must_and_must_not_get() -> None:
-    layer = Right(name="r", make=object, width=8, said=("window of 4",), unsaid=("0 in the limit",))
+    assert "False alarms: 3 of 4 inspections, at most 0.987 of them (95%)" in "\n".join(models.right_section(rows))
+    layer = Right(name="r", **SIZE, said=("window of 4",), unsaid=("0 in the limit",))
     assert layer.misstated("mask: a window of 4") == ""
     assert layer.misstated("none; 0 in the limit") == "not said: window of 4; said: 0 in the limit"
-
-
-def test_variants_called_wrong_and_mutants_named(models: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    substitute(monkeypatch, Report("wrong: KV heads are tiled\nwidth 8"))
-    rows, mutants = [inspection.on_variant(LAYER, 2, 0)], [inspection.on_mutant(MUTANT, 2, 0)]
-    substitute(monkeypatch, Report("width 8\nwrong: KV heads are tiled"))
-    mutants.append(inspection.on_mutant(MUTANT, 2, 1))
-    substitute(monkeypatch, Report("width 8\nall is well"))
-    rows.append(inspection.on_variant(LAYER, 2, 1))
-    monkeypatch.setattr(inspection, "ac", None)
-    rows.append(inspection.on_variant(LAYER, 2, 2))
-    mutants.append(inspection.on_mutant(MUTANT, 2, 2))
-    assert [row.wrong for row in rows] == [("wrong: KV heads are tiled",), (), ()]
+    variant_rows: list[Any] = []
+    mutants: list[Any] = []
+    for text in ("wrong: KV heads are tiled\nwidth 8", "width 8\nwrong: KV heads are tiled", ""):
+        substitute(monkeypatch, Report(text) if text else None)
+        variant_rows.append(inspection.on_variant(LAYER, 2, len(mutants)))
+        mutants.append(inspection.on_mutant(MUTANT, 2, len(mutants)))
+    assert [row.wrong for row in variant_rows] == [("wrong: KV heads are tiled",), ("wrong: KV heads are tiled",), ()]
     assert [(row.named_first, row.named) for row in mutants] == [(True, True), (False, True), (False, False)]
-    section = "\n".join(models.variant_section(rows))
-    assert "3 random right modules. Called wrong: 1, at most 0.865 of them (95%). Not inspected: 1." in section
-    assert "| v     | 2    | AttributeError" in section
-    assert "| tiling | 3       | 1           | 2              | m: width 8" in "\n".join(models.mutant_section(mutants))
+    called = "3 random right modules. Called wrong: 2, at most 0.983 of them (95%). Not inspected: 1."
+    assert called in "\n".join(models.variant_section(variant_rows))
 
 
 def test_configurations_are_the_same_for_the_same_seed() -> None:

@@ -16,7 +16,7 @@ from attncheck.models.result import ModelInspection
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+SIZES: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
 SIZES |= {"vocab_size": 100, "initializer_range": 0.125}
 GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 16}
 BLOOM = {"hidden_size": 64, "n_layer": 1, "n_head": 4, "vocab_size": 100, "initializer_range": 0.125}

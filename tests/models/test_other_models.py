@@ -12,8 +12,6 @@ import attncheck as ac
 WIDTH, HEADS, LAYERS = 32, 2, 2
 IDS = np.arange(24).reshape(2, 12)
 X = np.random.default_rng(0).standard_normal((2, 12, WIDTH)).astype(np.float32)
-
-
 MEMORY = np.random.default_rng(1).standard_normal((2, 7, WIDTH)).astype(np.float32)
 
 
@@ -78,48 +76,26 @@ def test_nnx() -> None:
 def test_keras() -> None:
     keras = pytest.importorskip("keras")
 
-    def build(causal: bool = True) -> Any:
-        given = keras.Input((None, WIDTH))
-        made = given
-        for _ in range(LAYERS):
-            heads = keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(made, made, use_causal_mask=causal)
-            made = keras.layers.LayerNormalization()(made + heads)
-        return keras.Model(given, keras.layers.Dense(WIDTH)(made))
-
-    found = ac.inspect(build, inputs=(X,), draws=2)
-    assert found.blamed == ()
-    assert list(found.modules) == [f"multi_head_attention_{i}" for i in range(LAYERS)]
-    assert found.parameters["dense.kernel"].shape == (WIDTH, WIDTH)
-    assert {each.forward.mask for each in found.modules.values()} == {"causal"}
-    found.require(parameters={"*query_dense.kernel": "uniform(1/sqrt(32))", "*.bias": "zeros"})
-    with pytest.raises(AssertionError, match="mask is 'none', not 'causal'"):
-        ac.inspect(lambda: build(False), inputs=(X,), draws=1).require(mask="causal")
-
-
-@pytest.mark.parametrize("framework", ["flax", "keras"])
-def test_inputs_are_needed(framework: str) -> None:
-    pytest.importorskip(framework)
-
-    def make() -> Any:
-        if framework == "flax":
-            from flax import linen
-
-            return linen.Dense(3)
-        import keras
-
-        return keras.layers.Dense(3)
-
-    with pytest.raises(ac.InputError, match="inputs=None: are unknown for a model of class Dense"):
-        ac.inspect(make)
-
-
-def test_cross_attention_of_keras() -> None:
-    keras = pytest.importorskip("keras")
-
     def build() -> Any:
-        given, other = keras.Input((None, WIDTH)), keras.Input((None, WIDTH))
-        heads = keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name="other")
-        return keras.Model([given, other], heads(given, other))
+        inputs, memory = keras.Input((None, WIDTH)), keras.Input((None, WIDTH))
+        x = inputs
+        for _ in range(LAYERS):
+            x = keras.layers.LayerNormalization()(x + heads()(x, x, use_causal_mask=True))
+        return keras.Model([inputs, memory], keras.layers.Dense(WIDTH)(heads(name="other")(x, memory)))
+
+    def heads(**fields: Any) -> Any:
+        return keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS, **fields)
 
     found = ac.inspect(build, inputs=(X, MEMORY), call=lambda model, x, y: model([x, y]), draws=2)
-    assert {group.title: group.source for group in found.attention} == {"other": "value"}
+    assert found.blamed == ()
+    groups = {group.title: (group.source, group.inspection.forward.mask) for group in found.attention}
+    assert groups == {"multi_head_attention_* (2)": ("", "causal"), "other": ("value", "none")}
+    assert found.parameters["dense.kernel"].shape == (WIDTH, WIDTH)
+    found.require(parameters={"*query_dense.kernel": "uniform(1/sqrt(32))", "*.bias": "zeros"})
+
+
+@pytest.mark.parametrize("module", ["flax.linen", "keras.layers"])
+def test_inputs_are_needed(module: str) -> None:
+    layers = pytest.importorskip(module)
+    with pytest.raises(ac.InputError, match="inputs=None: are unknown for a model of class Dense"):
+        ac.inspect(lambda: layers.Dense(3))

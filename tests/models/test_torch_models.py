@@ -151,6 +151,7 @@ def test_requirements(right: ModelInspection) -> None:
         right["h.9.attn"]
     with pytest.raises(ac.InputError, match=r"parameters='h\.9': is not the name of a parameter"):
         right.parameters["h.9"]
+    no_mapping: Any
     for no_mapping in (["*.bias"], "*.bias", {3: "zeros"}):
         with pytest.raises(ac.InputError, match="is not a mapping of patterns to initialisers"):
             right.require(parameters=no_mapping)
