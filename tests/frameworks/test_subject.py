@@ -45,7 +45,7 @@ def rotary(q: FloatArray, k: FloatArray, v: FloatArray) -> tuple[FloatArray, ...
 
 @dataclasses.dataclass
 class Packed(Plain):
-    """Uniform matrices and biases, of which queries, keys and values share an array."""
+    """Uniform matrices and normal biases, of which queries, keys and values share an array."""
 
     width: int = WIDTH
     heads: int = HEADS
@@ -149,8 +149,8 @@ def test_weights_are_gaussian_at_the_declared_scales_or_the_modules() -> None:
     assert len(np.unique(arrays["outputs"][:, 0, 0])) == 3
     assert verdict(own, layer, "draws") == "consistent"
     declared = WeightLaws.of(own.weights)
-    assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "uniform") for role in ROLES]
-    assert [bias.std for bias in declared.biases] == pytest.approx([3**-0.5] * 4, rel=0.02)
+    assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "gaussian") for role in ROLES]
+    assert [bias.std for bias in declared.biases] == pytest.approx([1.0] * 4, rel=0.02)
 
 
 def test_layers_of_another_shape_are_not_supported() -> None:
