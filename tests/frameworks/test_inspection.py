@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.cli import main
 from attncheck.frameworks import effective
 from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.result import Inspection
@@ -226,29 +222,8 @@ def test_what_is_no_adapter_is_refused() -> None:
 MODULE = """
 from tests.frameworks.numpy_layers import Plain
 
-right, wrong, maximal_update = (Plain(32, 4, 4, 8, factor=factor) for factor in (8**-0.5, 1.0, 1 / 8))
+right, wrong = (Plain(32, 4, 4, 8, factor=factor) for factor in (8**-0.5, 1.0))
 """
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "some_layers.py").write_text(MODULE, "utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    assert main(["inspect", "some_layers:right", "--width", "32"]) == ExitCode.CONSISTENT
-    assert "W_Q" in capsys.readouterr().out
-    assert main(["inspect", "some_layers:wrong", "--width", "32", "--json", "--draws", "2"]) == ExitCode.VIOLATED
-    assert json.loads(capsys.readouterr().out)["forward"]["scale"] == "1"
-    declared = ["--expect", "unmasked", "--expect", "query_std=1.0"]
-    assert main(["inspect", "some_layers:right", "--width", "32", *declared]) == ExitCode.CONSISTENT
-    capsys.readouterr()
-    assert main(["inspect", "some_layers:right", "--width", "32", "--expect", "causal"]) == ExitCode.VIOLATED
-    assert capsys.readouterr().out.startswith("NOT AS EXPECTED: mask is 'none', not 'causal'\n")
-    command = ["inspect", "some_layers:maximal_update", "--width", "32"]
-    asked = []
-    for expected in ([], ["mup"], ["scale=1/sqrt(width)"]):
-        main([*command, *(f"--expect={each}" for each in expected)])
-        asked.append("if this is meant: scores times 1/head_dim" in capsys.readouterr().out)
-    assert asked == [True, False, True]
 
 
 pytest_plugins = ["pytester"]

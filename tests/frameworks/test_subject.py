@@ -12,13 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 import attncheck as ac
-from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.subject import pooled
-from attncheck.frameworks.trace import AttentionCore, Trace
+from attncheck.frameworks.trace import Trace
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
+
+from .numpy_layers import CAUSAL, Plain
 
 pytestmark = pytest.mark.usefixtures("verdicts_only")
 
@@ -27,47 +28,45 @@ WIDTH, HEADS, SIZE = 16, 2, 8
 ROLES = ("query", "key", "value", "output")
 
 
-def turned(a: FloatArray, base: float | None) -> FloatArray:
+def uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
+    return rng.uniform(-1.0, 1.0, shape)
+
+
+def rotated(a: FloatArray, base: float) -> FloatArray:
     """Rotate neighbouring planes the other way: unlike attncheck, with the same law."""
-    if base is None:
-        return a
     angles = np.arange(a.shape[2])[:, None] * base ** (-np.arange(0, SIZE, 2) / SIZE)
     planes = (a[..., ::2] + 1j * a[..., 1::2]) * np.exp(-1j * angles)
     return np.stack([planes.real, planes.imag], axis=-1).reshape(a.shape)
 
 
-class Plain(Adapter):
-    """Uniform matrices and biases, of which queries, keys and values share an array."""
+def rotary(q: FloatArray, k: FloatArray, v: FloatArray) -> tuple[FloatArray, ...]:
+    return rotated(q, 10.0), rotated(k, 10.0), v
 
+
+@dataclasses.dataclass
+class Packed(Plain):
+    """Uniform matrices and normal biases, of which queries, keys and values share an array."""
+
+    width: int = WIDTH
+    heads: int = HEADS
+    kv: int = HEADS
+    head_dim: int = SIZE
+    dtype: Any = np.float64
+    draw: Any = uniform
+    stds: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(ROLES[:3], 1.5**0.5))
+    bias: float = 1.0
+    gain: float = 1.0
     fills = True
-    base: float | None = None
-    before, bias, value_scale, gain = 1.0, 1.0, 1.0, 1.0
-    residual, causal = False, False
-
-    def __init__(self, **fields: Any) -> None:
-        vars(self).update(fields)
 
     def make(self, seed: int) -> dict[str, FloatArray]:
-        rng = np.random.default_rng(seed)
-        packed = rng.uniform(-1.0, 1.0, (WIDTH, 3 * WIDTH)) * (1.5 / WIDTH) ** 0.5
-        packed[:, 2 * WIDTH :] *= self.value_scale
-        last = rng.uniform(-1.0, 1.0, (WIDTH, WIDTH)) / WIDTH**0.5
-        biases = self.bias * rng.uniform(-1.0, 1.0, (4, WIDTH)) / WIDTH**0.5
-        return {"packed": packed, "last": last, "bias": biases[:3].ravel(), "last bias": biases[3]}
+        state = super().make(seed)
+        packed, bias = (np.concatenate([state[role + name] for role in ROLES[:3]], axis=-1) for name in ("", " bias"))
+        return {"packed": packed, "bias": bias, "last": state["output"], "last bias": state["output bias"]}
 
     def run(self, state: Mapping[str, FloatArray], x: FloatArray, trace: Trace, path: str = "") -> FloatArray:
-        q, k, v = (
-            each.reshape(*x.shape[:2], HEADS, SIZE).swapaxes(1, 2)
-            for each in np.split(x @ state["packed"] + state["bias"], 3, axis=-1)
-        )
-        q, k = self.before * turned(q, self.base), turned(k, self.base)
-        hidden = np.triu(np.ones(2 * x.shape[1:2], dtype=bool), 1) & self.causal
-        weights = np.exp(np.where(hidden, -np.inf, q @ k.swapaxes(-1, -2) / SIZE**0.5))
-        weights = weights / weights.sum(-1, keepdims=True)
-        heads = trace.core(AttentionCore(q, k, v, weights))
-        heads = weights @ v if heads is None else heads
-        y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ (self.gain * state["last"])
-        return y + state["last bias"] + self.residual * x
+        arrays = dict(zip(ROLES, np.split(state["packed"], 3, axis=-1), strict=False))
+        arrays |= {f"{role} bias": bias for role, bias in zip(ROLES, np.split(state["bias"], 3), strict=False)}
+        return super().run(arrays | {"output": self.gain * state["last"], "output bias": state["last bias"]}, x, trace)
 
     def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
         return state
@@ -76,7 +75,7 @@ class Plain(Adapter):
         return arrays
 
 
-class Unfilled(Plain):
+class Unfilled(Packed):
     """The same, without settable parameters."""
 
     fills = False
@@ -85,7 +84,7 @@ class Unfilled(Plain):
         return {}
 
 
-class Constant(Plain):
+class Constant(Packed):
     def make(self, seed: int) -> dict[str, FloatArray]:
         return super().make(seed) | {"last bias": np.full(WIDTH, 0.5)}
 
@@ -97,12 +96,12 @@ def verdict(subject: Any, layer: ac.AttentionLayer, properties: str, least: int 
 
 
 #: Layer, weights, properties, the least number of p-values, and changes of the declared layer that are violated.
-ROWS: dict[str, tuple[Plain, str, str, int, dict[str, float | None]]] = {
-    "causal": (Plain(causal=True), "own", "exactness outputs scores", 30, {"query_std": 1.2}),
-    "scaled before": (Plain(before=0.5), "gaussian", "exactness outputs scores", 30, {}),
-    "biases": (Plain(), "own", "scores exactness", 40, {}),
-    "plain": (Plain(bias=0.0), "gaussian", "scores conditional", 28, {"key_std": 1.1}),
-    "rotary": (Plain(bias=0.0, base=10.0), "gaussian", "scores exactness", 12, {"rotary_base": 1000.0}),
+ROWS: dict[str, tuple[Packed, str, str, int, dict[str, float | None]]] = {
+    "causal": (Packed(masked=CAUSAL), "own", "exactness outputs scores", 30, {}),
+    "scaled before": (Packed(before=lambda q, k, v: (0.5 * q, k, v)), "gaussian", "exactness outputs scores", 30, {}),
+    "biases": (Packed(), "own", "scores exactness", 40, {}),
+    "plain": (Packed(bias=0.0), "gaussian", "scores conditional", 28, {"key_std": 1.1}),
+    "rotary": (Packed(bias=0.0, before=rotary), "gaussian", "scores exactness", 12, {"rotary_base": 1000.0}),
 }
 
 
@@ -110,8 +109,8 @@ ROWS: dict[str, tuple[Plain, str, str, int, dict[str, float | None]]] = {
 def test_a_module_is_the_layer_that_its_inspection_describes(name: str) -> None:
     make, weights, properties, least, changes = ROWS[name]
     inspection = ac.inspect(make, width=WIDTH, draws=64)
-    subject, layer = inspection.subject(weights=weights), inspection.layer(seq_len=5 if make.base else None)
-    assert layer.rotary_base == make.base
+    subject, layer = inspection.subject(weights=weights), inspection.layer(seq_len=5 if name == "rotary" else None)
+    assert layer.rotary_base == (10.0 if name == "rotary" else None)
     assert verdict(subject, layer, properties, least) == "consistent"
     if changes:
         wrong = layer.replace(**changes)
@@ -120,7 +119,7 @@ def test_a_module_is_the_layer_that_its_inspection_describes(name: str) -> None:
 
 @pytest.mark.parametrize(("role", "factor", "name"), [("query", 0.0, "scores"), ("output", 2.0, "exactness")])
 def test_biases_other_than_the_declared_ones_are_violated(role: str, factor: float, name: str) -> None:
-    inspection = ac.inspect(Plain(), width=WIDTH)
+    inspection = ac.inspect(Packed(), width=WIDTH)
     subject = inspection.subject(weights="own")
     factors = np.repeat([factor if role == each else 1.0 for each in ROLES], WIDTH)
 
@@ -132,7 +131,7 @@ def test_biases_other_than_the_declared_ones_are_violated(role: str, factor: flo
 
 
 def test_weights_are_gaussian_at_the_declared_scales_or_the_modules() -> None:
-    inspection = ac.inspect(Plain(), width=WIDTH)
+    inspection = ac.inspect(Packed(), width=WIDTH)
     layer = inspection.layer()
     assert layer.query_std == pytest.approx(layer.key_std) == pytest.approx(layer.value_std) != layer.output_std
     rng, subject = np.random.default_rng(0), inspection.subject()
@@ -141,7 +140,7 @@ def test_weights_are_gaussian_at_the_declared_scales_or_the_modules() -> None:
     packed = np.stack([arrays["packed"] for arrays in drawn])
     assert packed.std() * WIDTH**0.5 == pytest.approx(layer.query_std, rel=0.01)
     assert not any(arrays["bias"].any() for arrays in drawn)
-    plain = ac.inspect(Plain(bias=0.0), width=WIDTH).subject(weights="own")
+    plain = ac.inspect(Packed(bias=0.0), width=WIDTH).subject(weights="own")
     assert plain.weights == dict.fromkeys(ROLES, "uniform")
     own = inspection.subject(weights="own")
     arrays = own(layer, np.ones((3, 4, WIDTH)), rng)
@@ -150,12 +149,12 @@ def test_weights_are_gaussian_at_the_declared_scales_or_the_modules() -> None:
     assert len(np.unique(arrays["outputs"][:, 0, 0])) == 3
     assert verdict(own, layer, "draws") == "consistent"
     declared = WeightLaws.of(own.weights)
-    assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "uniform") for role in ROLES]
-    assert [bias.std for bias in declared.biases] == pytest.approx([3**-0.5] * 4, rel=0.02)
+    assert [(bias.matrix, bias.law) for bias in declared.biases] == [(role, "gaussian") for role in ROLES]
+    assert [bias.std for bias in declared.biases] == pytest.approx([1.0] * 4, rel=0.02)
 
 
 def test_layers_of_another_shape_are_not_supported() -> None:
-    subject = ac.inspect(Plain(bias=0.0), width=WIDTH).subject()
+    subject = ac.inspect(Packed(bias=0.0), width=WIDTH).subject()
     assert subject.supports(subject.layer.replace(seq_len=9, input_std=2.0, query_std=2.0)) is True
     for changes in ({"width": 32, "head_dim": 8}, {"num_heads": 4, "head_dim": 4}):
         assert subject.supports(subject.layer.replace(**changes)) == "the module has a different width or heads"
@@ -164,15 +163,15 @@ def test_layers_of_another_shape_are_not_supported() -> None:
 @pytest.mark.parametrize(
     ("make", "weights", "message"),
     [
-        (Plain(residual=True), "gaussian", "differs from attention alone by"),
-        (Plain(value_scale=3.0), "gaussian", "are different scales for W_Q, W_K, W_V, which share one array"),
-        (Plain(gain=0.5), "gaussian", r"last=0.5: is the size of W_O relative to this array"),
+        (Packed(after=lambda y, x: y + x), "gaussian", "differs from attention alone by"),
+        (Packed(stds={"value": 3.0}), "gaussian", "are different scales for W_Q, W_K, W_V, which share one array"),
+        (Packed(gain=0.5), "gaussian", r"last=0.5: is the size of W_O relative to this array"),
         (Unfilled(), "gaussian", "give it methods parameters and fill"),
-        (Plain(), "other", "weights='other'"),
+        (Packed(), "other", "weights='other'"),
         (Constant(), "own", r"bias of W_O=.*a law that checks do not know \(constant\)"),
     ],
 )
-def test_what_cannot_be_a_subject_is_refused(make: Plain, weights: str, message: str) -> None:
+def test_what_cannot_be_a_subject_is_refused(make: Packed, weights: str, message: str) -> None:
     with pytest.raises(ac.InputError, match=message):
         ac.inspect(make, width=WIDTH).subject(weights=weights)
 
