@@ -133,14 +133,12 @@ def sorted_rows(*arrays: Any) -> Any:
     return rows[np.argsort(rows[:, 0])]
 
 
-def expected(params: Any, x: Any, scale: float, groups: int = 1, causal: bool = False) -> tuple[Any, ...]:
+def expected(params: Any, x: Any) -> list[Any]:
+    """Return queries, keys, values and weights, (N, L, ·)."""
     q, k, v = (projected(x, params[name]).swapaxes(1, 2) for name in ("query", "key", "value"))
-    k, v = (np.repeat(each, groups, axis=1) for each in (k, v))
-    scores = q @ k.swapaxes(-1, -2) * scale
-    scores = np.where(np.tril(np.ones(scores.shape[-2:])) > 0, scores, -np.inf) if causal else scores
-    weights = np.exp(scores)
+    weights = np.exp(q @ k.swapaxes(-1, -2) / 2)
     weights /= weights.sum(-1, keepdims=True)
-    return tuple(each.reshape(-1, *each.shape[2:]) for each in (q, k, v, weights))
+    return [array.reshape(-1, *array.shape[2:]) for array in (q, k, v, weights)]
 
 
 ATTENTIONS = {
@@ -168,24 +166,9 @@ def test_hand_written(length: int) -> None:
     y, cores = cores_of(adapter, state, x)
     for (name, own), core in zip(((n, state.variables["params"][n]) for n in ATTENTIONS), cores, strict=True):
         found = core.query, core.key, core.value, core.weights
-        np.testing.assert_allclose(sorted_rows(*found), sorted_rows(*expected(own, x, 0.5)), atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(sorted_rows(*found), sorted_rows(*expected(own, x)), atol=1e-5, err_msg=name)
     np.testing.assert_allclose(y, adapter.run(state, x, Trace()), atol=1e-4)
     assert_replaced(adapter, state, x, atol=1e-4)
-
-
-@pytest.mark.parametrize(("length", "causal"), [(1, False), (LENGTH, True)])
-def test_groups_of_jax(length: int, causal: bool) -> None:
-    adapter: Any = adapter_of(
-        lambda: Layer(lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=causal), 2), WIDTH
-    )
-    state, x = adapter.make(0), inputs(length)
-    _, (core,) = cores_of(adapter, state, x)
-    q, k, v, weights = expected(state.variables["params"], x, SIZE**-0.5, 2, causal)
-    assert core.query.shape == (BATCH * 2, 2 * length, SIZE)
-    # Rows are those of two heads of a group.
-    for found, own in ((core.query, q), (core.key, k[::2]), (core.value, v[::2]), (core.weights, weights)):
-        np.testing.assert_allclose(found, own.reshape(found.shape), atol=1e-5)
-    assert_replaced(adapter, state, x)
 
 
 @pytest.mark.parametrize(
@@ -197,13 +180,27 @@ def test_groups_of_jax(length: int, causal: bool) -> None:
         (lambda: Layer(linear(jnp.exp)), 0),
         (lambda: Layer(linear(nn.softmax)), 0),
         (lambda: Layer(unnormalised), 1),
+        (lambda: Layer(jax.nn.dot_product_attention, 2), 1),
         (lambda: Layer(sinks), 1),
         (Learned, 1),
         (lambda: Layer(listed), HEADS),
         (lambda: nn.Sequential([Layer(mapped), Perceptron(nn.gelu), nn.remat(nn.SelfAttention)(HEADS)]), 2),
         (lambda: nn.Sequential([Layer(linear(nn.relu)), nn.jit(nn.SelfAttention)(HEADS)]), 1),
     ],
-    ids=["mlp", "gates", "elu", "exp", "softmax", "no softmax", "sinks", "learned", "list", "layers", "mixed"],
+    ids=[
+        "mlp",
+        "gates",
+        "elu",
+        "exp",
+        "softmax",
+        "no softmax",
+        "groups",
+        "sinks",
+        "learned",
+        "list",
+        "layers",
+        "mixed",
+    ],
 )
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_number_of_cores(make: Any, count: int, length: int) -> None:
@@ -222,7 +219,7 @@ def test_number_of_cores(make: Any, count: int, length: int) -> None:
 def test_cores_come_in_the_order_of_the_module() -> None:
     adapter: Any = adapter_of(lambda: Layer(listed), WIDTH)
     state, x = adapter.make(0), inputs()
-    q = expected(state.variables["params"], x, 0.5)[0].reshape(BATCH, HEADS, LENGTH, SIZE)
+    q = expected(state.variables["params"], x)[0].reshape(BATCH, HEADS, LENGTH, SIZE)
     for head, core in enumerate(cores_of(adapter, state, x)[1]):
         np.testing.assert_allclose(core.query, q[:, head], atol=1e-5)
     assert_replaced(adapter, state, x)
