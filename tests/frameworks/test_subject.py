@@ -39,7 +39,7 @@ def rotated(a: FloatArray, base: float) -> FloatArray:
     return np.stack([planes.real, planes.imag], axis=-1).reshape(a.shape)
 
 
-def rotary(q: FloatArray, k: FloatArray, v: FloatArray) -> tuple[FloatArray, ...]:
+def rotary(q: FloatArray, k: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     return rotated(q, 10.0), rotated(k, 10.0), v
 
 
