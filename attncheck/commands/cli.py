@@ -69,14 +69,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # terminals may lack characters
             stream.reconfigure(errors="replace")
+    code: int = ExitCode.CONSISTENT
     try:
         code = _outcome(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
+    except OSError as error:
         # Python flushes the stream again when it ends, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.UNUSABLE
+        if isinstance(error, BrokenPipeError) or code == ExitCode.UNUSABLE:  # the reason is printed
+            return ExitCode.UNUSABLE
+        return _refused(f"output cannot be written: {error}")
 
 
 def program() -> NoReturn:
