@@ -208,14 +208,15 @@ class Violations:
 def explanations(violations: Violations) -> tuple[Explanation, ...]:
     """Return the explanations of violations, those that a reader needs first in front.
 
-    Sources whose explanations add nothing to those found are not asked.
+    Sources whose explanations add nothing to those found are not asked, and no explanation repeats another one's text.
     """
-    by_text: dict[str, Explanation] = {}
+    chosen: list[Explanation] = []
     for certainty, source in _SOURCES:
-        if not any(certainty in explanation.excluded for explanation in by_text.values()):
+        if not any(certainty in explanation.excluded for explanation in chosen):
             for explanation in source(violations):
-                by_text.setdefault(str(explanation), explanation)
-    return tuple(by_text.values())[:MOST_CAUSES]
+                if not any(earlier.text in explanation.text for earlier in chosen):
+                    chosen.append(explanation)
+    return tuple(chosen[:MOST_CAUSES])
 
 
 def _unread(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
@@ -18,23 +20,38 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=4)
 
 
-def mixed_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+def attending(weigh: Callable[[AttentionLayer, FloatArray], FloatArray]) -> Callable[..., dict[str, Any]]:
+    """Return a subject that receives its inputs, with other attention weights."""
+
+    def simulate(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        drawn = LiteralSimulator(weigh=weigh).after(layer, projected(layer, inputs, rng), rng)
+        return {name: drawn[name] for name in ("outputs", "scores")}
+
+    return simulate
+
+
+def mixed_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     """Attend with a tenth of the weights of the head before: no known fault does so."""
+    weights = attention_weights(layer, scores)
+    return 0.9 * weights + 0.1 * np.roll(weights, 1, axis=1)
 
-    def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-        weights = attention_weights(layer, scores)
-        return 0.9 * weights + 0.1 * np.roll(weights, 1, axis=1)
 
-    drawn = LiteralSimulator(weigh=weigh).after(layer, projected(layer, inputs, rng), rng)
-    return {name: drawn[name] for name in ("outputs", "scores")}
+def over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return np.asarray(special.softmax(scores, axis=-2))
 
 
 def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
-    report = check(mixed_heads, LAYER, profile="smoke")
+    report = check(attending(mixed_heads), LAYER, profile="smoke")
     assert report.verdict == "violated"
     kinds = {explanation.certainty for explanation in report.explanations}
     assert kinds <= {Certainty.ESTIMATED, Certainty.HINTED}
     assert "the fault begins with outputs given scores" in report.causes[0]
+
+
+def test_a_cause_is_said_once() -> None:
+    report = check(attending(over_queries), LAYER, profile="smoke")
+    assert "softmax normalises the columns of the scores" in report.causes[0]
+    assert not any("softmax" in cause for cause in report.causes[1:])
 
 
 def test_nothing_is_explained_without_violations() -> None:

@@ -333,7 +333,9 @@ def test_the_base_is_read_off_whatever_the_planes_are(halves: bool, dtype: Any, 
     inspection = inspected(Plain(before=before, dtype=dtype))
     assert notes_of(inspection) == ["note: queries and keys are rotated by position: rotary positions"]
     assert inspection.forward.rotary_base == pytest.approx(base, rel=1e-9)
-    inspection.require("rotary", rotary_base=base)
+    inspection.require("rotary", rotary_base=1.0005 * base)
+    with pytest.raises(AssertionError, match=f"rotary_base is {base:g}, not "):
+        inspection.require(rotary_base=1.01 * base)
     assert f"rotary positions (base {base:g})" in str(inspection)
     assert inspection.layer().rotary_base == inspection.forward.rotary_base
     assert inspection.layer(rotary_base=None).rotary_base is None
