@@ -26,7 +26,7 @@ LAYERS = 3
 # Draws of a sample; more if only outputs are exposed.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
 # Draws per candidate in each round, and number of nearest candidates kept.
-_ROUNDS = ((300, 48), (1_500, 6))
+_ROUNDS = ((300, 128), (1_500, 32), (6_000, 8))
 # Standard deviations of the difference of two distances by which a candidate may exceed the nearest one.
 _SPREADS = 6.0
 # Probability of excluding the true cause from a second fit, and draws of the second fit as a multiple of the sample's:

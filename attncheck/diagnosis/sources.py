@@ -144,6 +144,11 @@ class Violations:
         return deviations
 
     @property
+    def outputs_alone(self) -> bool:
+        """Whether the subject returns neither scores nor attention weights."""
+        return bool(self.samples) and not {"scores", "attention"} & self.samples[0].exposed
+
+    @property
     def _receives_inputs(self) -> bool:
         """Whether attncheck gives the subject its inputs."""
         return self.subject is not None and self.subject.form == "inputs"
@@ -162,11 +167,12 @@ class Violations:
         for samples in several:
             with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
                 causes, _ = self.fitted(samples)
-                # The answers of a subject that receives its inputs tell causes apart, too.
-                if len(causes) > (1 if self._receives_inputs else 0) and self.subject is not None:
+                # The answers of a subject that receives its inputs tell causes apart, too, if it returns scores.
+                sure = self._receives_inputs and not self.outputs_alone
+                if len(causes) > (1 if sure else 0) and self.subject is not None:
                     with contextlib.suppress(InputError):
                         larger = [self._again(self.subject, sample) for sample in samples]
-                        causes = self.fitted(larger, [cause.candidate for cause in causes])[0] or causes
+                        causes = self.fitted(larger, [cause.candidate for cause in causes])[0]
                 texts = tuple(cause.candidate.words for cause in causes if self.reproduced(cause.candidate))
                 if texts:
                     return Fits(everywhere=texts) if samples is several[0] else Fits(plainest=texts)
@@ -254,8 +260,7 @@ def _repeated(violations: Violations) -> Iterator[Explanation]:
 
 def _fitting(violations: Violations) -> Iterator[Explanation]:
     """Yield causes whose draws fit those of the subject; outputs alone can fit by chance."""
-    alone = bool(violations.samples) and not {"scores", "attention"} & violations.samples[0].exposed
-    note = " (fits the outputs; return scores to check it)" if alone else ""
+    note = " (fits the outputs; return scores to check it)" if violations.outputs_alone else ""
     yield from (Explanation(f"{text}{note}", Certainty.FITTED) for text in violations.fits.everywhere)
 
 
