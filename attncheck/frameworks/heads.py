@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,23 +16,36 @@ from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.notes import Note, wrong
 
 
+def sharing_maps(first: Effective, maps: int, precision: float) -> int:
+    """Return the number of attention maps, each of as many heads, if they have the same values, else 1."""
+    return maps if maps > 1 and len(groups_of(np.split(first.value, maps, axis=1), precision)) == 1 else 1
+
+
+def of_first_map(draw: Effective, maps: int) -> Effective:
+    """Return the matrices of the heads of the first of some attention maps."""
+    queries, keys = draw.query.shape[1] // maps, draw.key.shape[1] // maps
+    parts = {"query": draw.query[:, :queries], "key": draw.key[:, :keys], "value": draw.value[:, :keys]}
+    return dataclasses.replace(draw, **parts, output=draw.output[: queries * draw.value.shape[2]])
+
+
 def about_heads(
-    draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float
+    draws_by_role: Mapping[str, Sequence[Effective]], roles: Sequence[str], labels: Sequence[int], precision: float
 ) -> Iterator[Note]:
     """Yield notes on heads that are equal, fixed, or different in scale.
 
     Heads with the same label share keys and values; their equality is not an error.
     """
     own = [list(labels).index(label) for label in sorted(set(labels))]
-    if doubled := _doubled(draws[0], precision):
+    if doubled := _doubled(draws_by_role["query"][0], precision):
         yield Note("several heads have the same queries and keys, as if the values of one head were split")
     for role in roles:
-        heads = own if role in ("key", "value") else list(range(draws[0].query.shape[1]))
-        told = list(_of_heads(draws, role, heads, precision))
-        if doubled and role != "output":
-            told = []
-        yield from told
-        yield from _of_lines(draws, role, heads, precision, bool(told))
+        draws = draws_by_role[role]
+        heads = list(range(draws[0].query.shape[1]))
+        if role in ("key", "value"):
+            heads = [head for head in own if head < draws[0][role].shape[1]]
+        notes = [] if doubled and role != "output" else list(_of_heads(draws, role, heads, precision))
+        yield from notes
+        yield from _of_lines(draws, role, heads, precision, bool(notes))
 
 
 def _doubled(first: Effective, precision: float) -> bool:

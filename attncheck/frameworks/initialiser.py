@@ -78,7 +78,7 @@ def matrix_of(
     first = draws[0][role]
     rows = first.shape[0]
     lost = 1 / rows if centred and role != "output" and rows > 1 else 0.0
-    heads = list(distinct) if role in ("key", "value") else slice(None)
+    heads = [head for head in distinct if head < first.shape[1]] if role in ("key", "value") else slice(None)
     parts = [each[role] if role == "output" else each[role][:, heads] for each in draws]
     if len(parts) > 1 and _repeats(parts[1], parts[0], precision):
         parts = parts[:1]

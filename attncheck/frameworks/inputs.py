@@ -17,7 +17,7 @@ PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outp
 # Relative tolerance for the lengths of normalised vectors.
 _STEADY = 0.02
 
-NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
+NORMALISED, ROTATED = "normalised", "rotated by position"
 PLACED = "x W + b, and a vector that depends on the position"
 TWISTED = "changed by position, but not by a rotation: rotary angles and neurons may not match"
 DEPENDENT = "dependent on the position"

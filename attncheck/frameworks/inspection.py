@@ -16,7 +16,7 @@ from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
 from attncheck.frameworks.framework import adapter_of, generator_kept, parameters_of
-from attncheck.frameworks.heads import about_heads
+from attncheck.frameworks.heads import about_heads, of_first_map, sharing_maps
 from attncheck.frameworks.initialiser import (
     biased,
     constant,
@@ -127,7 +127,10 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, whole: bool) 
     leaking = list(leaks(probe, forward, formula))
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
-    weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
+    maps = sharing_maps(first, reader.layout.parallel, precision)
+    of_values = [of_first_map(each, maps) for each in read]
+    by_role = {"query": read, "key": read, "value": of_values, "output": of_values}
+    weights = {r: matrix_of(r, by_role[r], distinct, precision, reader.norm == LAYER) for r in roles}
     # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
     notes = [
@@ -142,7 +145,8 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, whole: bool) 
         *after,
         *repeated(read, roles, labels, precision),
         *constant(first, roles, parameters),
-        *about_heads(read, roles, labels, precision),
+        *([Note(f"{maps} attention maps have the same values, as in differential attention")] if maps > 1 else []),
+        *about_heads(by_role, roles, labels, precision),
         *biased({role: matrix for role, matrix in weights.items() if PLACED not in inputs.kinds.get(role, ())}),
         *copies,
         *unused,
@@ -173,7 +177,7 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
     made = dataclasses.replace(made, positions=positions.name, rotary_base=base)
     missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
-    notes = about_weights(made, formula, probe.seen, None if made.known else probe.partial(probe.seen))
+    notes = about_weights(made, formula, probe.seen, "" if made.known else probe.changed(probe.seen))
     if len(missing):
         notes.append(wrong(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}"))
     return made, formula, notes

@@ -151,12 +151,22 @@ class Probe:
         )
         return made, formula
 
-    def partial(self, seen: AttentionCall) -> Forward | None:
-        """Return the formula of weights normalised by row, or None if row sums are not between 0 and 1."""
-        sums = seen.weights.sum(-1, keepdims=True)
-        if not np.all((sums > 0) & (sums <= 1 + _ALIKE)):
-            return None
-        return self.forward(dataclasses.replace(seen, weights=seen.weights / sums))[0]
+    def changed(self, seen: AttentionCall) -> str:
+        """Return how the attention weights come from those of a known formula, or an empty string."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sums, logs = seen.weights.sum(-1, keepdims=True), np.log(seen.weights)
+            twice = logs + (1.0 - logs.sum(-1, keepdims=True)) / logs.shape[-1]  # rows have the sum 1
+            row_sums = f"rows of the attention weights sum to {sums.min():.2g} to {sums.max():.2g}, and not to 1"
+            formulas = {
+                f"{row_sums}; divided by these, they are": seen.weights / sums,
+                "softmax is applied twice, and attends to hidden positions; the first time, the weights are": twice,
+            }
+        for text, weights in formulas.items():
+            if np.all((sums > 0) & (sums <= 1 + _ALIKE)) and np.all(weights > -_ALIKE):
+                made, _ = self.forward(dataclasses.replace(seen, weights=np.where(weights > _ALIKE, weights, 0.0)))
+                if made.known:
+                    return f"{text} {made}"
+        return ""
 
     def unknown(self) -> Forward:
         """Return the `Forward` of an unknown formula."""

@@ -38,7 +38,7 @@ class Rotation:
     sign : int
         1, or -1 for the opposite direction.
     neurons : int
-        Number of rotated neurons per head, which come first.
+        Number of rotated neurons per head, which are neighbours.
     """
 
     base: float | None
@@ -85,7 +85,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     seen = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
     query, key = (_rotation(seen[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
     if query is None or key is None:
-        return Positions(OTHER, notes=(Note("queries and keys are rotated, but not by rotary positions"),))
+        return Positions(OTHER, notes=(Note("this rotation is not that of rotary positions"),))
     if query != key:
         opposite = dataclasses.replace(query, sign=-query.sign) == key
         text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
@@ -112,8 +112,8 @@ def _frequencies(base: float, pairs: int) -> FloatArray:
 def _rotation(vectors: FloatArray, bound: float) -> Rotation | None:
     """Return the rotation by which vectors, (batch, heads, positions, d), differ between positions, or None."""
     small = _STEPS * bound * float(np.abs(vectors).max())
-    number = _turned(vectors, small) if bound <= _FINE else vectors.shape[-1]
-    after = vectors[..., :number]
+    after = vectors[..., _turned(vectors, small)] if bound <= _FINE else vectors
+    number = after.shape[-1]
     if number % 2 or number == 0 or after.shape[2] < 2:
         return None
     for halves in (True, False):
@@ -128,10 +128,10 @@ def _rotation(vectors: FloatArray, bound: float) -> Rotation | None:
     return None
 
 
-def _turned(vectors: FloatArray, small: float) -> int:
-    """Return the number of leading neurons that include all those depending on the position."""
-    moves = np.abs(vectors - vectors[:, :, :1]).max(axis=(0, 1, 2)) > small / _STEPS
-    return int(np.flatnonzero(moves)[-1]) + 1 if moves.any() else 0
+def _turned(vectors: FloatArray, small: float) -> slice:
+    """Return the neurons from the first one to the last one that depend on the position."""
+    moves = np.flatnonzero(np.abs(vectors - vectors[:, :, :1]).max(axis=(0, 1, 2)) > small / _STEPS)
+    return slice(int(moves[0]), int(moves[-1]) + 1) if moves.size else slice(0)
 
 
 def _off(planes: NDArray[np.complex128], turned: NDArray[np.complex128], angles: FloatArray) -> float:

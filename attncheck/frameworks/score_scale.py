@@ -13,6 +13,8 @@ from attncheck.frameworks.notes import ASKS, NOTE, Note, asks, wrong
 
 # A factor this close to 1 counts as 1.
 _GAIN = 1e-2
+# Relative error of a factor that is 1 over the root of a whole number.
+_EQUAL = 1e-3
 # Standard deviation of scores above which attention is nearly one-hot.
 _LARGE = 8.0
 # Largest relative error at which ratios of standard deviations are used.
@@ -57,7 +59,13 @@ def about_scale(
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
         yield asks(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", _DECLARED)
     elif not attributed:
-        yield Note(f"scores times {forward.scales}, in addition to any factor in queries and keys")
+        text = f"scores times {forward.scales}"
+        root = 1.0 / forward.factor**2 if forward.factor else 0.0
+        if root > 1.5 and abs(root - round(root)) <= _EQUAL * root:
+            text, level = f"scores times 1/sqrt({round(root)}), where head_dim is {head_dim}", ASKS
+        else:
+            level = NOTE
+        yield Note(f"{text}, in addition to any factor in queries and keys", level, (_DECLARED,))
     else:
         yield wrong(f"scores times {forward.scales}, not {RIGHT}")
 

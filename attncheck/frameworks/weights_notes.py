@@ -35,11 +35,11 @@ _FITTED, _NO_BIAS = 2e-2, 1e-3
 _FEWEST = 3
 
 
-def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial: Forward | None = None) -> list[Note]:
+def about_weights(made: Forward, formula: Formula, seen: AttentionCall, changed: str = "") -> list[Note]:
     """Return notes on the formula of attention weights.
 
-    `made` and `formula` are the same formula for users and in numbers, fitted to the call `seen`. `partial` is the
-    formula of the weights divided by their row sums, if these lie between 0 and 1.
+    `made` and `formula` are the same formula for users and in numbers, fitted to the call `seen`. `changed` says how
+    the weights come from those of a known formula.
     """
     length = seen.query.shape[2]
     hidden = _idle(_visible(made, formula, length)) if made.known else []
@@ -47,10 +47,8 @@ def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial:
     notes = [wrong(f"attention weights are NaN or infinite at positions {listed(infinite)}")] if infinite else []
     if not made.known and any(np.abs(seen.weights.sum(axes) - 1).max() < _NO_BIAS for axes in (0, (0, 1))):
         return [wrong("softmax over an axis that is neither keys, queries nor heads, such as the batch")]
-    if not made.known and partial is not None and partial.known:
-        sums = seen.weights.sum(-1)
-        text = f"rows of the attention weights sum to {sums.min():.2g} to {sums.max():.2g}, and not to 1"
-        return notes or [wrong(f"{text}; divided by these, they are {partial}")]
+    if changed:
+        return notes or [wrong(changed)]
     if not made.known:
         # The rows of a softmax with sinks sum to less than 1.
         meant = bool(np.all(seen.weights >= 0) and seen.weights.sum(-1).max() < 1 + _NO_BIAS)

@@ -17,7 +17,7 @@ from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.forward import BACKWARD
 from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.frameworks.result import Inspection
-from attncheck.frameworks.trace import CoreTrace
+from attncheck.frameworks.trace import CoreTrace, Trace
 from attncheck.models.calls import ModuleCall
 from attncheck.models.replay import HiddenStates
 
@@ -25,6 +25,11 @@ from attncheck.models.replay import HiddenStates
 _ENOUGH = 64
 # Vectors are parallel if the absolute value of their cosine is at least 1 minus this.
 _SAME = 1e-6
+# Smallest change of outputs at other positions, relative to the largest output, that is not rounding.
+_MOVED = 1e-5
+#: Why modules that mix positions are not read.
+WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a recurrence"
+_OTHER_WEIGHTS = "the weights of a softmax are changed before they multiply the values, as in differential attention"
 # Properties in which modules of several layers are compared.
 _COMPARED = ("mask", "map", "scale", "positions", "optional_parts")
 
@@ -89,6 +94,48 @@ def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> M
         # In JAX, attention is traced only if the numbers inside the module depend on the inputs.
         return None if _keys(replayed(other), crossed) is None else other
     return None if keys is None else call
+
+
+class _SoftmaxTrace(Trace):
+    """Trace that knows whether a softmax ran."""
+
+    def __init__(self) -> None:
+        self.ran = False
+
+    def softmax(self, scores: FloatArray, axis: int) -> None:
+        """Receive the scores of a softmax."""
+        self.ran = True
+
+
+def other_mixing(
+    calls: Sequence[ModuleCall], attention: Sequence[ModuleCall], replayed: Callable[[ModuleCall], Adapter]
+) -> dict[str, tuple[ModuleCall, str]]:
+    """Return, by name, calls of the innermost modules that mix positions by other means than attention, with how."""
+    mixing: dict[str, tuple[ModuleCall, str]] = {}
+    for call in reversed(calls):
+        inside = [*(each.name for each in attention), *mixing]
+        related = any(f"{name}.".startswith(f"{call.name}.") or call.name.startswith(f"{name}.") for name in inside)
+        if call.name and not related and call.given is not None and not call.given.long:
+            how = _mixing(replayed(call), call.given)
+            mixing |= {call.name: (call, how)} if how else {}
+    return dict(reversed(mixing.items()))
+
+
+def _mixing(adapter: Adapter, given: HiddenStates) -> str:
+    """Return how outputs of a module with matrices depend on inputs at other positions, or an empty string."""
+    if not any(each.ndim == 2 for each in adapter.initialised(0).values()):
+        return ""
+    state, length = adapter.fresh(0), given.lengths[-1 if given.lengths[-1] <= _ENOUGH else 0]
+    x = np.round(np.random.default_rng(0).standard_normal((2, length, given.width)) * 64) / 64
+    changed, trace = x.copy(), _SoftmaxTrace()
+    changed[:, 0] *= -1.0
+    try:
+        y, moved = (adapter.outputs(state, each, trace, adapter.paths[0]) for each in (x, changed))
+    except InputError:
+        return ""
+    if y.shape[:2] != x.shape[:2] or not np.abs(moved - y)[:, 1:].max(initial=0.0) > _MOVED * np.abs(y).max():
+        return ""
+    return _OTHER_WEIGHTS if trace.ran else WITHOUT_SOFTMAX
 
 
 def _keys(adapter: Adapter, given: HiddenStates) -> tuple[FloatArray, FloatArray] | None:
@@ -157,7 +204,8 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
         for group in members:
             one, other = group.inspection.forward, usual.inspection.forward
             apart = [what for what in _COMPARED if getattr(one, what) != getattr(other, what)]
-            unclear = group.inspection.blamed and usual.inspection.blamed  # formulas of wrong weights mean nothing
+            # Formulas of wrong weights, and those that do not give the weights, mean nothing.
+            unclear = (group.inspection.blamed and usual.inspection.blamed) or not (one.known and other.known)
             if apart and not unclear:
                 here, there = (
                     listed(f"{what.replace('_', ' ')} {getattr(each, what)}" for what in apart) for each in (one, other)

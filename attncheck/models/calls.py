@@ -70,7 +70,7 @@ class CallRecorder(Trace):
 
 
 def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
-    """Return the calls on one sequence; comparison with those on two copies of it shows the hidden states."""
+    """Return the calls on one sequence; comparison with those on two shows the hidden states."""
     others = dict(zip(two.numbered(), two.arguments, strict=True))
     calls = []
     for call, key, arguments in zip(one.calls, one.numbered(), one.arguments, strict=True):

@@ -64,11 +64,11 @@ class ModelFactory:
         return self.adapter.evaluated(model)
 
     def arguments(self, model: Any, sequences: int | None = 1) -> Arguments:
-        """Return the inputs of a model, or `sequences` copies of the first sequence."""
+        """Return the inputs of a model, or those of the first `sequences` sequences."""
         return sequences_of(default_inputs(model) if self.inputs is None else self.inputs, sequences)
 
     def outputs(self, model: Any, sequences: int | None = None) -> Any:
-        """Return the outputs for all inputs, or for a batch of `sequences` copies of the first sequence."""
+        """Return the outputs for all inputs, or for the first `sequences` sequences."""
         return self.outputs_for(model, self.arguments(model, sequences))
 
     def outputs_for(self, model: Any, arguments: Arguments) -> Any:

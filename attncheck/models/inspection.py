@@ -17,7 +17,7 @@ from attncheck.frameworks.inspection import DRAWS, MOST_DRAWS, inspected
 from attncheck.frameworks.inspection import inspect as inspect_layer
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
-from attncheck.models.attention import alike, attention_calls, differences
+from attncheck.models.attention import WITHOUT_SOFTMAX, alike, attention_calls, differences, other_mixing
 from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import DutyResult
 from attncheck.models.duties.registry import measured
@@ -140,6 +140,7 @@ class _ModelDraws:
 
     `modules` maps the name of a module to its draws. `kind` (the class), `numbers` (of the configuration) and `steady`
     are those of the first draw. `long` is 0, or the largest number of positions in modules too large to inspect.
+    `mixing` are modules that mix positions by other means than attention, with how they do.
     """
 
     factory: ModelFactory
@@ -151,6 +152,7 @@ class _ModelDraws:
     parameters: Sequence[Parameter]
     long: int
     duties: tuple[DutyResult, ...]
+    mixing: Mapping[str, tuple[ModuleCall, str]]
 
 
 def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
@@ -163,6 +165,8 @@ def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
             inspections[call.name] = made
         else:
             refused.setdefault((call.kind, made), []).append(call.name)
+    for name, (call, how) in kept.mixing.items():
+        refused.setdefault((call.kind, how), []).append(name)
     inspections = _positions_first(inspections)
     groups = alike([call for call in kept.calls if call.name in inspections], inspections)
     table = ParameterTable(tuple(statistics_of(kept.parameters, _depth(kept.calls, kept.parameters))))
@@ -173,9 +177,10 @@ def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
         *([] if kept.steady else [asks(_RANDOM)]),
         *([asks(_LONG.format(kept.long))] if kept.long else []),
-        *([] if kept.calls else [Note(UNRECOGNISED)]),
+        *([] if kept.calls or refused else [Note(UNRECOGNISED)]),
     ]
-    reasons = {name: why for (_, why), names in refused.items() for name in names}
+    # Beside attention that is read, a recurrence is none.
+    reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
     results = tuple(notes), reasons, kept.duties, kept.numbers
     return ModelInspection(kept.kind, draws, groups, inspections, table, *results)
 
@@ -192,7 +197,8 @@ def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, dr
     samples, calls = [factory.parameters(model, most)], factory.calls(model)
     long = max((each.given.lengths[0] for each in calls if each.given is not None and each.given.long), default=0)
     parts = factory.adapter.modules(model)
-    calls = attention_calls(calls, lambda each: factory.replayed(each, [parts[each.name]]))
+    every, calls = calls, attention_calls(calls, lambda each: factory.replayed(each, [parts[each.name]]))
+    mixing = other_mixing(every, calls, lambda each: factory.replayed(each, [parts[each.name]]))
     unused, duties = factory.unused(model), measured(factory, model, calls, steady)
     modules = {each.name: [parts[each.name]] for each in calls}
     first = {(pattern_of(each.name), each.kind, each.source): each.name for each in reversed(calls)}
@@ -203,7 +209,9 @@ def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, dr
         parts = factory.adapter.modules(model)
         for name in first.values():
             modules[name].append(parts[name])
-    return _ModelDraws(factory, kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long, duties)
+    return _ModelDraws(
+        factory, kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long, duties, mixing
+    )
 
 
 def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -18,10 +19,12 @@ _SOURCES = ("encoder", "key", "value", "kv", "inputs_k", "inputs_v", "memory", "
 _OTHERS = ("pos", "mask", "bias")
 # An argument whose name contains this is added to the outputs; it is set to 0.
 _ADDED = "residual"
-# A class whose name contains this stores the keys and values of earlier calls.
-_CACHE = "Cache"
+# Relative difference of two arguments of which one is the other plus a vector by position.
+_ROUNDED = 1e-5
 # Limit on width times positions².
 _MOST = 2**24
+# Stands for an argument that is not the hidden states.
+_OTHER = object()
 # Stands for the axis of sequences if an argument is a whole number proportional to the number of sequences.
 _COUNT = -1
 
@@ -67,7 +70,7 @@ class Replay:
     batch : tuple of int or None
         For each leaf, the axis that grows with the number of sequences, -1 for a number that grows with it, or None.
     hidden : frozenset of int
-        Indices of the leaves to replace.
+        Indices of the leaves to replace; each is what is added to the hidden states, or None.
     axis : int
         Axis of sequences in the hidden states.
     """
@@ -80,11 +83,9 @@ class Replay:
     def __call__(self, module: Any, x: Any) -> Any:
         """Return the output of a module, (batch, positions, m), for hidden states x, (batch, positions, n)."""
         own = x.swapaxes(0, 1) if self.axis else x
-        leaves = iter(
-            [
-                own if i in self.hidden else _repeated(leaf, axis, len(x))
-                for i, (leaf, axis) in enumerate(zip(self.arguments.leaves, self.batch, strict=True))
-            ]
+        leaves = (
+            (own if leaf is None else own + leaf) if i in self.hidden else _copied(_repeated(leaf, axis, len(x)))
+            for i, (leaf, axis) in enumerate(zip(self.arguments.leaves, self.batch, strict=True))
         )
         args, kwargs = _with_leaves(self.arguments.given, leaves)
         made = module(*args, **kwargs)
@@ -123,7 +124,9 @@ class HiddenStates:
 
 
 def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None:
-    """Find the hidden states among the arguments of a call on `one` sequence and on `two` copies of it; None if absent.
+    """Find the hidden states among the arguments of a call on `one` sequence and on `two`; None if absent.
+
+    Arguments that are the hidden states, or these and a vector that both sequences share, are replaced together.
 
     Examples
     --------
@@ -141,7 +144,8 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
         return None
     first = found[0]
     width = int(one.leaves[first].shape[-1])
-    same = [i for i in found if one.places[i] == one.places[first]]
+    offsets = {i: _offset(one, two, i, first, batch[first]) for i in found if batch[i] == batch[first]}
+    same = {i: offset for i, offset in offsets.items() if offset is not _OTHER}
     added = {i for i in found if i not in same and _ADDED in one.names[i]}
     if added:
         leaves = tuple(leaf * 0 if i in added else leaf for i, leaf in enumerate(one.leaves))
@@ -150,24 +154,45 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
     others = [i for i in others if one.leaves[i].shape[-1] == width]
     made = _replacing(one, batch, same, width)
     if others:
-        crossed = dataclasses.replace(_replacing(one, batch, [*same, *others], width), source=one.names[others[0]])
+        crossed = _replacing(one, batch, same | dict.fromkeys(others), width)
+        crossed = dataclasses.replace(crossed, source=one.names[others[0]])
         return dataclasses.replace(made, crossed=crossed)
     return made
 
 
+def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: int | None) -> Any:
+    """Return the difference of leaf i and the first hidden states if two sequences have the same one, or None for 0.
+
+    `_OTHER` if they have different ones.
+    """
+    if one.places[i] == one.places[first]:
+        return None
+    if one.leaves[i].shape != one.leaves[first].shape or one.leaves[i].dtype != one.leaves[first].dtype:
+        return _OTHER
+    hidden, offsets = (
+        (a.swapaxes(0, 1) if axis else a) for a in (two.leaves[first], two.leaves[i] - two.leaves[first])
+    )
+    if not abs(offsets).max() > 0.0:
+        return None
+    moved, size = float(abs(hidden[0] - hidden[1]).max()), float(abs(hidden).max())
+    equal = float(abs(offsets[0] - offsets[1]).max()) <= _ROUNDED * size < moved
+    return one.leaves[i] - one.leaves[first] if equal else _OTHER
+
+
 def _replacing(
-    arguments: CallArguments, batch: tuple[int | None, ...], hidden: Sequence[int], width: int
+    arguments: CallArguments, batch: tuple[int | None, ...], hidden: Mapping[int, Any], width: int
 ) -> HiddenStates:
-    """Return hidden states that stand for the leaves `hidden`; longer ones of these are cut to the shortest."""
-    axis = batch[hidden[0]]
+    """Return hidden states for leaves, with what is added to them; longer ones are cut to the shortest."""
+    axis = batch[next(iter(hidden))]
     assert axis is not None
     sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]
     length, longer = min(sizes), max(sizes)
+    leaves = tuple(hidden.get(i, leaf) for i, leaf in enumerate(arguments.leaves))
+    arguments = dataclasses.replace(arguments, leaves=leaves)
     if length < longer:
         cut = map(functools.partial(_cut, longer, length), arguments.leaves, batch)
         arguments = dataclasses.replace(arguments, leaves=tuple(cut))
-    others = [(leaf, b) for i, (leaf, b) in enumerate(zip(arguments.leaves, batch, strict=True)) if i not in hidden]
-    fixed = any(_has(leaf, length, b) for leaf, b in others)
+    fixed = any(_has(leaf, length, b) for leaf, b in zip(arguments.leaves, batch, strict=True))
     lengths = (length,) if fixed else tuple(range(2, max(length, 2) + 1))
     return HiddenStates(Replay(arguments, batch, frozenset(hidden), axis), width, lengths)
 
@@ -175,7 +200,7 @@ def _replacing(
 def sequences_of(
     inputs: Mapping[str, Any] | Sequence[Any], number: int | None
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return args and kwargs for a call on `number` copies of the first sequence, or on all sequences for None.
+    """Return args and kwargs for a call on `number` sequences, the first repeatedly if there are fewer; None for all.
 
     Examples
     --------
@@ -186,7 +211,7 @@ def sequences_of(
     values = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
     batch = next((len(each) for each in values if _is_array(each) and each.ndim), 1)
     if number is not None:
-        places = np.zeros(number, dtype=int)
+        places = np.arange(number) % batch
         values = [each[places] if _is_array(each) and each.ndim and len(each) == batch else each for each in values]
     return ((), dict(zip(inputs, values, strict=True))) if isinstance(inputs, Mapping) else (tuple(values), {})
 
@@ -259,7 +284,15 @@ def _has(leaf: Any, length: int, batch: int | None) -> bool:
 
 
 def _kept(leaf: Any) -> Any:
-    """Return a copy of a tensor, which later in-place changes do not affect; None for a cache of keys and values."""
-    if _CACHE in type(leaf).__name__:
-        return None
-    return leaf.detach().clone() if hasattr(leaf, "detach") else leaf
+    """Return a copy of a leaf, which later in-place changes do not affect."""
+    return leaf.detach().clone() if hasattr(leaf, "detach") else _copied(leaf)
+
+
+def _copied(leaf: Any) -> Any:
+    """Return a copy of an object that a call may change, such as a cache; arrays and functions are not copied."""
+    if _is_array(leaf) or callable(leaf):
+        return leaf
+    try:
+        return copy.deepcopy(leaf)
+    except (TypeError, ValueError, RuntimeError):  # such as tensors with a gradient
+        return leaf

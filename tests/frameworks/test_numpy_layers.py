@@ -157,7 +157,7 @@ UNKNOWN, BATCH = (
     "asks: the attention weights are not those of a known",
     "wrong: outputs of a sequence depend on the other",
 )
-ROTARY, OTHER = "note: queries and keys are rotated by position: rotary", "wrong: queries and keys are rotated "
+ROTARY, OTHER = "note: queries and keys are rotated by position", "wrong: queries and keys are rotated "
 NO_BASE = {"positions": "other", "rotary_base": None, "refusal": "positions='other'"}
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 COPIES = "wrong: W_K is the same in heads 0 and 2, and in heads 1 and 3", "wrong: W_V is the same in heads 0 and 1, and"
@@ -331,7 +331,7 @@ def test_the_base_is_read_off_whatever_the_planes_are(halves: bool, dtype: Any, 
         return turn(q, base, steps, halves), turn(k, base, steps, halves), v
 
     inspection = inspected(Plain(before=before, dtype=dtype))
-    assert notes_of(inspection) == ["note: queries and keys are rotated by position: rotary positions"]
+    assert notes_of(inspection) == ["note: queries and keys are rotated by position"]
     assert inspection.forward.rotary_base == pytest.approx(base, rel=1e-9)
     inspection.require("rotary", rotary_base=1.0005 * base)
     with pytest.raises(AssertionError, match=f"rotary_base is {base:g}, not "):

@@ -388,7 +388,7 @@ ROWS = [
     own(
         "scaled up", multiplied(8, 8), ONE_HOT, "note: queries ... by 8", "note: keys ... by 8", "wrong: 16", scale="16"
     ),
-    own("rotary", rotated(2), "note: queries and keys are rotated by position: rotary positions", positions="rotary"),
+    own("rotary", rotated(2), "note: queries and keys are rotated by position", positions="rotary"),
     own("rotated heads", rotated(1), "wrong: in the same way at every position, by angles that depend on the head"),
     # Digits
     row("autocast", lambda: Auto(), bound=0.1),

@@ -1,0 +1,206 @@
+"""Attention as it is called and computed in models: read, or named, and not blamed where it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import attncheck as ac
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # only where torch is
+
+WIDTH, HEADS, ROTATED = 32, 2, 8
+X = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(0))
+FUTURE = torch.ones(8, 8, dtype=torch.bool).triu(1)
+
+
+def heads(x: Any, number: int = HEADS) -> Any:
+    return x.unflatten(-1, (number, -1)).transpose(1, 2)
+
+
+def merged(x: Any) -> Any:
+    return x.transpose(1, 2).flatten(2)
+
+
+class Plain(nn.Module):
+    """Causal attention with steps that the others replace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def weights(self, scores: Any) -> Any:
+        return scores.masked_fill(FUTURE, -torch.inf).softmax(-1)
+
+    def attend(self, q: Any, k: Any, v: Any) -> Any:
+        return self.o(merged(self.weights(q @ k.mT / q.shape[-1] ** 0.5) @ v))
+
+    def forward(self, x: Any, keys: Any = None, values: Any = None, cache: Any = None) -> Any:
+        keys, values = (x if y is None else y for y in (keys, values))
+        q, k, v = heads(self.q(x)), heads(self.k(keys)), heads(self.v(values))
+        k, v = (k, v) if cache is None else cache.update(k, v)
+        return self.attend(q, k, v)
+
+
+class SecondSoftmax(Plain):
+    def weights(self, scores: Any) -> Any:
+        return super().weights(scores).softmax(-1)
+
+
+class TwoMaps(Plain):
+    """The difference of two maps of the same values, as two calls of the kernel."""
+
+    def __init__(self, narrower: float = 1.0) -> None:
+        super().__init__()
+        self.q, self.k = (nn.Linear(WIDTH, 2 * WIDTH, bias=False) for _ in range(2))
+        with torch.no_grad():
+            self.v.weight[: WIDTH // HEADS] *= narrower
+
+    def forward(self, x: Any) -> Any:
+        queries, keys, v = heads(self.q(x), 2 * HEADS), heads(self.k(x), 2 * HEADS), heads(self.v(x))
+        one, two = (
+            nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            for q, k in zip(queries.chunk(2, 1), keys.chunk(2, 1), strict=True)
+        )
+        return self.o(merged(one - 0.5 * two))
+
+
+class Differential(Plain):
+    """The difference of the weights of two heads, which then multiply the values."""
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = heads(self.q(x)), heads(self.k(x)), heads(self.v(x), HEADS // 2)
+        weights = self.weights(q @ k.mT).unflatten(1, (-1, 2))
+        return self.o(merged((weights[:, :, 0] - 0.5 * weights[:, :, 1]) @ v))
+
+
+class Linear(Plain):
+    def forward(self, x: Any) -> Any:
+        q, k = (nn.functional.elu(heads(a)) + 1 for a in (self.q(x), self.k(x)))
+        sums = torch.einsum("bhtd,bhte->bhtde", k, heads(self.v(x))).cumsum(2)
+        return self.o(merged(torch.einsum("bhtd,bhtde->bhte", q, sums)))
+
+
+class Latent(Plain):
+    """Keys of a part without positions, normalised as those of DeepSeek, and of a rotated part that heads share."""
+
+    def __init__(self, scale: float = (WIDTH // HEADS + ROTATED) ** -0.5) -> None:
+        super().__init__()
+        self.scale, self.norm = scale, nn.RMSNorm(WIDTH)
+        self.rotated_q, self.rotated_k = nn.Linear(WIDTH, HEADS * ROTATED, bias=False), nn.Linear(WIDTH, ROTATED)
+
+    def rotated(self, x: Any) -> Any:
+        angles = torch.arange(x.shape[-2])[:, None] * 1e4 ** (-torch.arange(0, ROTATED, 2) / ROTATED)
+        turn = torch.polar(torch.ones_like(angles), angles)
+        return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turn).flatten(-2)
+
+    def forward(self, x: Any) -> Any:
+        c, shared = self.norm(x), self.rotated(self.rotated_k(x)[:, None]).expand(-1, HEADS, -1, -1)
+        q = torch.cat([heads(self.q(x)), self.rotated(heads(self.rotated_q(x)))], -1)
+        k = torch.cat([heads(self.k(c)), shared], -1)
+        return self.o(merged(self.weights(q @ k.mT * self.scale) @ heads(self.v(c))))
+
+
+class Cache:
+    """Keys and values of earlier calls."""
+
+    def __init__(self) -> None:
+        self.retained: list[Any] = []
+
+    def update(self, k: Any, v: Any) -> Any:
+        self.retained.append((k, v))
+        return tuple(torch.cat(parts, 2) for parts in zip(*self.retained, strict=True))
+
+
+class Calling(nn.Module):
+    """A block that calls its attention as `call` does."""
+
+    def __init__(self, attention: Callable[[], Any], call: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.attn, self.call = attention(), call
+
+    def forward(self, x: Any) -> Any:
+        return x + self.call(self.attn, x)
+
+
+def directly(attention: Any, x: Any) -> Any:
+    return attention(x)
+
+
+def equal_tensors(attention: Any, x: Any) -> Any:
+    return attention(x, x.clone(), x.clone())
+
+
+def with_positions(attention: Any, x: Any) -> Any:
+    """Add positions to queries and keys, but not to values."""
+    positions = torch.linspace(-1, 1, 8)[:, None]
+    return attention(x + positions, x + positions, x)
+
+
+def with_cache(attention: Any, x: Any) -> Any:
+    return attention(x, cache=Cache())
+
+
+CAUSAL = "softmax, causal mask, scores times 1/sqrt(head_dim)"
+SCALE = "if this is meant: attn: scores times 1/sqrt(16), where head_dim is 24, in addition to any factor in queries"
+TWICE = (
+    "attn: softmax is applied twice, and attends to hidden positions; the first time, the weights are "
+    "softmax, causal mask, scores times 1/sqrt(head_dim); equal to the formula to "
+)
+NOT_READ = "NOT EXAMINED: Calling: 1 attention module (0 read, 1 not: "
+#: Module, its call, a part of the first line, and notes.
+KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[str, ...]]] = {
+    "equal tensors": (Plain, equal_tensors, "nothing wrong was found", ()),
+    "positions": (
+        Plain,
+        with_positions,
+        "nothing wrong was found",
+        ("attn: values are x W + b, and a vector that depends on the position",),
+    ),
+    "cache": (Plain, with_cache, "nothing wrong was found", ()),
+    "two maps": (
+        TwoMaps,
+        directly,
+        "nothing wrong was found",
+        ("attn: 2 attention maps have the same values, as in differential attention",),
+    ),
+    "uneven values of two maps": (
+        lambda: TwoMaps(0.5),
+        directly,
+        "WRONG: attn: W_V",
+        ("attn: 2 attention maps have the same values, as in differential attention",),
+    ),
+    "second softmax": (SecondSoftmax, directly, "WRONG: attention is causal, but outputs", (TWICE,)),
+    "latent": (
+        Latent,
+        directly,
+        "nothing wrong was found",
+        (
+            "attn: heads of values have 16 neurons, those of keys 24",
+            "attn: queries and keys are rotated by position",
+            "attn: rotary positions (base 10000) turn 8 of 24 neurons of a head",
+        ),
+    ),
+    "latent, other scale": (lambda: Latent(0.25), directly, SCALE, ()),
+    "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax are changed before they", ()),
+    "linear": (Linear, directly, f"{NOT_READ}positions are mixed without a softmax, as in linear attention", ()),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_of_attention(name: str) -> None:
+    attention, call, first_line, notes = KINDS[name]
+    inspection = ac.inspect(lambda: Calling(attention, call), inputs=(X,), draws=4)
+    assert first_line in inspection.verdict
+    texts = [str(note) for note in inspection.all_notes]
+    assert [note for note in notes if not any(text.startswith(note) for text in texts)] == []
+    assert not any("cross-attention" in text or "W_V is the same" in text for text in texts)
+    forward = {str(group.inspection.forward).partition("; ")[0] for group in inspection.attention}
+    if "nothing wrong was found" in first_line:
+        assert {text.partition(", rotary")[0] for text in forward} == {CAUSAL}
+    if first_line.startswith(NOT_READ):
+        assert not inspection.modules
