@@ -24,8 +24,9 @@ def sharing_maps(first: Effective, maps: int, precision: float) -> int:
 def of_first_map(draw: Effective, maps: int) -> Effective:
     """Return the matrices of the heads of the first of some attention maps."""
     queries, keys = draw.query.shape[1] // maps, draw.key.shape[1] // maps
-    parts = {"query": draw.query[:, :queries], "key": draw.key[:, :keys], "value": draw.value[:, :keys]}
-    return dataclasses.replace(draw, **parts, output=draw.output[: queries * draw.value.shape[2]])
+    output = draw.output[: queries * draw.value.shape[2]]
+    parts = draw.query[:, :queries], draw.key[:, :keys], draw.value[:, :keys], output
+    return Effective(*parts, biases=draw.biases, past=draw.past)
 
 
 def about_heads(

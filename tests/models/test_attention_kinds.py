@@ -26,8 +26,8 @@ def merged(x: Any) -> Any:
     return x.transpose(1, 2).flatten(2)
 
 
-class Plain(nn.Module):
-    """Causal attention with steps that the others replace."""
+class Base(nn.Module):
+    """Steps of causal attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,6 +39,8 @@ class Plain(nn.Module):
     def attend(self, q: Any, k: Any, v: Any) -> Any:
         return self.o(merged(self.weights(q @ k.mT / q.shape[-1] ** 0.5) @ v))
 
+
+class Plain(Base):
     def forward(self, x: Any, keys: Any = None, values: Any = None, cache: Any = None) -> Any:
         keys, values = (x if y is None else y for y in (keys, values))
         q, k, v = heads(self.q(x)), heads(self.k(keys)), heads(self.v(values))
@@ -51,7 +53,7 @@ class SecondSoftmax(Plain):
         return super().weights(scores).softmax(-1)
 
 
-class TwoMaps(Plain):
+class TwoMaps(Base):
     """The difference of two maps of the same values, as two calls of the kernel."""
 
     def __init__(self, narrower: float = 1.0) -> None:
@@ -69,7 +71,7 @@ class TwoMaps(Plain):
         return self.o(merged(one - 0.5 * two))
 
 
-class Differential(Plain):
+class Differential(Base):
     """The difference of the weights of two heads, which then multiply the values."""
 
     def forward(self, x: Any) -> Any:
@@ -78,14 +80,14 @@ class Differential(Plain):
         return self.o(merged((weights[:, :, 0] - 0.5 * weights[:, :, 1]) @ v))
 
 
-class Linear(Plain):
+class Linear(Base):
     def forward(self, x: Any) -> Any:
         q, k = (nn.functional.elu(heads(a)) + 1 for a in (self.q(x), self.k(x)))
         sums = torch.einsum("bhtd,bhte->bhtde", k, heads(self.v(x))).cumsum(2)
         return self.o(merged(torch.einsum("bhtd,bhtde->bhte", q, sums)))
 
 
-class Latent(Plain):
+class Latent(Base):
     """Keys of a part without positions, normalised as those of DeepSeek, and of a rotated part that heads share."""
 
     def __init__(self, scale: float = (WIDTH // HEADS + ROTATED) ** -0.5) -> None:
