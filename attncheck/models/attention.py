@@ -28,8 +28,8 @@ _SAME = 1e-6
 # Smallest change of outputs at other positions, relative to the largest output, that is not rounding.
 _MOVED = 1e-5
 #: Why modules that mix positions are not read.
-WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a recurrence"
-_OTHER_WEIGHTS = "the weights of a softmax are changed before they multiply the values, as in differential attention"
+WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a convolution"
+_OTHER_WEIGHTS = "the weights of a softmax do not multiply the values as they are, as in differential attention or chunks"
 # Properties in which modules of several layers are compared.
 _COMPARED = ("mask", "map", "scale", "positions", "optional_parts")
 

@@ -179,7 +179,7 @@ def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
         *([asks(_LONG.format(kept.long))] if kept.long else []),
         *([] if kept.calls or refused else [Note(UNRECOGNISED)]),
     ]
-    # Beside attention that is read, a recurrence is none.
+    # Beside attention that is read, a convolution is none.
     reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
     results = tuple(notes), reasons, kept.duties, kept.numbers
     return ModelInspection(kept.kind, draws, groups, inspections, table, *results)

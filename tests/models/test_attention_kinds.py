@@ -188,7 +188,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[
         ),
     ),
     "latent, other scale": (lambda: Latent(0.25), directly, SCALE, ()),
-    "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax are changed before they", ()),
+    "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax do not multiply the values as", ()),
     "linear": (Linear, directly, f"{NOT_READ}positions are mixed without a softmax, as in linear attention", ()),
 }
 
