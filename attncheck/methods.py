@@ -148,14 +148,14 @@ def simulate_chunks(
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
     coordinates = check_whole("coordinates", coordinates, 1, "pass the number of neurons to return")
-    usual = next(name for name in _USUAL if name in methods)
-    chosen: Method = usual if method is None else method
+    default = next(name for name in _USUAL if name in methods)
+    chosen: Method = default if method is None else method
     check_choice("method", chosen, NAMES)
     if chosen not in methods:
-        refuse("method", chosen, "supports layers and stacks only", f'use "{usual}", exact for any {layer.kind}')
+        refuse("method", chosen, "supports layers and stacks only", f'use "{default}", exact for any {layer.kind}')
     root = root_of(seed)
     work = methods[chosen](layer, coordinates)
-    alternative = None if chosen in (usual, "limit") else (usual, methods[usual](layer, coordinates))
+    alternative = None if chosen in (default, "limit") else (default, methods[default](layer, coordinates))
     _check_fits(work, memory, coordinates, f"{chosen} draw of this {layer.kind}", alternative)
     return chunks(work, size, chunk_size, root)
 
@@ -213,7 +213,7 @@ def _check_fits(
     work: DrawPlan[Any],
     memory: int,
     coordinates: int,
-    what: str,
+    description: str,
     alternative: tuple[str, DrawPlan[Any]] | None = None,
 ) -> None:
     """Raise `InputError` if one draw needs more than the allowed memory."""
@@ -224,9 +224,11 @@ def _check_fits(
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
         if alternative is not None and _bytes_of(alternative[1]) <= memory:
             remedies += [f'use method="{alternative[0]}"']
-        width = "" if what.startswith("limit") else "a smaller width, or "
+        width = "" if description.startswith("limit") else "a smaller width, or "
         remedies += [f"use {width}fewer heads or positions"] * (len(remedies) <= 1)
-        refuse("memory", memory, f"is too little for one {what}, which takes {needed} bytes", ", or ".join(remedies))
+        refuse(
+            "memory", memory, f"is too little for one {description}, which takes {needed} bytes", ", or ".join(remedies)
+        )
 
 
 def _bytes_of(work: DrawPlan[Any]) -> int:

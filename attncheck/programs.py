@@ -291,9 +291,9 @@ def _numbers(field: str, count: int) -> range:
 
 def _fading(letter: str, count: int) -> tuple[list[str], list[float], FloatArray]:
     """Return names, mean and covariance of initial vectors in a row, whose correlation falls with the distance."""
-    places = np.arange(count)
-    cov = _CORRELATION ** np.abs(np.subtract.outer(places, places))
-    return [f"{letter}{place + 1}" for place in places], [0.0] * count, cov
+    positions = np.arange(count)
+    cov = _CORRELATION ** np.abs(np.subtract.outer(positions, positions))
+    return [f"{letter}{position + 1}" for position in positions], [0.0] * count, cov
 
 
 def _tokens(program: Program, count: int, letter: str = "", field: str = "seq_len") -> list[Node]:
@@ -320,15 +320,15 @@ def _states(program: Program, steps: int) -> list[Node]:
     return states
 
 
-def _head(program: Program, asking: Sequence[Node], told: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
+def _head(program: Program, asking: Sequence[Node], sources: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
     """Write one head: its values W^O W^V x, and a row of scores for each query."""
     weights = {name: program.weight(name) for name in "QKVO"}
 
     def images(name: str, vectors: Sequence[Node]) -> list[Node]:
         return [program.matmul(weights[name], x, f"{name.lower()}{i}") for i, x in enumerate(vectors, 1)]
 
-    queries, keys = images("Q", asking), images("K", told)
-    values = images("O", images("V", told))
+    queries, keys = images("Q", asking), images("K", sources)
+    values = images("O", images("V", sources))
     rows = [
         [program.score(query, key, name=f"p{i},{j}") for j, key in enumerate(keys, 1)]
         for i, query in enumerate(queries, 1)

@@ -187,7 +187,7 @@ def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Pr
             vector = program.nonlin(LinearCombination((1.0, 0.5)), vector, draw(st.sampled_from(vectors)))
         vectors.append(program.nonlin(draw(st.sampled_from(BOUNDED + UNBOUNDED)), vector))
     inputs = vectors[-2:]
-    allowed = [()] * (least == 0) + [each for each in _SIDES if least <= len(each) <= most]
+    allowed = [()] * (least == 0) + [option for option in _SIDES if least <= len(option) <= most]
     if not allowed:
         refuse("min_scores", least, f"leaves nothing to draw up to max_scores={most}", "programs have up to 3 scores")
     sides: tuple[str, ...] = draw(st.sampled_from(allowed))
@@ -195,8 +195,8 @@ def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Pr
     weights = {name: program.weight(name, draw(st.sampled_from(STDS))) for name in names}
     scores = []
     for pair in sides:
-        left, right = (program.matmul(weights[name], draw(st.sampled_from(inputs))) for name in pair)
-        scores.append(program.score(left, right))
+        first, second = (program.matmul(weights[name], draw(st.sampled_from(inputs))) for name in pair)
+        scores.append(program.score(first, second))
     if scores:
         value = program.weight("V")
         values = [program.matmul(value, draw(st.sampled_from(inputs))) for _ in scores]

@@ -51,12 +51,12 @@ def naming(source: Any) -> Iterator[None]:
 
 def _shown(value: Any) -> str:
     try:
-        shown = repr(value)
+        text = repr(value)
     except Exception:  # repr fails, e.g. for an int with more digits than Python prints
-        shown = f"<{type(value).__name__}>"
-    if shown.splitlines() != [shown]:
-        shown = " ".join(shown.split())
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+        text = f"<{type(value).__name__}>"
+    if text.splitlines() != [text]:
+        text = " ".join(text.split())
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _is_boolean(value: Any) -> bool:
@@ -79,16 +79,16 @@ def check_whole(field: str, value: Any, minimum: int, remedy: str, maximum: int 
     if _is_boolean(value):
         refuse(field, value, "must be a whole number, not a boolean", remedy)
     try:
-        whole = operator.index(value)
+        number = operator.index(value)
     except TypeError:
         refuse(field, value, "must be a whole number", remedy)
-    if whole.bit_length() > _MOST_BITS:
+    if number.bit_length() > _MOST_BITS:
         refuse(field, value, "is too large", remedy)
-    if whole < minimum:
+    if number < minimum:
         refuse(field, value, f"must be at least {minimum}", remedy)
-    if maximum is not None and whole > maximum:
+    if maximum is not None and number > maximum:
         refuse(field, value, f"must be at most {maximum}", remedy)
-    return whole
+    return number
 
 
 def check_draws(field: str, value: Any, minimum: int, remedy: str) -> int:
@@ -99,10 +99,10 @@ def check_draws(field: str, value: Any, minimum: int, remedy: str) -> int:
 def check_position(field: str, value: Any, seq_len: int) -> int:
     """Return a position from 0 to ``seq_len - 1``, or raise `InputError`."""
     last = seq_len - 1
-    whole = check_whole(field, value, 0, f"pass a position from 0 to {last}")
-    if whole > last:
+    position = check_whole(field, value, 0, f"pass a position from 0 to {last}")
+    if position > last:
         refuse(field, value, f"exceeds the last position {last}", f"pass 0 to {last}")
-    return whole
+    return position
 
 
 def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int]:
@@ -190,7 +190,7 @@ def foreign_traceback(error: BaseException) -> str:
     cause = error.__cause__
     if cause is None:
         return ""
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith(own)]
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith(package)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     return "".join([*lines, *traceback.format_exception_only(cause)]).rstrip()

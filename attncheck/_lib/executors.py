@@ -71,7 +71,7 @@ class DaskCluster(Workers):
     ) -> Iterator[tuple[int, _Result | LostTask]]:
         """Yield results as they complete; raises InputError if no workers are left."""
         flying: dict[Future[_Result], int] = {
-            self._executor.submit(function, task): place for place, task in enumerate(tasks)
+            self._executor.submit(function, task): index for index, task in enumerate(tasks)
         }
         try:
             while flying:
@@ -83,13 +83,13 @@ class DaskCluster(Workers):
 
     def _completed(self, flying: dict[Future[_Result], int]) -> set[Future[_Result]]:
         """Wait until tasks complete, and return them; raises InputError if no workers are left."""
-        seen = time.monotonic()
+        last_alive = time.monotonic()
         while not (done := wait(flying, timeout=_ASKED, return_when=FIRST_COMPLETED).done):
             if not self._deserted():
-                seen = time.monotonic()
-            elif time.monotonic() - seen > PATIENCE:
-                left = f"has had no live worker for {PATIENCE:g} s"
-                refuse("executor", self.name, left, "start workers and run again")
+                last_alive = time.monotonic()
+            elif time.monotonic() - last_alive > PATIENCE:
+                problem = f"has had no live worker for {PATIENCE:g} s"
+                refuse("executor", self.name, problem, "start workers and run again")
         return done
 
     def _result_of(self, future: Future[Any]) -> Any:
@@ -104,10 +104,10 @@ class DaskCluster(Workers):
         if self._client.status != "running":
             return True
         try:
-            asked = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER)
+            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER)
         except OSError:  # TimeoutError, or a lost connection
             return True
-        return not asked["workers"]
+        return not identity["workers"]
 
 
 def workers_of(executor: str | None, number: str) -> Workers:

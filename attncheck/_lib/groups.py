@@ -17,7 +17,7 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
     >>> grouped(["one", "two", "three"], len)
     {3: ['one', 'two'], 5: ['three']}
     """
-    found: dict[_Key, list[_Item]] = {}
+    groups: dict[_Key, list[_Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -28,19 +28,19 @@ def path_of(function: Any) -> str:
     ('math:tanh', 'numpy:tanh', 'scipy.special:erf', '')
     """
     module = _home(function)
-    found: Any = sys.modules.get(module)
+    target: Any = sys.modules.get(module)
     for part in short_name(function).split("."):
-        found = getattr(found, part, None)
+        target = getattr(target, part, None)
     # __main__ differs between processes.
-    return f"{module}:{short_name(function)}" if found is function and module != "__main__" else ""
+    return f"{module}:{short_name(function)}" if target is function and module != "__main__" else ""
 
 
 def short_name(function: Any) -> str:
     """Return a function's name within its module; older ufuncs have no qualified name."""
     for attribute in ("__qualname__", "__name__"):
-        found = getattr(function, attribute, None)
-        if isinstance(found, str):
-            return found
+        name = getattr(function, attribute, None)
+        if isinstance(name, str):
+            return name
     return type(function).__name__
 
 
@@ -54,10 +54,10 @@ def find(path: str) -> Any:
     """
     module, _, name = path.partition(":")
     with np.errstate():  # restores the error handling if the module calls np.seterr
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def import_remedy(error: BaseException, otherwise: str) -> str:
@@ -93,9 +93,9 @@ def find_trusted(path: str, trust: Sequence[str]) -> Any:
     """
     module, _, name = path.partition(":")
     homes = {"numpy": np, "scipy.special": special}
-    if isinstance(found := getattr(homes.get(module), name, None), np.ufunc):
-        return found
-    if not any(module == each or module.startswith(f"{each}.") for each in trust):
+    if isinstance(candidate := getattr(homes.get(module), name, None), np.ufunc):
+        return candidate
+    if not any(module == prefix or module.startswith(f"{prefix}.") for prefix in trust):
         raise PermissionError(module)
     return find(path)
 

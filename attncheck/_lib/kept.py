@@ -27,10 +27,10 @@ def kept(method: _Method[_Object, *_Arguments, _Result]) -> _Method[_Object, *_A
     """
 
     @functools.wraps(method)
-    def found(self: _Object, /, *arguments: *_Arguments) -> _Result:
+    def wrapper(self: _Object, /, *arguments: *_Arguments) -> _Result:
         results: dict[Any, _Result] = vars(self).setdefault(f"_kept_{method.__name__}", {})
         if arguments not in results:
             results[arguments] = method(self, *arguments)
         return results[arguments]
 
-    return found
+    return wrapper

@@ -10,7 +10,7 @@ from attncheck._lib.errors import refuse
 DEFAULT_MEMORY = 512 * 2**20
 
 
-def check_memory(field: str, value: Any, what: str, entries: int, remedy: str) -> None:
+def check_memory(field: str, value: Any, description: str, entries: int, remedy: str) -> None:
     """Raise `InputError` if an array of `entries` float64 numbers exceeds `DEFAULT_MEMORY`.
 
     Examples
@@ -23,4 +23,4 @@ def check_memory(field: str, value: Any, what: str, entries: int, remedy: str) -
     """
     needed = 8 * entries
     if needed > DEFAULT_MEMORY:
-        refuse(field, value, f"makes {what} take {needed} bytes, more than {DEFAULT_MEMORY}", remedy)
+        refuse(field, value, f"makes {description} take {needed} bytes, more than {DEFAULT_MEMORY}", remedy)

@@ -37,7 +37,7 @@ def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
     return _filled(names, len(names) <= min(_LISTED, len(all_names) / 2))
 
 
-def names_alike(name: str, others: Sequence[str]) -> list[str]:
+def names_alike(name: str, candidates: Sequence[str]) -> list[str]:
     """Return a name and those of the others that differ from it only in numbers.
 
     Examples
@@ -45,7 +45,7 @@ def names_alike(name: str, others: Sequence[str]) -> list[str]:
     >>> names_alike("h.1.w", ("h.2.w", "head.w"))
     ['h.1.w', 'h.2.w']
     """
-    return [each for each in (name, *others) if pattern_of(each) == pattern_of(name)]
+    return [candidate for candidate in (name, *candidates) if pattern_of(candidate) == pattern_of(name)]
 
 
 def part_of(names: Sequence[str], every: Sequence[str]) -> str:
@@ -58,7 +58,7 @@ def _filled(names: Sequence[str], listing: bool) -> str:
     columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
     numbers = (list(dict.fromkeys(column)) for column in columns)
     several = "{{{}}}" if listing else "*"
-    filled = iter([each[0] if len(each) == 1 else several.format(",".join(each)) for each in numbers])
+    filled = iter([values[0] if len(values) == 1 else several.format(",".join(values)) for values in numbers])
     return _NUMBER.sub(lambda _: next(filled), names[0])
 
 
@@ -71,7 +71,7 @@ def names_of(names: Sequence[str]) -> str:
     ('h.0.attn', 'h.*.attn (12)')
     """
     groups = grouped(names, pattern_of).values()
-    return listed(name_of(each, each) + f" ({len(each)})" * (len(each) > 1) for each in groups)
+    return listed(name_of(group, group) + f" ({len(group)})" * (len(group) > 1) for group in groups)
 
 
 def indices(name: str) -> list[int]:

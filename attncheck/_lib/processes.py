@@ -87,8 +87,8 @@ class Processes(Workers):
             while waiting or busy:
                 while waiting and len(busy) < self._number:
                     worker = self._free()
-                    place, task = waiting.popleft()
-                    busy[worker.pipe] = worker, place
+                    index, task = waiting.popleft()
+                    busy[worker.pipe] = worker, index
                     with contextlib.suppress(OSError):  # the process has ended, as its pipe tells
                         worker.pipe.send((function, task))
                 ready: list[Any] = wait(list(busy), timeout=_ASKED)
@@ -99,8 +99,8 @@ class Processes(Workers):
                     if pipe not in ready and not worker.process.is_alive():
                         ready.append(pipe)
                 for pipe in ready:
-                    worker, place = busy.pop(pipe)
-                    yield place, self._answer(worker)
+                    worker, index = busy.pop(pipe)
+                    yield index, self._answer(worker)
         finally:
             for worker, _ in busy.values():
                 worker.end()
@@ -139,12 +139,12 @@ class Processes(Workers):
     def _lost(self, process: BaseProcess) -> LostTask:
         """Return what happened to a process that has ended, from its last output, its fault or its exit status."""
         faults = _end_of(Path(self._outputs.name, f"{process.pid}{_FAULTS}"))
-        found = _FAULT.search(faults)
-        hung = found is not None and found[0].startswith("Timeout")
-        fault = _fault(found, faults) if found else _status(process.exitcode or 0)
-        said = _end_of(Path(self._outputs.name, f"{process.pid}{_PRINTED}")).rpartition("\n")[2]
-        words = "; ".join(printable(each, _LINE) for each in (said, fault) if each)
-        return LostTask(f"its process {'was ended at its time limit' if hung else 'died'}", words, hung)
+        match = _FAULT.search(faults)
+        hung = match is not None and match[0].startswith("Timeout")
+        fault = _fault(match, faults) if match else _status(process.exitcode or 0)
+        output = _end_of(Path(self._outputs.name, f"{process.pid}{_PRINTED}")).rpartition("\n")[2]
+        details = "; ".join(printable(part, _LINE) for part in (output, fault) if part)
+        return LostTask(f"its process {'was ended at its time limit' if hung else 'died'}", details, hung)
 
 
 def _stopped(process: BaseProcess) -> bool:
@@ -169,8 +169,8 @@ def _fault(fault: re.Match[str], text: str) -> str:
     """Return a fault that faulthandler reported, with the innermost call outside Python's standard library."""
     *_, calls = ["", *_STACK.findall(text[fault.end() :].partition("Current thread")[2] or text[fault.end() :])]
     frames = _FRAME.findall(calls)
-    own = [frame for frame in frames if not frame[0].startswith(sysconfig.get_path("stdlib"))]
-    return fault[0] + "".join(f" at {path}:{line}" for path, line in (own or frames)[:1])
+    user_frames = [frame for frame in frames if not frame[0].startswith(sysconfig.get_path("stdlib"))]
+    return fault[0] + "".join(f" at {path}:{line}" for path, line in (user_frames or frames)[:1])
 
 
 def _status(code: int) -> str:

@@ -40,8 +40,8 @@ def progress_bar() -> Iterator[Progress]:
             yield progress
 
 
-def counted_off(items: Sequence[_Item], what: str) -> Iterator[_Item]:
-    """Iterate over items with a progress bar labelled `what`.
+def counted_off(items: Sequence[_Item], label: str) -> Iterator[_Item]:
+    """Iterate over items with a progress bar labelled `label`.
 
     Examples
     --------
@@ -49,4 +49,4 @@ def counted_off(items: Sequence[_Item], what: str) -> Iterator[_Item]:
     [64, 128]
     """
     with progress_bar() as progress:
-        yield from progress.track(items, description=what)
+        yield from progress.track(items, description=label)

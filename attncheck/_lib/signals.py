@@ -24,14 +24,14 @@ def interrupts_held() -> Iterator[None]:
     sent: list[int] = []
     # A signal mask covers one thread and the processes that it starts; other threads may still receive the signal.
     main = threading.current_thread() is threading.main_thread()
-    handlers = {each: signal.signal(each, lambda number, frame: sent.append(number)) for each in _ENDING if main}
+    handlers = {signum: signal.signal(signum, lambda number, frame: sent.append(number)) for signum in _ENDING if main}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
         for number in dict.fromkeys(sent):
             signal.raise_signal(number)
 

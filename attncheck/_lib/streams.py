@@ -141,8 +141,8 @@ def _tagged(value: Any) -> tuple[bytes, bytes]:
     if isinstance(value, bytes):
         return b"y", value
     if isinstance(value, list | tuple):
-        return b"l", b"".join(encode(each) for each in value)
+        return b"l", b"".join(encode(entry) for entry in value)
     if isinstance(value, Mapping):
-        pairs = sorted((encode(key), encode(each)) for key, each in value.items())
-        return b"m", b"".join(key + each for key, each in pairs)
+        pairs = sorted((encode(key), encode(entry)) for key, entry in value.items())
+        return b"m", b"".join(key + entry for key, entry in pairs)
     refuse("key", value, f"a {type(value).__name__} has no canonical encoding", _REMEDY)

@@ -68,8 +68,8 @@ def listed(names: Iterable[Any]) -> str:
     >>> listed(["key_gram", "scores", "value_gram"]), listed([1])
     ('key_gram, scores and value_gram', '1')
     """
-    *others, last = map(str, names)
-    return f"{', '.join(others)} and {last}" if others else last
+    *rest, last = map(str, names)
+    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
@@ -105,8 +105,8 @@ def printable(text: str, most: int = 200) -> str:
     >>> printable(f"a{chr(0)}b") == f"a{chr(0xFFFD)}b", printable("abcdef", 4)
     (True, 'abc…')
     """
-    shown = "".join(char if char.isprintable() else "\ufffd" for char in text[: most + 1])
-    return shown if len(text) <= most else shown[: most - 1] + "…"
+    characters = "".join(char if char.isprintable() else "\ufffd" for char in text[: most + 1])
+    return characters if len(text) <= most else characters[: most - 1] + "…"
 
 
 def inert(value: Any) -> Any:
@@ -122,11 +122,11 @@ def inert(value: Any) -> Any:
     True
     """
     if isinstance(value, str):
-        shown = _CONTROL.sub(lambda found: " " if found[0].isspace() else "\ufffd", value)
-        return _COMMAND.sub("\ufffd", shown)
+        text = _CONTROL.sub(lambda match: " " if match[0].isspace() else "\ufffd", value)
+        return _COMMAND.sub("\ufffd", text)
     if isinstance(value, dict):
-        return {inert(name): inert(each) for name, each in value.items()}
-    return [inert(each) for each in value] if isinstance(value, list) else value
+        return {inert(name): inert(entry) for name, entry in value.items()}
+    return [inert(entry) for entry in value] if isinstance(value, list) else value
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -66,20 +66,20 @@ class Workers(abc.ABC):
 
     def results(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | LostTask]:
         """Return the result of each task, in the order of the tasks."""
-        found = dict(self.gather(function, tasks))
-        return [found[place] for place in range(len(tasks))]
+        by_index = dict(self.gather(function, tasks))
+        return [by_index[index] for index in range(len(tasks))]
 
     def in_order(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """Yield the result of each task in order; raises InputError for a task whose process died."""
-        found: dict[int, _Result] = {}
-        told = 0
-        for place, result in self.gather(function, tasks):
+        results: dict[int, _Result] = {}
+        position = 0
+        for index, result in self.gather(function, tasks):
             if isinstance(result, LostTask):
-                refuse("workers", self.name, f"{tasks[place]}: {result.reason}", "use fewer workers")
-            found[place] = result
-            while told in found:
-                yield found.pop(told)
-                told += 1
+                refuse("workers", self.name, f"{tasks[index]}: {result.reason}", "use fewer workers")
+            results[index] = result
+            while position in results:
+                yield results.pop(position)
+                position += 1
 
 
 class InProcess(Workers):
@@ -99,7 +99,7 @@ class InProcess(Workers):
         self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
     ) -> Iterator[tuple[int, _Result | LostTask]]:
         """Yield the results in order."""
-        for place, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 result = function(task)
-            yield place, result
+            yield index, result

@@ -79,14 +79,14 @@ def error_rates(
     subject : Any
         Correct simulator.
     """
-    fault, own = paired(check)[0], check.rejects.layer
-    layers = dict.fromkeys(profile.layers if own is None else (*profile.layers, own))
+    fault, fault_layer = paired(check)[0], check.rejects.layer
+    layers = dict.fromkeys(profile.layers if fault_layer is None else (*profile.layers, fault_layer))
     for layer in (layer for layer in layers if not check.requires.reason(layer)):
         with own_arithmetic():
-            found = calibrate(layer, [check], looks, seed, subject)
-            sights = measure(fault, [layer], profile, seed, [check.property_name])
-            mine = [sight for sight in sights if sight.check_name == check.name]
+            calibrations = calibrate(layer, [check], looks, seed, subject)
+            pilots = measure(fault, [layer], profile, seed, [check.property_name])
+            mine = [pilot for pilot in pilots if pilot.check_name == check.name]
             entry = PowerEntry(fault.name, "grams", rows_of(mine, "grams", profile, [layer]))
             power = verified(entry, profile, seeds, seed).best
-        for alarms in (each for each in found.values() if len(each.p_values)):
+        for alarms in (calibration for calibration in calibrations.values() if len(calibration.p_values)):
             yield ErrorRates(check, layer, alarms, power)

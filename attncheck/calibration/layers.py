@@ -56,12 +56,12 @@ def calibrate(
     >>> len(found["draws.signs"].p_values), found["draws.signs"].uniform
     (50, False)
     """
-    found: dict[str, Calibration] = {}
+    calibrations: dict[str, Calibration] = {}
     for check, setting, outcomes in small_outcomes(layer, checks, replications, seed, subject):
         uniform = check.kind == "exact" and check.family_on(setting).continuous
         p_values = np.array([outcome.p_value for outcome in outcomes if outcome.count])
-        found[check.name] = Calibration(check.name, uniform, p_values)
-    return found
+        calibrations[check.name] = Calibration(check.name, uniform, p_values)
+    return calibrations
 
 
 def small_outcomes(
@@ -69,14 +69,14 @@ def small_outcomes(
 ) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
     """Iterate over applicable checks, each with its outcomes; see `calibrate`."""
     check_whole("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
-    settled = Subject.of(subject)
-    setting = settled.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
+    simulator = Subject.of(subject)
+    setting = simulator.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
     setting = dataclasses.replace(setting, draw_on=None)  # exact comparisons have no error rates
     examined = [check for check in checks if not check.reason_not_examined(setting)]
     for size in sorted({draws_for(check, setting) for check in examined}):
         group = [check for check in examined if draws_for(check, setting) == size]
         outcomes: dict[Check, list[Outcome]] = {check: [] for check in group}
-        for sample, reference in _small_samples(settled, setting, group, size, replications, seed):
+        for sample, reference in _small_samples(simulator, setting, group, size, replications, seed):
             for check in group:
                 outcomes[check].append(check.test(setting, _measured(check, setting, sample, reference)))
         for check in group:
@@ -125,9 +125,9 @@ def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -
         check.measure(sample, reference)
     return [
         name
-        for each in (sample, reference)
-        for name, value in vars(type(each)).items()
-        if isinstance(value, cached_property) and name in vars(each)
+        for source in (sample, reference)
+        for name, value in vars(type(source)).items()
+        if isinstance(value, cached_property) and name in vars(source)
     ]
 
 
@@ -164,10 +164,10 @@ class Calibration:
     uniform: bool
     p_values: FloatArray
 
-    def joined(self, other: Calibration) -> Calibration:
+    def joined(self, calibration: Calibration) -> Calibration:
         """Return the calibration over both sets of replications."""
-        uniform = self.uniform and other.uniform
-        return Calibration(self.check, uniform, np.concatenate([self.p_values, other.p_values]))
+        uniform = self.uniform and calibration.uniform
+        return Calibration(self.check, uniform, np.concatenate([self.p_values, calibration.p_values]))
 
     def alarms(self, level: float) -> int:
         """Return the number of p-values below `level`."""
@@ -192,10 +192,10 @@ class Calibration:
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 
-def pooled(found: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
+def pooled(by_case: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
     """Join each check's p-values over layers or programs, in registry order."""
     joined: dict[str, Calibration] = {}
-    for calibration in (each for on_case in found for each in on_case.values()):
+    for calibration in (entry for on_case in by_case for entry in on_case.values()):
         before = joined.get(calibration.check)
         joined[calibration.check] = calibration if before is None else before.joined(calibration)
     return {check.name: joined[check.name] for check in all_checks() if check.name in joined}

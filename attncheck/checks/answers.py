@@ -46,21 +46,23 @@ class Answer:
     @property
     def coarse(self) -> bool:
         """Whether outputs or scores are numbers of half precision, 10 bits or fewer."""
-        arrays = [each.astype(np.float32) for each in (self.outputs, self.scores) if each is not None and each.any()]
-        return any(not (each.view(np.uint32) & _LOW_BITS).any() for each in arrays)
+        arrays = [
+            array.astype(np.float32) for array in (self.outputs, self.scores) if array is not None and array.any()
+        ]
+        return any(not (array.view(np.uint32) & _LOW_BITS).any() for array in arrays)
 
-    def changes(self, other: Answer, tolerance: float = 0.0) -> tuple[BoolArray, BoolArray]:
+    def changes(self, answer: Answer, tolerance: float = 0.0) -> tuple[BoolArray, BoolArray]:
         """Return which outputs, (draws, positions), and scores, (draws, heads, s, s), differ from another answer's."""
-        of_outputs = differ(self.outputs, other.outputs, self.rounding, tolerance)
+        of_outputs = differ(self.outputs, answer.outputs, self.rounding, tolerance)
         of_scores = np.zeros((len(of_outputs), 0, 0, 0), dtype=np.bool_)
-        if self.scores is not None and other.scores is not None:
-            of_scores = differ(self.scores, other.scores, self.rounding, tolerance)
+        if self.scores is not None and answer.scores is not None:
+            of_scores = differ(self.scores, answer.scores, self.rounding, tolerance)
         return np.logical_or.reduce(of_outputs, axis=-1), of_scores
 
     @property
     def flat(self) -> FloatArray:
         """Outputs and scores, (draws, numbers)."""
-        arrays = (each.reshape(len(each), -1) for each in (self.outputs, self.scores) if each is not None)
+        arrays = (array.reshape(len(array), -1) for array in (self.outputs, self.scores) if array is not None)
         return np.concatenate([*arrays], axis=1)
 
     def permuted(self, order: NDArray[np.intp]) -> Answer:
@@ -69,10 +71,10 @@ class Answer:
         return Answer(self.outputs[:, order], scores, self.rounding)
 
 
-def differ(one: FloatArray, other: FloatArray, rounding: float, tolerance: float = 0.0) -> BoolArray:
+def differ(one: FloatArray, two: FloatArray, rounding: float, tolerance: float = 0.0) -> BoolArray:
     """Return where two arrays differ by more than rounding, and than this share of the largest number."""
     largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
-    return np.asarray(np.abs(one - other) > max(_UNITS * rounding, _CHANGE, tolerance) * largest, dtype=np.bool_)
+    return np.asarray(np.abs(one - two) > max(_UNITS * rounding, _CHANGE, tolerance) * largest, dtype=np.bool_)
 
 
 Respond = Callable[[FloatArray], Answer]
@@ -108,8 +110,8 @@ class Pair:
 
     def each(self, read: Callable[[Respond, Answer], _Read]) -> tuple[_Read, _Read]:
         """Return the results of `read` for the subject and the correct simulator, given their answers to the inputs."""
-        ours, right = (read(respond, usual) for respond, usual in zip(self.both, self.usual, strict=True))
-        return ours, right
+        ours, theirs = (read(respond, baseline) for respond, baseline in zip(self.both, self.usual, strict=True))
+        return ours, theirs
 
     def fresh_at(self, part: Any) -> FloatArray:
         """Return the inputs with those at an index replaced by fresh ones."""
@@ -140,7 +142,7 @@ class Pair:
         zeros = np.zeros_like(self.inputs)
         return min(self._nonlinearity(zeros), self._nonlinearity(self.inputs) if self.known else np.inf)
 
-    def _nonlinearity(self, others: FloatArray) -> float:
+    def _nonlinearity(self, background: FloatArray) -> float:
         """Return the nonlinearity in the first input, given the inputs at other positions."""
         one, two, factor = self.inputs[:, 0], self.fresh[:, 0], 1.0
         if self.layer.norm:  # a norm divides the sum of orthogonal vectors of equal lengths by √2
@@ -150,7 +152,7 @@ class Pair:
             factor = 2.0**0.5
         answers = []
         for vector in (one, two, one + two, 0.0 * one):
-            inputs = others.copy()
+            inputs = background.copy()
             inputs[:, 0] = vector
             answers.append(self.subject(inputs).flat)
         first, second, both, none = answers
@@ -167,10 +169,10 @@ class Pair:
     @cached_property
     def small(self) -> float:
         """A factor for the inputs that makes all scores small, apart from a declared bias by distance."""
-        usual, zero = self.usual[1].scores, self.right(np.zeros_like(self.inputs)).scores
-        assert usual is not None
+        scores, zero = self.usual[1].scores, self.right(np.zeros_like(self.inputs)).scores
+        assert scores is not None
         assert zero is not None
-        return float((_SMALL / max(float(np.abs(usual - zero).max()), 1e-300)) ** 0.5)
+        return float((_SMALL / max(float(np.abs(scores - zero).max()), 1e-300)) ** 0.5)
 
 
 def pair_of(
@@ -179,8 +181,8 @@ def pair_of(
     """Return a simulator with a correct one of the layer, and two inputs of `size` draws with unequal positions."""
     unequal = layer.replace(input_correlation=0.0) if layer.inputs.equal else layer
     inputs, fresh = (draw_images(unequal, size, rng) for _ in range(2))
-    weights, right = rng.spawn(2)
-    pair = answers(draw_on, layer, weights), answers(drawn_on, layer, right)
+    weights, reference = rng.spawn(2)
+    pair = answers(draw_on, layer, weights), answers(drawn_on, layer, reference)
     return Pair(layer, *pair, inputs, fresh, continuous)
 
 
@@ -210,10 +212,10 @@ def drawn_on(
 
 def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Project given inputs to queries, keys and values by explicit random matrices."""
-    seen = normalised(layer.norm, inputs)
+    vectors = normalised(layer.norm, inputs)
 
     def project(matrices: int, std: float) -> FloatArray:
-        weights = rng.standard_normal((len(seen), matrices, layer.width, layer.head_width))
-        return np.asarray(std * layer.width**-0.5 * (seen[:, None] @ weights))
+        weights = rng.standard_normal((len(vectors), matrices, layer.width, layer.head_width))
+        return np.asarray(std * layer.width**-0.5 * (vectors[:, None] @ weights))
 
-    return projections(layer, seen, project)
+    return projections(layer, vectors, project)

@@ -93,17 +93,17 @@ class Setting(BaseSetting[AttentionLayer]):
     def score_entries(self) -> int:
         """Number of whitened entries of one head's scores in a draw."""
         layer = self.layer
-        seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
+        mask = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
         if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
-            of_rows = np.minimum(seen.sum(axis=1), layer.head_width).sum()
+            of_rows = np.minimum(mask.sum(axis=1), layer.head_width).sum()
             return int(min(of_rows, self.input_rank * layer.head_width))
-        if offsets := offset_count(layer, seen):
-            return int(min(seen.sum(), self.input_rank * self.head_rank + offsets))
-        if not nested(seen):
-            of_rows = np.minimum(seen.sum(axis=1), self.head_rank).sum()
-            of_columns = np.minimum(seen.sum(axis=0), self.input_rank).sum()
+        if offsets := offset_count(layer, mask):
+            return int(min(mask.sum(), self.input_rank * self.head_rank + offsets))
+        if not nested(mask):
+            of_rows = np.minimum(mask.sum(axis=1), self.head_rank).sum()
+            of_columns = np.minimum(mask.sum(axis=0), self.input_rank).sum()
             return int(min(of_rows, of_columns, self.input_rank * self.head_rank))
-        return int(seen[layer.seq_len - self.input_rank :, : self.head_rank].sum())
+        return int(mask[layer.seq_len - self.input_rank :, : self.head_rank].sum())
 
     @property
     def output_rank(self) -> int:

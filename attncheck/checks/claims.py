@@ -16,7 +16,7 @@ _Row = TypeVar("_Row")
 def rows(table: str, row: type[_Row]) -> tuple[_Row, ...]:
     """Return the rows of a table of ``paper.toml``."""
     tables = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
-    return tuple(msgspec.convert(each, row) for each in tables[table])
+    return tuple(msgspec.convert(entry, row) for entry in tables[table])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Claim:
         'W_V differs from W_K; W_Q is W_K in this layer.'
         """
         for field, value, statement in self.variants:
-            given = layer.get(field)
-            if bool(given) if value is True else given == value:
+            actual = layer.get(field)
+            if bool(actual) if value is True else actual == value:
                 return statement
         return self.statement
 

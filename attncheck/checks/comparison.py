@@ -69,8 +69,8 @@ _HINTS = {
 
 def _also(functional: Functional, setting: Setting) -> str:
     """Return the hint on position vectors if the functional may reveal them, or an empty string."""
-    seen = bool(setting.exposed & {"inputs", "input_gram"})
-    return positions(setting) if "inputs" in _sides(functional) or not seen else ""
+    has_inputs = bool(setting.exposed & {"inputs", "input_gram"})
+    return positions(setting) if "inputs" in _sides(functional) or not has_inputs else ""
 
 
 def _distance(setting: Setting) -> float:

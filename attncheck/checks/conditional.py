@@ -35,8 +35,8 @@ def residuals(setting: Setting) -> int:
 def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     """Return the probability integral transform (PIT) of each draw's sum of squared residuals."""
     squares, dof = sample.output_residual.squares()
-    seen = dof > 0
-    return (special.chdtr(dof[seen], squares[seen]),)
+    valid = dof > 0
+    return (special.chdtr(dof[valid], squares[valid]),)
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
@@ -45,12 +45,12 @@ def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, Floa
     weights = sample.weights
     parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)
     with np.errstate(over="ignore"):  # the inverse of a tiny covariance is infinite, and its draw is left out below
-        whole = np.linalg.pinv(parts.sum(axis=1), rcond=1e-9, hermitian=True)
+        inverse = np.linalg.pinv(parts.sum(axis=1), rcond=1e-9, hermitian=True)
     mixture = stream(0, "head shares", layer.num_heads).standard_normal(layer.num_heads)
-    share = np.einsum("dij,dhji,h->d", whole, parts, mixture)
-    seen = residual.kept.any(axis=(1, 2)) & np.isfinite(share)
-    mean = share[seen].mean() if seen.any() else 0.0
-    return residual.energy_scores(1)[seen], share[seen] - mean
+    share = np.einsum("dij,dhji,h->d", inverse, parts, mixture)
+    valid = residual.kept.any(axis=(1, 2)) & np.isfinite(share)
+    mean = share[valid].mean() if valid.any() else 0.0
+    return residual.energy_scores(1)[valid], share[valid] - mean
 
 
 def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:

@@ -61,8 +61,8 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
     def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
         values = sample.need(field)
-        seen = np.where(visible(sample.layer), values, 0.0) if field == "scores" else values
-        return (marks(seen.reshape(len(sample), -1)),)
+        entries = np.where(visible(sample.layer), values, 0.0) if field == "scores" else values
+        return (marks(entries.reshape(len(sample), -1)),)
 
     return measure
 
@@ -137,8 +137,8 @@ def _weights_apart(of: HeadMatrix, layer: AttentionLayer) -> Check:
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)
         # Pair the first two of every three draws, so that pairs begin at both even and odd draws.
         first = np.arange(0, len(scores) - 2, 3)
-        seen = (dof[first] > 0) & (dof[first + 1] > 0)
-        return scores[first][seen], scores[first + 1][seen], np.nonzero(seen)[1]
+        valid = (dof[first] > 0) & (dof[first + 1] > 0)
+        return scores[first][valid], scores[first + 1][valid], np.nonzero(valid)[1]
 
     return Check(
         name=f"draws.{of.images}",
@@ -168,8 +168,8 @@ def _sides(sample: Sample) -> FloatArray:
     flat = sample.outputs.reshape(len(sample), -1)
     sides = np.stack([flat.max(axis=1), -flat.min(axis=1)], axis=1)
     sides[np.abs(sides) < _TINY] = 0.0
-    told = sides[sides != 0.0]
-    if 2 * int(half_precision(told).sum()) > told.size:
+    nonzero = sides[sides != 0.0]
+    if 2 * int(half_precision(nonzero).sum()) > nonzero.size:
         # Half-precision numbers coincide by chance.
         sides[:] = 0.0
     return sides
@@ -201,14 +201,14 @@ def _repeats(
     requires: OfLayer | None = None,
     alternative: Alternative = _ONE_IN_A_HUNDRED,
 ) -> Check:
-    what = field.replace("_gram", " Gram matrices")
+    quantity = field.replace("_gram", " Gram matrices")
     return _of_any_weights(
         name=name,
         rejects=Rejected.of(fault, on=regimes.STANDARD),
         needs=_OUTPUTS | {field},
-        null=f"no two draws have equal {what}; draws of a single number are compared in runs",
+        null=f"no two draws have equal {quantity}; draws of a single number are compared in runs",
         alternative=alternative,
-        reads=f"share of draws whose {what} occurred before:",
+        reads=f"share of draws whose {quantity} occurred before:",
         family=lambda setting: Repeats(),
         measure=_marks_of(field),
         hint="random streams repeat, e.g. every chunk starts from the same seed, or draws share their matrices",
@@ -261,7 +261,7 @@ def _precision(field: str, layer: AttentionLayer) -> Check:
 
 def _trend(
     name: str,
-    what: str,
+    quantity: str,
     needs: frozenset[str],
     alternative: Alternative,
     sizes: Callable[[Sample], FloatArray],
@@ -273,12 +273,12 @@ def _trend(
         name=name,
         rejects=rejects,
         needs=_OUTPUTS | needs,
-        null=f"sizes of {what} have no trend within a call",
+        null=f"sizes of {quantity} have no trend within a call",
         alternative=alternative,
-        reads=f"correlation of the ranks of the sizes of {what} with the place in the call:",
+        reads=f"correlation of the ranks of the sizes of {quantity} with the place in the call:",
         family=lambda setting: Trend(),
         measure=_of_call(sizes),
-        hint=f"{what} grow or shrink within a call: state carries over between draws",
+        hint=f"{quantity} grow or shrink within a call: state carries over between draws",
         stage=stage,
     )
 

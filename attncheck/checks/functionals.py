@@ -140,13 +140,13 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
     Columns correlate more if the heads share keys, rows if they share queries. With `groups`, the two heads belong to
     different groups; otherwise they are neighbours.
     """
-    seen = np.where(visible(layer), _scores(arrays), 0.0)
-    sizes = log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
+    visible_scores = np.where(visible(layer), _scores(arrays), 0.0)
+    sizes = log((visible_scores[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
     sizes -= sizes.mean(axis=-1, keepdims=True)
     product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)
     # The correlation of sizes that are equal up to rounding is undefined and set to 0.
-    told = (lengths > _ROUNDING).all(axis=1)
-    return np.asarray(np.divide(product, np.sqrt(lengths.prod(axis=1)), out=np.zeros_like(product), where=told))
+    valid = (lengths > _ROUNDING).all(axis=1)
+    return np.asarray(np.divide(product, np.sqrt(lengths.prod(axis=1)), out=np.zeros_like(product), where=valid))
 
 
 def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -162,8 +162,8 @@ def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     product, squares = np.einsum("dic,dij,djc->d", x, uneven, x), (uneven**2).sum(axis=(1, 2))
     lengths = np.sqrt(squares) * (x**2).sum(axis=(1, 2))
     # If positions differ by rounding only, e.g. for saturated inputs, the correlation is undefined and set to 0.
-    told = (squares > _ROUNDING * size**2) & (lengths > 0.0)
-    return np.asarray(np.divide(product, lengths, out=np.zeros_like(product), where=told))
+    valid = (squares > _ROUNDING * size**2) & (lengths > 0.0)
+    return np.asarray(np.divide(product, lengths, out=np.zeros_like(product), where=valid))
 
 
 def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -174,9 +174,9 @@ def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return log Σ (y - ȳ)², ȳ the mean over positions: larger for sharper weights."""
     y = several_neurons(arrays)
     size = (y**2).sum(axis=(1, 2))
-    apart = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
+    spread = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
     # Differences of nearly equal outputs are rounding errors.
-    return _floored(layer, log(np.maximum(apart, _CANCELLED * size)))
+    return _floored(layer, log(np.maximum(spread, _CANCELLED * size)))
 
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
@@ -199,8 +199,8 @@ def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
     whitened = np.asarray(np.linalg.solve(root, several_neurons(arrays)), dtype=np.float64)
     # Where outputs underflow, so do weights: the size of the whitened outputs is meaningless and set to 0.
-    told = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
-    return np.where(told, log_energy(whitened), 0.0)
+    valid = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
+    return np.where(valid, log_energy(whitened), 0.0)
 
 
 _ROW_BY_ROW = THREE_POSITIONS & UNEQUAL_INPUTS & SEVERAL_HEADS

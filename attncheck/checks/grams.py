@@ -44,8 +44,8 @@ def gram_checks(
     rejects : iterable of Rejected
         What the checks must reject: scale, law, heads, copies and groups.
     """
-    what, matrix = of.images[:-1], of.name
-    field = f"{what}_gram"
+    kind, matrix = of.images[:-1], of.name
+    field = f"{kind}_gram"
     bare = frozenset({"outputs", field})
     checked, wrong = functools.partial(Check, stage=of.stage), iter(rejects)
     return (
@@ -54,9 +54,9 @@ def gram_checks(
             rejects=next(wrong),
             claim=claim,
             needs=of.needs,
-            null=f"the whitened {what} Grams have trace χ²_{{rν}}/ν",
+            null=f"the whitened {kind} Grams have trace χ²_{{rν}}/ν",
             alternative=of_std(),
-            reads=f"{what} variance, observed over declared:",
+            reads=f"{kind} variance, observed over declared:",
             family=lambda setting: Scale(of.count(setting) * of.dof(setting)),
             measure=lambda sample, reference: of.energy(sample),
             hint=f"the standard deviation of {matrix} differs from the declared one",
@@ -66,21 +66,21 @@ def gram_checks(
             rejects=next(wrong),
             claim=claim,
             needs=of.needs,
-            null=f"the whitened {what} Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
+            null=f"the whitened {kind} Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
             alternative=of_law(),
-            reads=f"Kolmogorov distance of the {what}s' Bartlett factors from their law:",
+            reads=f"Kolmogorov distance of the {kind}s' Bartlett factors from their law:",
             family=lambda setting: Uniform(per_draw=factor_entries(setting)),
             measure=lambda sample, reference: factors(sample).uniform(),
-            hint=f"the head size ν, the weights' law or the inputs that the {what}s see differ from the declared ones",
+            hint=f"the head size ν, the weights' law or the inputs that the {kind}s see differ from the declared ones",
         ),
         checked(
             name=f"{prefix}_heads",
             rejects=next(wrong),
             claim="heads",
             needs=of.needs,
-            null=f"the {what} Grams of different groups of heads are independent given the inputs",
+            null=f"the {kind} Grams of different groups of heads are independent given the inputs",
             alternative=of_correlation("between groups"),
-            reads=f"standardised covariance of {what} Grams between groups of heads:",
+            reads=f"standardised covariance of {kind} Grams between groups of heads:",
             family=lambda setting: Association(
                 setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
             ),
@@ -93,9 +93,9 @@ def gram_checks(
             rejects=next(wrong),
             claim="heads",
             needs=bare,
-            null=f"no two groups of heads have equal {what} Grams",
+            null=f"no two groups of heads have equal {kind} Grams",
             alternative=Alternative.of("one draw in a hundred with two equal ones", 0.01),
-            reads=f"share of draws in which two groups of heads have equal {what} Grams:",
+            reads=f"share of draws in which two groups of heads have equal {kind} Grams:",
             family=lambda setting: Count(0.0),
             measure=lambda sample, reference: _copies(sample.need(field)[:, :: sample.layer.group_size]),
             hint=f"{matrix} is shared between heads that should not share it",
@@ -107,9 +107,9 @@ def gram_checks(
             rejects=next(wrong),
             claim="heads",
             needs=bare,
-            null=f"heads of one group share one {what} Gram",
+            null=f"heads of one group share one {kind} Gram",
             alternative=Alternative.of("one draw in a hundred with different ones", 0.01),
-            reads=f"share of draws in which heads of a group differ in their {what} Gram:",
+            reads=f"share of draws in which heads of a group differ in their {kind} Gram:",
             family=lambda setting: Count(0.0),
             measure=lambda sample, reference: _differ_in_groups(sample, field),
             hint=f"heads that should share {matrix} have their own",

@@ -39,10 +39,10 @@ def standard(values: FloatArray) -> FloatArray:
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
 
-def _sizes(residual: Residual, other: FloatArray) -> Pair:
-    """Pair the sizes of residuals with `other`, standardised; draws with an empty residual are skipped."""
-    seen = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
-    return residual.energy_scores(1)[seen], standard(other[seen])
+def _sizes(residual: Residual, variable: FloatArray) -> Pair:
+    """Pair the sizes of residuals with `variable`, standardised; draws with an empty residual are skipped."""
+    valid = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
+    return residual.energy_scores(1)[valid], standard(variable[valid])
 
 
 def _trace(sample: Sample) -> FloatArray:
@@ -81,13 +81,13 @@ def _whole(energies: Pair) -> FloatArray:
     return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), np.nan)
 
 
-def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
+def _values_with(energy: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
     """Return the measure that pairs the size of the value Grams with that of another matrix, both summed over heads."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
-        noise, weight = _whole(VALUE.energy(sample)), _whole(other(sample))
-        seen = ~np.isnan(noise + weight)
-        return noise[seen], standard(weight[seen])
+        noise, weight = _whole(VALUE.energy(sample)), _whole(energy(sample))
+        valid = ~np.isnan(noise + weight)
+        return noise[valid], standard(weight[valid])
 
     return pair
 
@@ -97,25 +97,25 @@ def _tie(
     between: tuple[str, str],
     needs: frozenset[str],
     measure: Callable[[Sample, Reference], Pair],
-    hint: str,
+    cause: str,
     rejects: Rejected,
     per_draw: Callable[[Setting], int] = lambda setting: 1,
     claim: str = "independence",
     requires: OfLayer = ANY,
 ) -> Check:
     """Return the check that a residual is uncorrelated with another variable; `between` names the two."""
-    noise, other = between
+    noise, variable = between
     return Check(
         name=f"independence.{name}",
         rejects=rejects,
         claim=claim,
         needs=needs,
-        null=f"{noise} is standard normal, independent of {other}",
+        null=f"{noise} is standard normal, independent of {variable}",
         alternative=of_correlation(),
-        reads=f"standardised covariance of {noise} with {other}:",
+        reads=f"standardised covariance of {noise} with {variable}:",
         family=lambda setting: Association(per_draw(setting)),
         measure=measure,
-        hint=hint,
+        hint=cause,
         requires=requires,
         stage=GIVEN_SCORES if noise in (_RESIDUAL, _RESIDUAL_SIZE) else "",
     )

@@ -99,7 +99,7 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tup
     """Return the marginals whose laws are computed from the same draws as that of `marginal`."""
     if marginal not in usual(layer):
         return (marginal,)
-    return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)
+    return tuple(scalar for scalar in usual(layer) if method == "collapsed" or scalar.direction)
 
 
 @functools.lru_cache(maxsize=256)
@@ -167,11 +167,11 @@ def conditional_variances(
     outputs = any(marginal.direction for marginal in marginals)
     scores = any(not marginal.direction for marginal in marginals)
     grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
-    found = list(known)
+    blocks = list(known)
     for draws in drawn_blocks(layer, size, 0, method, grams=grams, outputs=False, first=len(known)):
         weights = attention_weights(layer, draws.scores) if outputs else None
-        found.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
-    return found
+        blocks.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
+    return blocks
 
 
 def _error(mixture: ScaleMixture, size: int) -> float:
@@ -201,7 +201,7 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
     law = marginal_law(layer, marginal)
     grid = np.concatenate([np.linspace(0.0, 6.0, 241), np.geomspace(1e-4, 0.02, 20)])
     points = np.outer(_scales(law), grid).ravel()
-    ours, theirs = (each.mixture.upper_tail(points) for each in (law, limiting))
+    ours, theirs = (distribution.mixture.upper_tail(points) for distribution in (law, limiting))
     return float(np.abs(ours - theirs).max()) + law.error + limiting.error
 
 

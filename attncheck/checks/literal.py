@@ -49,8 +49,8 @@ class LiteralReference(Reference):
 
     @property
     def _kept(self) -> frozenset[str]:
-        kept = self.like.exposed & frozenset(EVERY_FIELD)
-        return kept if self.layer.rotary_base is not None else kept - {"keys"}
+        fields = self.like.exposed & frozenset(EVERY_FIELD)
+        return fields if self.layer.rotary_base is not None else fields - {"keys"}
 
     def _draw(self) -> dict[str, FloatArray]:
         """Return the fields of all literal draws, drawn in blocks to bound memory."""

@@ -57,8 +57,8 @@ class HeadMatrix:
 
 
 def _score_entries(setting: Setting) -> int:
-    whole = setting.input_rank * setting.head_rank
-    return whole if setting.layer.rotary_base is None else setting.score_entries
+    entries = setting.input_rank * setting.head_rank
+    return entries if setting.layer.rotary_base is None else setting.score_entries
 
 
 QUERY = HeadMatrix(

@@ -41,8 +41,8 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     position, neuron = draw % sample.layer.seq_len, (draw // sample.layer.seq_len) % sample.coordinates
     weights = sample.variance_weights[draw, position]
     values = sample.outputs[draw, position, neuron]
-    seen = weights.sum(axis=1) > 0
-    return (mixture_uniform(values[seen], weights[seen], sample.layer.head_width),)
+    valid = weights.sum(axis=1) > 0
+    return (mixture_uniform(values[valid], weights[valid], sample.layer.head_width),)
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
@@ -106,12 +106,12 @@ def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 def _width_check(
     name: str,
-    what: str,
+    quantity: str,
     marginal: Callable[[AttentionLayer], Scalar],
     rejects: Rejected,
     *,
     null: str,
-    hint: str,
+    cause: str,
     claim: str = "outputs",
     requires: OfLayer = _MODERATE_WEIGHTS,
 ) -> Check:
@@ -132,10 +132,10 @@ def _width_check(
         needs=_OUTPUTS,
         null=null,
         alternative=of_law(LAW_ERROR),
-        reads=f"Kolmogorov distance of {what} from its law at this width:",
+        reads=f"Kolmogorov distance of {quantity} from its law at this width:",
         family=lambda setting: Uniform(allowance=law(setting.layer).error),
         measure=measure,
-        hint=hint,
+        hint=cause,
         requires=requires,
         fewest_draws=FEWEST_NUMBERS,
     )
@@ -143,7 +143,7 @@ def _width_check(
 
 def _limit_check(
     name: str,
-    what: str,
+    quantity: str,
     needs: frozenset[str],
     marginal: Callable[[AttentionLayer], Scalar],
     rejects: Rejected,
@@ -173,13 +173,13 @@ def _limit_check(
         stage=OUTPUTS,
         kind="limit",
         needs=needs,
-        null=f"{what} is no further from the limit than computed for this width and law of the weights",
+        null=f"{quantity} is no further from the limit than computed for this width and law of the weights",
         alternative=Alternative(
             "a law at Kolmogorov distance 0.07 beyond the computed one",
             lambda s: min(1.0, 0.07 + allowance(s)),
             coarsest=lambda s: min(1.0, 0.2 + allowance(s)),
         ),
-        reads=f"Kolmogorov distance of {what} from the limit:",
+        reads=f"Kolmogorov distance of {quantity} from the limit:",
         family=lambda setting: Uniform(allowance=allowance(setting)),
         measure=measure,
         hint="the law does not approach the theorem's limit",
@@ -211,7 +211,7 @@ CHECKS = (
         last_position,
         Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
         null="one neuron of the last position has the exact law at the width",
-        hint="the scale of the outputs differs from the declared one",
+        cause="the scale of the outputs differs from the declared one",
     ),
     _width_check(
         "projection",
@@ -219,7 +219,7 @@ CHECKS = (
         random_direction,
         Rejected.of("gaussian_outputs", on=regimes.TIED),
         null="a fixed random projection of all positions has its exact law at the width",
-        hint="the covariance between positions differs: softmax axis, mask, or inputs",
+        cause="the covariance between positions differs: softmax axis, mask, or inputs",
         claim="outputs_joint",
         requires=SEVERAL_POSITIONS & _MODERATE_WEIGHTS,
     ),

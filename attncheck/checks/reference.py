@@ -56,13 +56,13 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
         drawn: Iterable[Any],
     ) -> dict[str, FloatArray]:
         """Return the values of the wanted functionals on all draws of a layer or program, which arrive in parts."""
-        wanted = [
+        selection = [
             f
             for f in functionals
             if (self.wanted is None or f.name in self.wanted) and f.applies(described, coordinates)
         ]
-        parts = [[f.compute(described, draws) for f in wanted] for draws in drawn]
-        return {f.name: np.concatenate(column) for f, column in zip(wanted, zip(*parts, strict=True), strict=True)}
+        parts = [[f.compute(described, draws) for f in selection] for draws in drawn]
+        return {f.name: np.concatenate(column) for f, column in zip(selection, zip(*parts, strict=True), strict=True)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -88,20 +88,20 @@ def load_checks(modules: Iterable[str]) -> None:
             sys.path.insert(0, os.getcwd())
         entry = importlib.metadata.EntryPoint(name, name, GROUP)
         _import(entry, "check its name, run in its folder, or add that folder to PYTHONPATH")
-        if not any(is_in(each, [name]) for each in registrations()):
+        if not any(is_in(registration, [name]) for registration in registrations()):
             refuse("checks", name, "registers no check", "name a module that calls attncheck.checks.register")
 
 
 def is_in(registration: Registration, modules: Iterable[str]) -> bool:
     """Return whether a check is from one of the modules or packages."""
-    return any(f"{registration.module}.".startswith(f"{each}.") for each in modules)
+    return any(f"{registration.module}.".startswith(f"{prefix}.") for prefix in modules)
 
 
 def modules_with(properties: Iterable[str]) -> tuple[str, ...]:
     """Return the modules that another process must load to examine these properties."""
     names = set(properties)
-    found = {each.module for each in registrations() if each.check.property_name in names}
-    return tuple(sorted(found - {""}))
+    modules = {registration.module for registration in registrations() if registration.check.property_name in names}
+    return tuple(sorted(modules - {""}))
 
 
 def claim_named(name: str) -> Claim:
@@ -113,14 +113,14 @@ def claim_named(name: str) -> Claim:
     ('heads', 'Its check is not installed here, so the claim is not known.')
     """
     unknown = Claim(name, "Its check is not installed here, so the claim is not known.", "", "")
-    registered = {each.claim.name: each.claim for each in registrations()}
+    registered = {registration.claim.name: registration.claim for registration in registrations()}
     return CLAIMS.get(name) or registered.get(name, unknown)
 
 
 @functools.cache
 def _import_installed() -> None:
     entries = importlib.metadata.entry_points(group=GROUP)
-    for entry in sorted(entries, key=lambda each: (each.name, each.value)):
+    for entry in sorted(entries, key=lambda point: (point.name, point.value)):
         package = entry.dist.name if entry.dist else entry.value
         _import(entry, f"mend or uninstall the package {package}")
 
@@ -130,9 +130,9 @@ def _import(entry: importlib.metadata.EntryPoint, remedy: str) -> None:
     before = dict(_REGISTERED)
     try:
         with np.errstate():  # restores the error handling if the module calls np.seterr
-            found = entry.load()
-            if callable(found):
-                found()
+            target = entry.load()
+            if callable(target):
+                target()
     except Exception as error:
         _REGISTERED.clear()
         _REGISTERED.update(before)

@@ -88,8 +88,8 @@ def register(
     """
     if not re.fullmatch(r"[a-z]\w*\.[a-z]\w*", name):
         refuse("name", name, "is not of the form property.statistic", "use lower-case names, e.g. row_sums.mean")
-    if (own := name.partition(".")[0]) in EVERY_PROPERTY:
-        refuse("name", name, f"is in the property {own!r} of attncheck", "choose another property")
+    if (prefix := name.partition(".")[0]) in EVERY_PROPERTY:
+        refuse("name", name, f"is in the property {prefix!r} of attncheck", "choose another property")
     if not null.strip():
         refuse("null", null, "is empty", "state what holds for every correct simulator")
     if not isinstance(alternative, AlternativeOf):
@@ -97,13 +97,13 @@ def register(
     for field, value in (("family", family), ("fault", fault)):
         if not callable(value):
             refuse(field, value, "is not a function", "pass a function; see attncheck.checks.register")
-    arrays = frozenset(check_choice("needs", each, (*EVERY_FIELD, "masked scores")) for each in needs)
+    arrays = frozenset(check_choice("needs", entry, (*EVERY_FIELD, "masked scores")) for entry in needs)
 
     kind = fields.get("kind", "exact")
     check_choice("kind", kind, get_args(Kind))
     for field in ("calls", "draws_per_unit", "fewest_draws"):
         check_whole(field, fields.get(field, 1), 1, "pass a whole number of at least 1")
-    if unknown := sorted(fields.keys() - {each.name for each in dataclasses.fields(CheckOf)}):
+    if unknown := sorted(fields.keys() - {entry.name for entry in dataclasses.fields(CheckOf)}):
         refuse(unknown[0], fields[unknown[0]], "is not a field that can be set", "see attncheck.checks.Check")
 
     def decorate(measure: _Measure) -> _Measure:
@@ -128,11 +128,11 @@ def register(
 def _measured(name: str, measure: Callable[..., Any], sample: Sample, reference: Reference) -> tuple[Any, ...]:
     """Return the data of another package's measure, or raise an `InputError` that names the check."""
     try:
-        found = measure(sample, reference)
+        data = measure(sample, reference)
     except InputError:
         raise
     except Exception as error:
         refuse("check", name, f"raised {type(error).__name__}: {error}", "fix its measure")
-    if not isinstance(found, tuple) or not found:
-        refuse("check", name, f"measured {found!r}", "return a tuple, the arguments of the family's test")
-    return found
+    if not isinstance(data, tuple) or not data:
+        refuse("check", name, f"measured {data!r}", "return a tuple, the arguments of the family's test")
+    return data

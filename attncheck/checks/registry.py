@@ -52,7 +52,7 @@ def all_checks() -> tuple[AnyCheck, ...]:
     >>> all_checks()[0].name
     'exactness.score'
     """
-    return (*EVERY_CHECK, *(each.check for each in registrations()))
+    return (*EVERY_CHECK, *(registration.check for registration in registrations()))
 
 
 def all_properties() -> tuple[str, ...]:
@@ -63,7 +63,9 @@ def all_properties() -> tuple[str, ...]:
     >>> "scores" in all_properties()
     True
     """
-    return tuple(dict.fromkeys((*EVERY_PROPERTY, *(each.check.property_name for each in registrations()))))
+    return tuple(
+        dict.fromkeys((*EVERY_PROPERTY, *(registration.check.property_name for registration in registrations())))
+    )
 
 
 def check_named(name: str) -> AnyCheck:
@@ -79,16 +81,16 @@ def check_named(name: str) -> AnyCheck:
     >>> check_named("scores.scale").claim
     'scores'
     """
-    found = find_check(name)
-    if found is None:
+    check = find_check(name)
+    if check is None:
         refuse("check", name, "is not known", "install its package, or load its module with --checks")
-    return found
+    return check
 
 
 def find_check(name: str) -> AnyCheck | None:
     """Return a check by its name, or None."""
-    own = _OWN.get(name.partition(".")[0])
-    checks = (each.check for each in registrations()) if own is None else own
+    builtin = _OWN.get(name.partition(".")[0])
+    checks = (registration.check for registration in registrations()) if builtin is None else builtin
     return next((check for check in checks if check.name == name), None)
 
 
@@ -107,8 +109,8 @@ def checks_of(name: str) -> tuple[AnyCheck, ...]:
     """
     if name in _OWN:
         return _OWN[name]
-    found = tuple(each.check for each in registrations() if each.check.property_name == name)
-    if not found:
+    checks = tuple(registration.check for registration in registrations() if registration.check.property_name == name)
+    if not checks:
         names = ", ".join(all_properties())
         refuse("property", name, "is not known", f"use one of {names}, or load a module with --checks")
-    return found
+    return checks

@@ -50,14 +50,14 @@ def validated(layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> di
     for name in arrays:
         if name not in EVERY_FIELD:
             refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(EVERY_FIELD))
-    given = {name: value for name, value in arrays.items() if value is not None}
-    if "outputs" not in given:
-        refuse("subject", sorted(given), "returned no outputs", "return {'outputs': array of (N, s, k)}")
-    found = {name: _as_array(name, value) for name, value in given.items()}
-    coordinates = found["outputs"].shape[-1] if found["outputs"].ndim == 3 else 0
+    entries = {name: value for name, value in arrays.items() if value is not None}
+    if "outputs" not in entries:
+        refuse("subject", sorted(entries), "returned no outputs", "return {'outputs': array of (N, s, k)}")
+    raw = {name: _as_array(name, value) for name, value in entries.items()}
+    coordinates = raw["outputs"].shape[-1] if raw["outputs"].ndim == 3 else 0
     if coordinates > layer.width:
         problem = f"has {coordinates} neurons, more than the width {layer.width}"
-        refuse("subject['outputs'].shape", found["outputs"].shape, problem, "return fewer neurons")
+        refuse("subject['outputs'].shape", raw["outputs"].shape, problem, "return fewer neurons")
     s, heads = layer.seq_len, layer.num_heads
     shapes = {
         "outputs": (size, s, coordinates),
@@ -69,19 +69,19 @@ def validated(layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> di
         "keys": (size, heads, s, layer.head_width),
         "attention": (size, heads, s, s),
     }
-    settled = {}
-    for name, value in found.items():
+    result = {}
+    for name, value in raw.items():
         if value.shape != shapes[name] or 0 in value.shape:
-            wanted = f"must be {shapes[name]}" if coordinates else f"must be ({size}, {s}, k) with k >= 1"
+            requirement = f"must be {shapes[name]}" if coordinates else f"must be ({size}, {s}, k) with k >= 1"
             remedy = "one row per draw" if value.shape[:1] != (size,) else f"{_AXES[name]} as in the layer"
-            refuse(f"subject[{name!r}].shape", value.shape, wanted, f"{remedy}, see attncheck.Draws")
+            refuse(f"subject[{name!r}].shape", value.shape, requirement, f"{remedy}, see attncheck.Draws")
         with np.errstate(over="ignore"):  # a long double beyond float64 is rejected as infinite
-            settled[name] = value.astype(np.float64)
-        _check_values(layer, name, settled[name])
-    return with_scores(layer, with_keys(layer, settled))
+            result[name] = value.astype(np.float64)
+        _check_values(layer, name, result[name])
+    return with_scores(layer, with_keys(layer, result))
 
 
-def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
+def with_scores(layer: AttentionLayer, arrays: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Return arrays with scores in place of attention weights, for linear and sigmoid attention.
 
     Softmax determines scores only up to a constant per row, and relu only positive ones, so those weights stay.
@@ -99,45 +99,45 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
     array([[[[ 0.693,   -inf],
              [-0.693,  0.693]]]])
     """
-    if "attention" not in given:
-        return given
-    weights, seen = given["attention"], visible(layer)
-    others = {name: value for name, value in given.items() if name != "attention"}
+    if "attention" not in arrays:
+        return arrays
+    weights, mask = arrays["attention"], visible(layer)
+    rest = {name: value for name, value in arrays.items() if name != "attention"}
     remedy = f"return the weights of {layer.describe()!r}, before any dropout"
-    _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 behind the mask", remedy)
-    if "scores" in given:
-        off = np.abs(attention_weights(layer, given["scores"]) - weights).max()
+    _refuse_unless(not (weights[..., ~mask] != 0.0).any(), weights, "is not 0 behind the mask", remedy)
+    if "scores" in arrays:
+        off = np.abs(attention_weights(layer, arrays["scores"]) - weights).max()
         close = off <= _HALF * max(1.0, float(np.abs(weights).max()))
         _refuse_unless(
             bool(close), off, "is the largest difference from the weights computed from the given scores", remedy
         )
-        return others
-    scores = layer.map.scores_of(weights, seen)
+        return rest
+    scores = layer.map.scores_of(weights, mask)
     if scores is not None:
-        return {**others, "scores": np.where(seen, scores, -np.inf)}
+        return {**rest, "scores": np.where(mask, scores, -np.inf)}
     if layer.map.traits.positive:
         _refuse_unless(not (weights < 0.0).any(), float(weights.min()), "is below 0", remedy)
     if layer.map.traits.sums_to_one:
         off = np.abs(weights.sum(axis=-1) - 1.0).max()
         _refuse_unless(bool(off <= _HALF), off, "is the largest error of row sums, which must be 1", remedy)
-    return given
+    return arrays
 
 
-def with_keys(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
+def with_keys(layer: AttentionLayer, arrays: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Return arrays with the key Grams computed from keys, keeping keys only for rotary layers."""
-    if "keys" not in given:
-        return given
-    keys = given["keys"]
+    if "keys" not in arrays:
+        return arrays
+    keys = arrays["keys"]
     gram = keys @ keys.swapaxes(-1, -2) / layer.head_width
-    told = given.get("key_gram", gram)
-    if np.abs(told - gram).max() > _HALF * np.abs(gram).max():
+    key_gram = arrays.get("key_gram", gram)
+    if np.abs(key_gram - gram).max() > _HALF * np.abs(gram).max():
         refuse("subject['key_gram']", "...", "differs from K Kᵀ/ν of the given keys", "return keys alone")
-    kept = {name: value for name, value in given.items() if name != "keys" or layer.rotary_base is not None}
-    return {**kept, "key_gram": told}
+    retained = {name: value for name, value in arrays.items() if name != "keys" or layer.rotary_base is not None}
+    return {**retained, "key_gram": key_gram}
 
 
-def _refuse_unless(right: bool, value: object, problem: str, remedy: str) -> None:
-    if not right:
+def _refuse_unless(is_valid: bool, value: object, problem: str, remedy: str) -> None:
+    if not is_valid:
         refuse("subject['attention']", value, problem, remedy)
 
 
@@ -172,8 +172,8 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> boo
     """Return whether masked entries hold placeholders: far too low, or all the same number."""
     behind = scores[..., hidden]
     clipped = layer.activation == "clip" and not layer.norm
-    reach = min(layer.inputs.hidden_std, layer.clip) if clipped else layer.inputs.scale
-    typical = layer.query_std * layer.key_std * layer.score_factor * reach**2
+    input_scale = min(layer.inputs.hidden_std, layer.clip) if clipped else layer.inputs.scale
+    typical = layer.query_std * layer.key_std * layer.score_factor * input_scale**2
     if (behind < -_FILLED * max(1.0, typical)).all():
         return True
     if len(scores) == 1 or np.isposinf(behind.flat[0]) or not (behind == behind.flat[0]).all():

@@ -43,9 +43,9 @@ def pairings(count: int) -> IntArray:
     15
     """
     half = count // 2
-    place = np.arange(2 * half)
-    neighbours = place.reshape(-1, 2)
-    between = ((place + 1) % count).reshape(-1, 2)
+    indices = np.arange(2 * half)
+    neighbours = indices.reshape(-1, 2)
+    between = ((indices + 1) % count).reshape(-1, 2)
     opposite = np.stack([np.arange(half), np.arange(half) + half], axis=-1)
     rounds = []
     for tournament in _tournament(count):
@@ -74,7 +74,7 @@ def _partners(count: int) -> IntArray:
     return partner
 
 
-def centred(weight: FloatArray, seen: BoolArray) -> FloatArray:
+def centred(weight: FloatArray, valid: BoolArray) -> FloatArray:
     """Subtract from each entry of `weight` its mean over the draws in which it is seen; unseen entries become 0.
 
     A wrong scale shifts the mean of the noise that `weight` multiplies. A centred weight is then still uncorrelated
@@ -85,8 +85,8 @@ def centred(weight: FloatArray, seen: BoolArray) -> FloatArray:
     >>> centred(np.array([[1.0, 9.0], [3.0, 5.0]]), np.array([[True, False], [True, True]])).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
-    values = np.where(seen, weight, 0.0)
-    return np.where(seen, values - values.sum(axis=0) / np.maximum(seen.sum(axis=0), 1), 0.0)
+    values = np.where(valid, weight, 0.0)
+    return np.where(valid, values - values.sum(axis=0) / np.maximum(valid.sum(axis=0), 1), 0.0)
 
 
 def rotating_pairs(residual: Residual, axis: int) -> tuple[FloatArray, FloatArray]:
@@ -95,11 +95,11 @@ def rotating_pairs(residual: Residual, axis: int) -> tuple[FloatArray, FloatArra
     Pairs are disjoint and rotate from draw to draw. No value is noise in one pair and weight in another, so the noise
     is i.i.d. N(0, 1) given the weight.
     """
-    values, kept = np.moveaxis(residual.values, axis, 1), np.moveaxis(residual.kept, axis, 1)
+    values, retained = np.moveaxis(residual.values, axis, 1), np.moveaxis(residual.kept, axis, 1)
     rounds = _partners(values.shape[1])
     partner = rounds[np.arange(len(values)) % len(rounds)]
     paired = partner != np.arange(values.shape[1])
 
-    other, paired = (part.reshape(*part.shape, *[1] * (values.ndim - 2)) for part in (partner, paired))
-    both = paired & kept & np.take_along_axis(kept, other, axis=1)
-    return values[both], centred(np.take_along_axis(values, other, axis=1), both)[both]
+    partner_index, paired = (part.reshape(*part.shape, *[1] * (values.ndim - 2)) for part in (partner, paired))
+    both = paired & retained & np.take_along_axis(retained, partner_index, axis=1)
+    return values[both], centred(np.take_along_axis(values, partner_index, axis=1), both)[both]

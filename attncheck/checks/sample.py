@@ -86,8 +86,8 @@ class Sample:
     def blocks(self, size: int) -> Sequence[Sample]:
         """Return disjoint blocks of `size` draws as samples, dropping the remainder."""
         if size not in self._blocks:
-            whole = len(self) // size * size
-            self._blocks[size] = [self[start : start + size] for start in range(0, whole, size)]
+            stop = len(self) // size * size
+            self._blocks[size] = [self[start : start + size] for start in range(0, stop, size)]
         return self._blocks[size]
 
     @cached_property
@@ -171,16 +171,16 @@ class Sample:
 
     @cached_property
     def _jointly_whitened(self) -> tuple[Residual, Residual]:
-        seen = visible(self.layer) if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
+        mask = visible(self.layer) if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
         keys = self.need("key_gram" if self.layer.rotary_base is None else "keys")
-        return whiten_jointly(self.layer, self.centred_scores, self.need("input_gram"), keys, seen, self.rounding)
+        return whiten_jointly(self.layer, self.centred_scores, self.need("input_gram"), keys, mask, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
         """Whiten matrices of the shape of the scores by rows and columns."""
-        seen = visible(self.layer) if self._hidden else np.True_
-        left, right = self._row_whitener, self._column_whitener
-        values = left.inverse_root.swapaxes(-1, -2) @ np.where(seen, matrices, 0.0) @ right.inverse_root
-        return Residual(values, left.kept[..., :, None] & right.kept[..., None, :] & seen)
+        mask = visible(self.layer) if self._hidden else np.True_
+        rows, columns = self._row_whitener, self._column_whitener
+        values = rows.inverse_root.swapaxes(-1, -2) @ np.where(mask, matrices, 0.0) @ columns.inverse_root
+        return Residual(values, rows.kept[..., :, None] & columns.kept[..., None, :] & mask)
 
     # If masked scores are hidden, use triangular roots in P = σ_Q U N Lᵀ: U of the inputs, starting from the last
     # position, and L of the keys, from the first. P_ij then depends on N_kl with k ≥ i and l ≤ j only, so the visible
@@ -189,8 +189,8 @@ class Sample:
     def _row_whitener(self) -> Whitener:
         if not self._hidden:
             return self._inputs_spectrum.spread(1)
-        turned = triangular(self.need("input_gram")[:, ::-1, ::-1], self.rounding)
-        return Whitener(turned.inverse_root[:, ::-1, ::-1], turned.kept[:, ::-1]).spread(1)
+        whitener = triangular(self.need("input_gram")[:, ::-1, ::-1], self.rounding)
+        return Whitener(whitener.inverse_root[:, ::-1, ::-1], whitener.kept[:, ::-1]).spread(1)
 
     @cached_property
     def _column_whitener(self) -> Whitener:
@@ -231,8 +231,8 @@ class Sample:
 
     def _factors(self, name: str) -> Residual:
         side, grams = self._inputs_spectrum, self._whitened_grams(name)
-        kept = np.broadcast_to(side.kept[:, None], grams.shape[:-1])
-        return bartlett_residual(grams, kept, self.layer.head_width, self.rounding * side.condition)
+        retained = np.broadcast_to(side.kept[:, None], grams.shape[:-1])
+        return bartlett_residual(grams, retained, self.layer.head_width, self.rounding * side.condition)
 
     def gram_energy(self, name: str) -> tuple[FloatArray, FloatArray]:
         """Return ν tr(whitened Gram) of keys or values and its degrees of freedom, per draw and group of heads."""

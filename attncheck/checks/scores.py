@@ -44,14 +44,14 @@ def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     rows, columns = np.nonzero(visible(layer))
     draw = np.arange(len(sample))
     head = draw % layer.num_heads
-    place = (draw // layer.num_heads) % len(rows)
-    i, j = rows[place], columns[place]
+    index = (draw // layer.num_heads) % len(rows)
+    i, j = rows[index], columns[index]
     std = layer.query_std * layer.key_std * layer.score_factor
     variances = std**2 * gram[draw, i, i] * gram[draw, j, j]
     values = sample.centred_scores[draw, head, i, j]
     added = offset_variance(layer)
-    seen = variances + added > 0
-    return (mixture_uniform(values[seen], variances[seen, None], layer.head_width, added),)
+    valid = variances + added > 0
+    return (mixture_uniform(values[valid], variances[valid, None], layer.head_width, added),)
 
 
 def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:

@@ -29,16 +29,16 @@ MOST_PAIRS = 120
 _BEYOND = 2.0
 
 
-def axes_of(matrices: FloatArray, kept: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+def axes_of(matrices: FloatArray, retained: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Return eigenvalues (..., s) and eigenvectors (..., s, s) of matrices on the kept positions, and a mask (..., s).
 
     Matrices must be 0 in the rows and columns of dropped positions, which come last in the result.
     """
     size = matrices.shape[-1]
-    bound = _BEYOND * np.maximum(np.abs(matrices).sum(axis=-1).max(axis=-1), 1.0)
-    apart = np.where(kept, 0.0, bound[..., None])[..., None] * np.eye(size)
-    values, vectors = np.linalg.eigh(matrices + apart)
-    return values, vectors, np.arange(size) < kept.sum(axis=-1)[..., None]
+    ceiling = _BEYOND * np.maximum(np.abs(matrices).sum(axis=-1).max(axis=-1), 1.0)
+    shift = np.where(retained, 0.0, ceiling[..., None])[..., None] * np.eye(size)
+    values, vectors = np.linalg.eigh(matrices + shift)
+    return values, vectors, np.arange(size) < retained.sum(axis=-1)[..., None]
 
 
 def head_pairs(count: int) -> list[tuple[int, int]]:
@@ -76,14 +76,14 @@ def _pairs(sample: Sample, reference: Reference) -> Pair:
     """
     block = _block(sample)
     rows, columns = np.asarray(block.kept.any(axis=-1)), block.kept.any(axis=-2).sum(axis=-1)
-    lengths, axes, kept = axes_of(block.values @ block.values.swapaxes(-1, -2), rows)
+    lengths, axes, retained = axes_of(block.values @ block.values.swapaxes(-1, -2), rows)
     pairs = head_pairs(sample.layer.num_heads)
     noise, weight = np.zeros((2, len(pairs), *lengths[:, 0].shape))
-    for k, (one, other) in enumerate(pairs):
-        squares = ((axes[:, other].swapaxes(-1, -2) @ block.values[:, one]) ** 2).sum(axis=-1)
-        seen = kept[:, other] & kept[:, one]
-        noise[k] = np.where(seen, chi_square_scores(np.maximum(columns[:, one, None], 1), squares), 0.0)
-        weight[k] = np.where(seen, lengths[:, other] - lengths[:, other][seen].mean() if seen.any() else 0.0, 0.0)
+    for k, (one, two) in enumerate(pairs):
+        squares = ((axes[:, two].swapaxes(-1, -2) @ block.values[:, one]) ** 2).sum(axis=-1)
+        valid = retained[:, two] & retained[:, one]
+        noise[k] = np.where(valid, chi_square_scores(np.maximum(columns[:, one, None], 1), squares), 0.0)
+        weight[k] = np.where(valid, lengths[:, two] - lengths[:, two][valid].mean() if valid.any() else 0.0, 0.0)
     return noise.reshape(len(pairs), -1).T, weight.reshape(len(pairs), -1).T
 
 
@@ -103,10 +103,10 @@ def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
         entries = sample.layer.seq_len * sample.layer.num_heads // sizes.shape[1]
         weights = np.repeat(sizes - sizes.mean(axis=0), entries, axis=1)[:, None, :]
         mixed = (directions * weights) @ directions.swapaxes(-1, -2)
-        values, vectors, seen = axes_of(mixed, np.asarray(residual.kept.any(axis=-1)))
+        values, vectors, valid = axes_of(mixed, np.asarray(residual.kept.any(axis=-1)))
         squares = ((vectors.swapaxes(-1, -2) @ residual.values) ** 2).sum(axis=-1)
-        noise = chi_square_scores(sample.coordinates, squares)[seen]
-        weight = values[seen]
+        noise = chi_square_scores(sample.coordinates, squares)[valid]
+        weight = values[valid]
         return noise, weight - weight.mean() if weight.size else weight
 
     return Check(

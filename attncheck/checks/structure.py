@@ -59,31 +59,31 @@ def _weights(pair: Pair) -> BoolArray:
     outputs = _rows(answer.outputs)
     if _decimal(outputs):
         raise NotExaminedError("outputs are rounded to decimals, which may coincide")
-    _, places, counts = np.unique(outputs.astype(np.float32), axis=0, return_inverse=True, return_counts=True)
-    return np.asarray((counts[places.ravel()] > 1) & outputs.any(axis=1))
+    _, inverse, counts = np.unique(outputs.astype(np.float32), axis=0, return_inverse=True, return_counts=True)
+    return np.asarray((counts[inverse.ravel()] > 1) & outputs.any(axis=1))
 
 
 def _hidden(pair: Pair) -> BoolArray:
     """Return which draws change with an input that they must not depend on, the last in the first draw."""
-    seen, draws = visible(pair.layer), np.arange(len(pair.inputs))
-    if seen.all() and not (pair.known and len(seen) > 2):
+    mask, draws = visible(pair.layer), np.arange(len(pair.inputs))
+    if mask.all() and not (pair.known and len(mask) > 2):
         raise NotExaminedError("every position sees all others, and scores of three positions are not exposed")
     _require_fixed_weights(pair)
-    j = (-1 - draws) % len(seen)
+    j = (-1 - draws) % len(mask)
     outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at((draws, j))), pair.tolerance)
-    other = np.arange(len(seen)) != j[:, None]
-    third = other[:, None, :, None] & other[:, None, None, :]
-    return _any(outputs & ~seen[:, j].T, scores & third if scores.size else scores)
+    unchanged = np.arange(len(mask)) != j[:, None]
+    third = unchanged[:, None, :, None] & unchanged[:, None, None, :]
+    return _any(outputs & ~mask[:, j].T, scores & third if scores.size else scores)
 
 
 def _order(pair: Pair) -> BoolArray:
     """Return which draws do not follow their inputs to other positions, or all that do although positions matter."""
     order = other_order(pair.layer.seq_len)
-    ours, right = (reordered(pair, order, respond) for respond in pair.both)
+    ours, theirs = (reordered(pair, order, respond) for respond in pair.both)
     outputs, scores = pair.usual[0].changes(ours, CLEAR)
     wrong = _any(outputs, scores)
-    if _any(*pair.usual[1].changes(right)).any():  # positions matter, if only slightly
-        declared = _any(*pair.usual[1].changes(right, CLEAR))
+    if _any(*pair.usual[1].changes(theirs)).any():  # positions matter, if only slightly
+        declared = _any(*pair.usual[1].changes(theirs, CLEAR))
         wrong = declared & declared.all() & ~_any(*pair.usual[0].changes(ours)).any()
     if wrong.any():
         _require_fixed_weights(pair)
@@ -117,9 +117,9 @@ def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
     if not times:  # all weights of the right simulator vanish
         return np.zeros(len(pair.inputs), dtype=np.bool_)
     one, two = (_rows(read(pair.subject(scale * factor * pair.inputs))) for scale in (1.0, 2.0))
-    usual = _rows(read(pair.usual[0]))
-    rounding = (1.0 + times) * _decimal(usual)
-    if usual.any() and not two.any():  # numbers of this size can only be rounded to 0
+    baseline = _rows(read(pair.usual[0]))
+    rounding = (1.0 + times) * _decimal(baseline)
+    if baseline.any() and not two.any():  # numbers of this size can only be rounded to 0
         return np.full(len(two), np.abs(_rows(read(pair.right(2.0 * factor * pair.inputs)))).max() > rounding)
     return np.asarray(np.abs(two - times * one).max(axis=1) > CLEAR * np.abs(two).max() + rounding)
 
@@ -195,7 +195,7 @@ def _check(
     compare: _Compare,
     null: str,
     requires: Requirement[Any] = ANY,
-    hint: str = "",
+    cause: str = "",
     excluded: Callable[[Setting], str] = lambda setting: "",
 ) -> Check:
     def measure(sample: object, reference: Reference) -> tuple[int, int]:
@@ -220,7 +220,7 @@ def _check(
         family=lambda setting: Count(0.0),
         draws_per_unit=PER_ANSWER,
         measure=measure,
-        hint=hint or f"it should hold that {null}",
+        hint=cause or f"it should hold that {null}",
         requires=requires,
         excluded=lambda setting: excluded(setting) if setting.draw_on else "attncheck does not provide the inputs",
         any_weights=True,
@@ -234,7 +234,7 @@ CHECKS = (
         "weights",
         _weights,
         "with equal inputs in all draws no two have equal outputs: each has its own weights",
-        hint="draws of a call share their weights; each draw needs its own",
+        cause="draws of a call share their weights; each draw needs its own",
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
     _check("hidden", _hidden, "outputs do not change with hidden inputs, nor scores with others", SEVERAL_POSITIONS),

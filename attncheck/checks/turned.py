@@ -25,35 +25,35 @@ def whiten_jointly(
     scores: FloatArray,
     gram: FloatArray,
     keys: FloatArray,
-    seen: BoolArray,
+    mask: BoolArray,
     eps: float,
 ) -> tuple[Residual, Residual]:
     """Return the scores whitened given inputs and keys, and the same under W_Q = W_K, each of the shape of `scores`.
 
-    For s positions, `gram` (draws, s, s) is the inputs' Gram matrix and `seen` (s, s) marks the scores to whiten.
+    For s positions, `gram` (draws, s, s) is the inputs' Gram matrix and `mask` (s, s) marks the scores to whiten.
     `keys` are those of each head before rotation, (draws, heads, s, head width), or without rotary positions their
     Gram matrices, (draws, heads, s, s).
     """
     whitened, directions = np.zeros((2, *scores.shape))
-    kept = np.zeros(scores.shape, dtype=bool)
-    rows, columns = np.nonzero(seen)
-    own = keys[:, :: layer.group_size]
+    retained = np.zeros(scores.shape, dtype=bool)
+    rows, columns = np.nonzero(mask)
+    group_keys = keys[:, :: layer.group_size]
     scale = layer.query_std * layer.score_factor
-    per_draw = own.shape[1] * len(rows) * (4 * len(rows) + 2 * own.shape[-1])
+    per_draw = group_keys.shape[1] * len(rows) * (4 * len(rows) + 2 * group_keys.shape[-1])
     added = offset_covariance(layer, rows, columns) / scale**2
     products = _plain_products if layer.rotary_base is None else _turned_products
     step = max(1, _ENTRIES // per_draw)
     for start in range(0, len(scores), step):
         part = slice(start, start + step)
-        covariance, tied = products(layer, own[part], rows, columns)
+        covariance, tied = products(layer, group_keys[part], rows, columns)
         covariance = covariance * gram[part][:, None][..., rows[:, None], rows] + added
         whitener = triangular(covariance, eps)
         root = np.repeat(whitener.inverse_root.swapaxes(-1, -2), layer.group_size, axis=1)
         tied = np.repeat(tied, layer.group_size, axis=1)
         whitened[part][:, :, rows, columns] = (root @ (scores[part][:, :, rows, columns] / scale)[..., None])[..., 0]
         directions[part][:, :, rows, columns] = (root @ tied[..., None])[..., 0]
-        kept[part][:, :, rows, columns] = np.repeat(whitener.kept, layer.group_size, axis=1)
-    return Residual(whitened, kept), Residual(directions, kept)
+        retained[part][:, :, rows, columns] = np.repeat(whitener.kept, layer.group_size, axis=1)
+    return Residual(whitened, retained), Residual(directions, retained)
 
 
 def _plain_products(
@@ -67,6 +67,6 @@ def _turned_products(
     layer: AttentionLayer, keys: FloatArray, rows: IntArray, columns: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the products of `_plain_products` with rotated keys: R_{j-i} k^j for k^j, and R_{l-k} k^l for k^l."""
-    turned = turned_by(layer, keys[:, :, columns], columns - rows)
-    covariance = turned @ turned.swapaxes(-1, -2) / layer.head_width
-    return covariance, (turned * keys[:, :, rows]).sum(axis=-1) / layer.head_width
+    rotated = turned_by(layer, keys[:, :, columns], columns - rows)
+    covariance = rotated @ rotated.swapaxes(-1, -2) / layer.head_width
+    return covariance, (rotated * keys[:, :, rows]).sum(axis=-1) / layer.head_width

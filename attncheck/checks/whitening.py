@@ -102,10 +102,10 @@ def spectrum(gram: FloatArray, eps: float) -> Spectrum:
     eps^0.4.
     """
     values, vectors = np.linalg.eigh(gram)
-    kept = values > np.maximum(eps**0.6 * values[..., -1:], 0.0)
-    lengths = np.sqrt(np.where(kept, values, 1.0))[..., None, :]
-    mask = kept[..., None, :]
-    return Spectrum(np.where(mask, vectors / lengths, 0.0), kept, np.where(mask, vectors * lengths, 0.0))
+    retained = values > np.maximum(eps**0.6 * values[..., -1:], 0.0)
+    lengths = np.sqrt(np.where(retained, values, 1.0))[..., None, :]
+    mask = retained[..., None, :]
+    return Spectrum(np.where(mask, vectors / lengths, 0.0), retained, np.where(mask, vectors * lengths, 0.0))
 
 
 def triangular(gram: FloatArray, eps: float) -> Whitener:
@@ -115,16 +115,16 @@ def triangular(gram: FloatArray, eps: float) -> Whitener:
     """
     size = gram.shape[-1]
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))
-    rows, kept = np.zeros_like(gram), np.zeros(gram.shape[:-1], dtype=bool)
+    rows, retained = np.zeros_like(gram), np.zeros(gram.shape[:-1], dtype=bool)
     for k in range(size):
         shared = (rows[..., :k, :] @ gram[..., :, k, None])[..., 0]
-        own = -(shared[..., None, :] @ rows[..., :k, :])[..., 0, :]
-        own[..., k] += 1.0
+        row = -(shared[..., None, :] @ rows[..., :k, :])[..., 0, :]
+        row[..., k] += 1.0
         square = gram[..., k, k] - (shared**2).sum(axis=-1)
-        kept[..., k] = square > eps**0.6 * (np.abs(own) * lengths).sum(axis=-1) ** 2
-        length = np.sqrt(np.where(kept[..., k], square, 1.0))
-        rows[..., k, :] = np.where(kept[..., k, None], own / length[..., None], 0.0)
-    return Whitener(rows.swapaxes(-1, -2), kept)
+        retained[..., k] = square > eps**0.6 * (np.abs(row) * lengths).sum(axis=-1) ** 2
+        length = np.sqrt(np.where(retained[..., k], square, 1.0))
+        rows[..., k, :] = np.where(retained[..., k, None], row / length[..., None], 0.0)
+    return Whitener(rows.swapaxes(-1, -2), retained)
 
 
 def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
@@ -136,8 +136,8 @@ def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))[..., None]
     unit = np.where(lengths > 0, lengths, 1.0)
     values, vectors = np.linalg.eigh(gram / unit / unit.swapaxes(-1, -2))
-    kept = values > gram.shape[-1] * eps * values[..., -1:]
-    factor: FloatArray = lengths * vectors * np.sqrt(np.where(kept, values, 0.0))[..., None, :]
+    retained = values > gram.shape[-1] * eps * values[..., -1:]
+    factor: FloatArray = lengths * vectors * np.sqrt(np.where(retained, values, 0.0))[..., None, :]
     return factor
 
 
@@ -148,21 +148,23 @@ def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whiten
     they are shorter than eps^0.3 times the longest row before cancellation, `scale` (draws,), or 10 eps^0.3 times the
     longest direction.
     """
-    left, lengths, _ = np.linalg.svd(factor, full_matrices=False)
-    kept = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
-    return Whitener(np.where(kept[..., None, :], left, 0.0) / np.where(kept, lengths, 1.0)[..., None, :], kept)
+    vectors, lengths, _ = np.linalg.svd(factor, full_matrices=False)
+    retained = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
+    return Whitener(
+        np.where(retained[..., None, :], vectors, 0.0) / np.where(retained, lengths, 1.0)[..., None, :], retained
+    )
 
 
-def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: FloatArray) -> Residual:
+def bartlett_residual(wishart: FloatArray, retained: BoolArray, dof: int, rounding: FloatArray) -> Residual:
     """Return the Bartlett factor of Wishart_r(dof, I) matrices (draws, groups, s, s) as independent standard normals.
 
     The squared diagonal, χ² with dof - i + 1 degrees of freedom (i from 1), becomes a normal score. Matrices are 0
-    outside the last r rows and columns, r the rank of `kept` (draws, groups, s). `rounding` (draws,) is the absolute
-    error of entries over ν; factors with large errors are dropped.
+    outside the last r rows and columns, r the rank of `retained` (draws, groups, s). `rounding` (draws,) is the
+    absolute error of entries over ν; factors with large errors are dropped.
     """
     values = np.zeros_like(wishart)
     used = np.zeros(wishart.shape, dtype=bool)
-    ranks = kept.sum(axis=-1)
+    ranks = retained.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
         # A matrix of rank 1 is a single number here, which has a small relative error.

@@ -54,21 +54,21 @@ def calibrate(
     from attncheck.subject import collapsed
 
     load_checks(checks or ())
-    settled, rates, blind = profile_named(profile), list["ErrorRates"](), list[str]()
+    named_profile, rates, blind = profile_named(profile), list["ErrorRates"](), list[str]()
     for check in checks_to_calibrate(name):
         fault = paired(check)[0]
         print(f"{check.name} against {fault.name}: {fault.what}\n{_COLUMNS}", flush=True)
         before = len(rates)
-        for rate in error_rates(check, settled, looks, verified, seed, subject or collapsed):
+        for rate in error_rates(check, named_profile, looks, verified, seed, subject or collapsed):
             rates.append(rate)
             print(_line(rate), flush=True)
-        if not any(rate.power and rate.power.chance >= settled.power for rate in rates[before:]):
+        if not any(rate.power and rate.power.chance >= named_profile.power for rate in rates[before:]):
             blind.append(check.name)
     bad = [rate for rate in rates if len(rates) * rate.false_alarms.surprise(_ALARM) < _LEVEL]
     for rate in bad:
         print(f"VIOLATED: {rate.check.name} has false alarms at a wrong rate on {rate.layer.describe()}")
-    for each in blind:
-        print(f"INCONCLUSIVE: {each} detects its fault on no layer with a power of {settled.power:.0%}")
+    for check_name in blind:
+        print(f"INCONCLUSIVE: {check_name} detects its fault on no layer with a power of {named_profile.power:.0%}")
     return ExitCode.VIOLATED if bad else ExitCode.INCONCLUSIVE if blind else ExitCode.CONSISTENT
 
 

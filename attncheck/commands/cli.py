@@ -94,18 +94,20 @@ def program() -> NoReturn:
     if sys.stderr is not None:
         faulthandler.enable()  # shows where a library crashed
     code = main()
-    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
-    if others:
+    threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if threads:
         sys.stdout.flush()
-        last = threading.Timer(_GRACE, _end, [code, others])
+        last = threading.Timer(_GRACE, _end, [code, threads])
         last.daemon = True
         last.start()
     sys.exit(code)
 
 
 def _end(code: int, threads: Sequence[threading.Thread]) -> None:
-    left = next((each.name for each in sorted(threads, key=lambda each: each.daemon) if each.is_alive()), "something")
-    _refused(f"ended although {left} still runs; end the threads that the subject starts")
+    name = next(
+        (thread.name for thread in sorted(threads, key=lambda thread: thread.daemon) if thread.is_alive()), "something"
+    )
+    _refused(f"ended although {name} still runs; end the threads that the subject starts")
     sys.stderr.flush()
     os._exit(code)
 

@@ -53,8 +53,8 @@ def explanation(name: str) -> list[str]:
         lines += _claim(CLAIMS[name], [check for check in EVERY_CHECK if check.claim == name])
     if name in all_properties():
         lines += ["", *_property(name)] if lines else _property(name)
-    found = [check for check in all_checks() if check.name == name.partition("@")[0]]
-    for check in found:
+    matches = [check for check in all_checks() if check.name == name.partition("@")[0]]
+    for check in matches:
         lines += [*_check(check), *_said(claim_named(check.claim))]
     for faults in (all_faults(), PROGRAM_FAULTS):
         if name in faults:
@@ -77,10 +77,10 @@ def _overview() -> Iterator[str]:
         yield ""
         yield f"{claim.name} ({claim.source}; {counted(len(checks), 'check')})"
         yield from _wrapped(claim.statement, "  ")
-    for each in registrations():
+    for registration in registrations():
         yield ""
-        yield f"{each.claim.name} (registered by {each.module})"
-        yield from _wrapped(each.claim.statement, "  ")
+        yield f"{registration.claim.name} (registered by {registration.module})"
+        yield from _wrapped(registration.claim.statement, "  ")
 
 
 def _faults() -> Iterator[str]:
@@ -99,9 +99,9 @@ def _fault(fault: Fault, of_programs: bool) -> Iterator[str]:
     command = "pytest -n auto properties/ --attncheck-subject " + (fault.name if ":" in fault.name else subject)
     if not of_programs:
         layers = PROFILES["default"].layers
-        shown = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
-        yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
-        command = command if shown else f"attncheck power {fault.name} --quick"
+        names = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
+        yield from _field("shows in", f"{len(names)} of the {len(layers)} fixed layers: {'; '.join(names) or 'none'}")
+        command = command if names else f"attncheck power {fault.name} --quick"
     yield from _field("seen by", ", ".join(rejecting(fault)))
     yield f"  try:       {command}"
 

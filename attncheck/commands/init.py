@@ -28,12 +28,12 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     framework
         NumPy simulator, or layer of a framework.
     """
-    place, extra = folder_of(folder, "folder"), f"[{framework}]"
+    path, extra = folder_of(folder, "folder"), f"[{framework}]"
     module, command = "layer", "attncheck inspect layer:build --width 64"
     if framework == "numpy":
         extra, module, command = "", "simulator", "attncheck run --subject simulator:simulate --profile smoke"
     names = (f"{module}.py", f"test_{module}.py", _WORKFLOW)
-    if there := [name for name in names if os.path.lexists(place / name)]:
+    if there := [name for name in names if os.path.lexists(path / name)]:
         refuse("folder", folder, f"already has {', '.join(there)}", "move it away, or choose another folder")
     texts = [(_START / framework / f"{name}.txt").read_text(encoding="utf-8") for name in names[:2]]
     workflow = (_START / "attncheck.yml.txt").read_text(encoding="utf-8")
@@ -42,9 +42,9 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     for word, value in (("requirement", requirement), ("test", names[1]), ("command", examined)):
         workflow = workflow.replace(f"<{word}>", value)
     for name, text in zip(names, (*texts, workflow), strict=True):
-        write_whole(place / name, text.encode())
-        print(f"wrote {place / name}")
-    print(f"next:\n  cd {place}" if place != Path() else "next:")
+        write_whole(path / name, text.encode())
+        print(f"wrote {path / name}")
+    print(f"next:\n  cd {path}" if path != Path() else "next:")
     if extra and importlib.util.find_spec(framework) is None:
         print(f"  python -m pip install {framework}{' jax' * (framework == 'keras')}")
     print(f"  python -m pytest {names[1]}\n  {command}")

@@ -53,17 +53,19 @@ def inspect(
     from attncheck.models.result import is_pattern
     from attncheck.subject.named import imported_by_name
 
-    wanted = tuple(expect or ())
-    check_declared([text for text in wanted if width is not None or not (is_pattern(text) or expectations([text]))])
+    requirements = tuple(expect or ())
+    check_declared(
+        [text for text in requirements if width is not None or not (is_pattern(text) or expectations([text]))]
+    )
     called = None if call is None else imported_by_name("call", call)
-    given = None if inputs is None else imported_by_name("inputs", inputs)
-    found = inspected(imported_by_name("make", make), width, called, inputs=given, draws=draws, seed=seed)
-    unexpected, found = found.unmet(*wanted), found.expecting(*wanted)
-    unexpected += found.asked if strict else ()
+    input_function = None if inputs is None else imported_by_name("inputs", inputs)
+    inspection = inspected(imported_by_name("make", make), width, called, inputs=input_function, draws=draws, seed=seed)
+    unexpected, inspection = inspection.unmet(*requirements), inspection.expecting(*requirements)
+    unexpected += inspection.asked if strict else ()
     if json:
-        print(as_json(found.to_dict() | {"unexpected": unexpected}))
+        print(as_json(inspection.to_dict() | {"unexpected": unexpected}))
     else:
-        print(found.text(unexpected))
-    if found.blamed or unexpected:
+        print(inspection.text(unexpected))
+    if inspection.blamed or unexpected:
         return ExitCode.VIOLATED
-    return ExitCode.INCONCLUSIVE if found.not_examined else ExitCode.CONSISTENT
+    return ExitCode.INCONCLUSIVE if inspection.not_examined else ExitCode.CONSISTENT

@@ -56,7 +56,7 @@ def _trusted(subject: str, trust: Sequence[str]) -> bool:
 
 
 def _within(module: str, trust: Sequence[str]) -> bool:
-    return any(module == each or module.startswith(f"{each}.") for each in trust)
+    return any(module == prefix or module.startswith(f"{prefix}.") for prefix in trust)
 
 
 def repeat(
@@ -82,9 +82,9 @@ def repeat(
 def find_result(record: Path, id: str) -> tuple[Manifest, Result]:
     """Return a record's manifest and the result with this id; raise `InputError` with close matches if missing."""
     run = read_run(record)
-    found = run.by_id.get(id)
-    if found is not None:
-        return run.manifest, found
+    result = run.by_id.get(id)
+    if result is not None:
+        return run.manifest, result
     planned = [*run.planned, *(pool.id for pool in run.pools)]
     if id in planned:
         remedy = "make the record again"

@@ -38,34 +38,34 @@ def run_properties(
         live = LiveDisplay(progress, run, verbose)
         items = run.all_items
         run = run.planning(item.id for item in items)
-        taken = RunReport(run, refused=refusal(run, running))
+        run_report = RunReport(run, refused=refusal(run, running))
         try:
-            if taken.refused is None:
-                _take_all(taken, items, running, live)
+            if run_report.refused is None:
+                _take_all(run_report, items, running, live)
         except KeyboardInterrupt:
-            taken.finish()
-            print(_summary(taken, verbose), flush=True)
+            run_report.finish()
+            print(_summary(run_report, verbose), flush=True)
             print(f"Interrupted. {options.record} holds the finished results.", flush=True)
             raise
         except InputError as error:
-            taken.finish()
+            run_report.finish()
             raise InputError(f"{error} ({options.record} holds the finished results)") from error
-    taken.finish()
-    return conclude(taken, report, verbose)
+    run_report.finish()
+    return conclude(run_report, report, verbose)
 
 
-def _take_all(taken: RunReport, items: Sequence[Item], workers: Workers, live: LiveDisplay) -> None:
+def _take_all(run_report: RunReport, items: Sequence[Item], workers: Workers, live: LiveDisplay) -> None:
     """Examine items, then the pools, and find causes."""
     live.begin(len(items))
-    for item, found in examined(taken.run, items, workers):
-        taken.take(found.results, found.unusable)
-        taken.traceback = taken.traceback or found.traceback
-        live.took(item.property_name, found.results)
+    for item, outcome in examined(run_report.run, items, workers):
+        run_report.take(outcome.results, outcome.unusable)
+        run_report.traceback = run_report.traceback or outcome.traceback
+        live.took(item.property_name, outcome.results)
     live.together()
-    violated, failed = taken.pool(workers, {item.case.key: item.case for item in items})
-    taken.take(violated, *failed)
+    violated, failed = run_report.pool(workers, {item.case.key: item.case for item in items})
+    run_report.take(violated, *failed)
     live.took_pools(violated)
-    taken.diagnose(workers)
+    run_report.diagnose(workers)
 
 
 @contextmanager

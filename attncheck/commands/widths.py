@@ -58,7 +58,7 @@ def widths(
     report
         Also write an HTML page with plots to this path.
     """
-    numbers = [whole_of("widths", each.strip()) for each in widths.split(",")]
+    numbers = [whole_of("widths", text.strip()) for text in widths.split(",")]
     from attncheck._lib.files import check_writable
     from attncheck.frameworks.widths import widths as measured
     from attncheck.report.widths import render_widths
@@ -66,11 +66,11 @@ def widths(
 
     check_writable({"report": report})
     named = {"optimizer": optimizer, "loss": loss, "inputs": inputs, "call": call}
-    functions: dict[str, Any] = {name: imported_by_name(name, each) for name, each in named.items() if each is not None}
+    functions: dict[str, Any] = {name: imported_by_name(name, text) for name, text in named.items() if text is not None}
     expected: Any = imported_by_name("expect", expect) if ":" in expect else expect
     make = imported_by_name("build", build)
-    found = measured(make, numbers, expected, **functions, seeds=seeds, seed=seed, steps=steps)
+    measurement = measured(make, numbers, expected, **functions, seeds=seeds, seed=seed, steps=steps)
     if report is not None:
-        render_widths(found, build, report)
-    print(as_json(found.to_dict()) if json else found)
-    return ExitCode.of(str(found.verdict))
+        render_widths(measurement, build, report)
+    print(as_json(measurement.to_dict()) if json else measurement)
+    return ExitCode.of(str(measurement.verdict))

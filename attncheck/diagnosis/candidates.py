@@ -132,18 +132,18 @@ def candidates(
     layers: Sequence[AttentionLayer],
     exposed: frozenset[str],
     laws: WeightLaws = GAUSSIAN_LAWS,
-    handed: bool = False,
+    receives_inputs: bool = False,
 ) -> Iterator[Candidate]:
     """Yield candidate causes for layers, merging those with the same law.
 
-    Matrices that the `exposed` data do not distinguish are named together. `handed` means that attncheck provides the
-    inputs.
+    Matrices that the `exposed` data do not distinguish are named together. `receives_inputs` means that
+    attncheck provides the inputs.
     """
     yield from _scaled(layers, exposed, laws)
     if "scores" not in exposed:
         for factor in _GRID:
-            words = f"{named((_SCORES,), exposed)}: about {factor} times the declared standard deviation"
-            yield Candidate(f"scores {factor}", words, right(laws, scaled_by({_SCORES: factor})), free=1)
+            text = f"{named((_SCORES,), exposed)}: about {factor} times the declared standard deviation"
+            yield Candidate(f"scores {factor}", text, right(laws, scaled_by({_SCORES: factor})), free=1)
     yield from _misread(layers, laws)
     yield from _with_parts(layers, laws)
     if laws == GAUSSIAN_LAWS:
@@ -153,7 +153,7 @@ def candidates(
             # Scales with any factor are separate candidates.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
-    yield from _drawn_otherwise(laws, handed, exposed)
+    yield from _drawn_otherwise(laws, receives_inputs, exposed)
     yield from _biased_otherwise(laws)
     yield from _of_linear(laws)
 
@@ -162,16 +162,16 @@ def _with_parts(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[
     """Yield candidates with an optional part that no layer declares."""
     for part in named_parts():
         if not any(part.present(layer) for layer in layers):
-            for words, fields in part.undeclared.items():
-                yield Candidate(words, words, right(laws, _changing(fields)))
+            for text, fields in part.undeclared.items():
+                yield Candidate(text, text, right(laws, _changing(fields)))
 
 
 def _changing(fields: Mapping[str, Any]) -> Change:
     return lambda layer: fields
 
 
-def _fitting(said: str, draw: Draw, name: str = "", **fields: Any) -> Candidate:
-    return Candidate(name or said, f"the draws fit {said}", draw, **fields)
+def _fitting(description: str, draw: Draw, name: str = "", **fields: Any) -> Candidate:
+    return Candidate(name or description, f"the draws fit {description}", draw, **fields)
 
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change = lambda layer: {}) -> Draw:
@@ -221,15 +221,15 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
         for values, texts in by_value.items():
             if all(value == 1.0 for value in values):
                 continue
-            asked = _ASKED.get(matrices, _INITIALISERS if _OUTPUTS in matrices else _INITIALISERS | _PACKED)
-            texts.sort(key=lambda text: text not in asked)
-            ask = next((f": {asked[text]}" for text in texts if text in asked), "")
-            told = f"{named(matrices, exposed)}: {' or '.join(texts[:3])} times the declared standard deviation{ask}"
+            questions = _ASKED.get(matrices, _INITIALISERS if _OUTPUTS in matrices else _INITIALISERS | _PACKED)
+            texts.sort(key=lambda text: text not in questions)
+            ask = next((f": {questions[text]}" for text in texts if text in questions), "")
+            message = f"{named(matrices, exposed)}: {' or '.join(texts[:3])} times the declared standard deviation{ask}"
             draw = right(laws, _by_layer(matrices, layers, values))
             if matrices == (_SCORES,) and laws == GAUSSIAN_LAWS:
                 draw = _rescored(dict(zip(layers, values, strict=True)), draw)
             scales = dict.fromkeys(matrices, values)
-            yield Candidate(f"{'+'.join(matrices)} {texts[0]}", told, draw, scales=scales)
+            yield Candidate(f"{'+'.join(matrices)} {texts[0]}", message, draw, scales=scales)
 
 
 def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values: Sequence[float]) -> Change:
@@ -240,8 +240,8 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
     """Return a simulator with scaled scores if queries and keys are tied, which draws by `untied` otherwise."""
 
-    def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-        return factors[layer] * dot_products(layer, made, rng)
+    def score(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
+        return factors[layer] * dot_products(layer, projections, rng)
 
     def draw(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
         return (LiteralSimulator(score=score) if layer.tied_query_key else untied)(layer, size, rng)
@@ -253,28 +253,28 @@ def _inverse(text: str) -> str:
     return f"1/({text})" if any(sign in text for sign in "·/") and not text.startswith("√(") else f"1/{text}"
 
 
-def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
+def _drawn_otherwise(laws: WeightLaws, receives_inputs: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
     """Yield candidates with other weight laws; the matrices that make exposed or given inputs may keep their law."""
     for name in WEIGHT_LAWS:
-        own = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
-        of_own = [laws.inputs] * (handed or bool({"inputs", "input_gram"} & exposed))
-        for of_inputs in [*of_own, *[name] * (not handed)]:
-            read = WeightLaws(**own, inputs=of_inputs, biases=laws.biases)
-            said = repr(name) if handed or of_inputs == name else f"{name!r}, of the inputs {laws.inputs!r}"
+        by_matrix = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
+        input_laws = [laws.inputs] * (receives_inputs or bool({"inputs", "input_gram"} & exposed))
+        for of_inputs in [*input_laws, *[name] * (not receives_inputs)]:
+            read = WeightLaws(**by_matrix, inputs=of_inputs, biases=laws.biases)
+            text = repr(name) if receives_inputs or of_inputs == name else f"{name!r}, of the inputs {laws.inputs!r}"
             if read != laws:
-                yield _fitting(f"weights={said}", right(read), f"weights {said}")
+                yield _fitting(f"weights={text}", right(read), f"weights {text}")
 
 
 def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
     """Yield candidates that lack declared biases, or have undeclared ones."""
     declared = [bias.matrix for bias in laws.biases]
     for names in [*([name] for name in declared), *[declared] * (len(declared) > 1)]:
-        left = tuple(bias for bias in laws.biases if bias.matrix not in names)
-        yield _fitting(f"a bias of 0 for {listed(names)}", right(dataclasses.replace(laws, biases=left)))
+        biases = tuple(bias for bias in laws.biases if bias.matrix not in names)
+        yield _fitting(f"a bias of 0 for {listed(names)}", right(dataclasses.replace(laws, biases=biases)))
     for group in _UNDECLARED if not declared else ():
         added = tuple(Bias(name, "uniform", _LINEAR) for name in group)
-        said = f"a bias for {listed(group)} that is not declared: nn.Linear's default, within ±1/√fan_in?"
-        yield _fitting(said, right(dataclasses.replace(laws, biases=added)))
+        text = f"a bias for {listed(group)} that is not declared: nn.Linear's default, within ±1/√fan_in?"
+        yield _fitting(text, right(dataclasses.replace(laws, biases=added)))
 
 
 def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
@@ -283,10 +283,10 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
     scale = scaled_by(dict.fromkeys(_MATRIX, _LINEAR))
     for names in ((), *_UNDECLARED):
         biases = tuple(Bias(name, "uniform", _LINEAR) for name in names)
-        said = f"and a bias for {listed(names)}" if names else "without biases"
+        text = f"and a bias for {listed(names)}" if names else "without biases"
         draw = right(dataclasses.replace(laws, **uniform, biases=biases), scale)
-        defaults = f"nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
-        yield _fitting(defaults, draw, f"nn.Linear {said}")
+        defaults = f"nn.Linear's defaults: weights uniform within ±1/√fan_in, {text}"
+        yield _fitting(defaults, draw, f"nn.Linear {text}")
 
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
@@ -295,15 +295,17 @@ def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Can
     def matters(change: Change) -> bool:
         return any(_changed(layer, change) for layer in layers)
 
-    def misread(said: str, change: Change, name: str, **fields: Any) -> Candidate:
-        return _fitting(f"a layer with {said}", right(laws, functools.partial(_changed, change=change)), name, **fields)
+    def candidate(description: str, change: Change, name: str, **fields: Any) -> Candidate:
+        return _fitting(
+            f"a layer with {description}", right(laws, functools.partial(_changed, change=change)), name, **fields
+        )
 
     for field, values in _FIELDS.items():
         changes = {repr(value): _changing({field: value, **_WITH.get(field, {})}) for value in values}
         known = {value: change for value, change in changes.items() if matters(change)}
         for value, change in known.items():
-            said = f"{field}={value}"
-            yield misread(said, change, said, rank=3, field=field, value=value, choices=len(known))
+            text = f"{field}={value}"
+            yield candidate(text, change, text, rank=3, field=field, value=value, choices=len(known))
 
 
 def _changed(layer: AttentionLayer, change: Change) -> Mapping[str, Any]:

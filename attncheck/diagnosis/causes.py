@@ -75,7 +75,7 @@ def by_hint(tallies: Iterable[Tally]) -> list[Cause]:
     groups: dict[str, list[Tally]] = {}
     for tally in tallies:
         groups.setdefault(tally.hint, []).append(tally)
-    return [Cause(hint, tuple(members)) for hint, members in groups.items()]
+    return [Cause(cause, tuple(members)) for cause, members in groups.items()]
 
 
 def hints(tallies: Mapping[str, Tally]) -> list[str]:
@@ -105,10 +105,10 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
     return [f"{before}{where}: {worst.text} on {layer_name(worst.case)}{ask}"]
 
 
-def precedes(tallies: Mapping[str, Tally], found: Explanation) -> bool:
+def precedes(tallies: Mapping[str, Tally], explanation: Explanation) -> bool:
     """Return whether a violated check concerns an earlier stage of the computation than a finding."""
     stages = {stage_of(tally.name) for tally in violated(tallies)}.intersection(_EARLY)
-    return any(STAGES.index(stage) < STAGES.index(found.stage) for stage in stages)
+    return any(STAGES.index(stage) < STAGES.index(explanation.stage) for stage in stages)
 
 
 def stage_of(name: str) -> str:
@@ -131,8 +131,8 @@ def sharpness(result: Result) -> float:
 
 def sharpest(tally: Tally) -> Result:
     """Return the violated result of a check with the largest `sharpness`."""
-    bad = [each for each in tally.worst if each.verdict == Verdict.VIOLATED]
-    return max(bad or tally.worst, key=lambda each: (sharpness(each), each.id))
+    bad = [result for result in tally.worst if result.verdict == Verdict.VIOLATED]
+    return max(bad or tally.worst, key=lambda result: (sharpness(result), result.id))
 
 
 def sharpest_first(tallies: Mapping[str, Tally]) -> list[Tally]:
@@ -158,6 +158,6 @@ def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
 
 def _strength(tally: Tally) -> float:
     """Return the median absolute effect of the violated results in units of the alternative."""
-    found = [in_alternatives(result, result.effect) for result in tally.worst if result.verdict == Verdict.VIOLATED]
-    known = sorted(abs(value) for value in found if value is not None)
+    effects = [in_alternatives(result, result.effect) for result in tally.worst if result.verdict == Verdict.VIOLATED]
+    known = sorted(abs(value) for value in effects if value is not None)
     return known[len(known) // 2] if known else 0.0

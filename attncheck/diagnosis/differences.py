@@ -58,9 +58,9 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
         return exact_sample(sample, seed, laws)
 
     every = estimates(sample, reference, laws)
-    found = {each.name: each for each in every if each.differs and each.beyond_chance}
-    by_place = [each.text for each in uneven(sample, reference, laws)]
-    return [*map(str, found.values()), *by_place]
+    by_name = {finding.name: finding for finding in every if finding.differs and finding.beyond_chance}
+    messages = [finding.text for finding in uneven(sample, reference, laws)]
+    return [*map(str, by_name.values()), *messages]
 
 
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:
@@ -74,9 +74,9 @@ def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaw
         yield "two calls have different distributions: do all draws of one call share their weights?"
 
 
-def _gaps(one: Sample, other: Sample) -> Iterator[float]:
+def _gaps(one: Sample, two: Sample) -> Iterator[float]:
     """Yield the p-value of a Kolmogorov–Smirnov test for each feature, valid for any law of the draws."""
-    first, second = features_of(one), features_of(other)
+    first, second = features_of(one), features_of(two)
     for name, values in first.items():
         if not name.endswith(_CENTRED):
             yield float(scipy.stats.ks_2samp(values, second[name], method="asymp").pvalue)

@@ -81,11 +81,11 @@ def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: 
     """Return whether a subject's effect agrees with that of a result, within the errors of both."""
     cost = Cost(result.affordable, result.level, result.power)
     with contextlib.suppress(InputError):  # draws that the check cannot use are not those of the result
-        (own,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)
-        intervals = [(each.effect, each.low, each.high) for each in (result, own)]
+        (outcome,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)
+        intervals = [(estimate.effect, estimate.low, estimate.high) for estimate in (result, outcome)]
         numbers = [number for interval in intervals for number in interval if number is not None]
         if len(numbers) < 6 or not all(map(math.isfinite, numbers)):
-            return own.verdict == result.verdict
-        (effect, low, high), (other, lower, higher) = (numbers[:3], numbers[3:])
-        return abs(effect - other) <= _APART * math.hypot(0.5 * (high - low), 0.5 * (higher - lower))
+            return outcome.verdict == result.verdict
+        (effect, low, high), (second, lower, higher) = (numbers[:3], numbers[3:])
+        return abs(effect - second) <= _APART * math.hypot(0.5 * (high - low), 0.5 * (higher - lower))
     return False

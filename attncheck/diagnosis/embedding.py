@@ -25,13 +25,13 @@ class _SampleStatistics:
         sizes = np.quantile(np.abs(values), 0.9, axis=1, keepdims=True)
         self._steps = np.maximum(_ROUNDING * rounding, _STEP * sizes)
         self.sorted = np.sort(self._rounded(values), axis=1)
-        found = [np.unique(row, return_counts=True) for row in self.sorted]
-        self._different = [different for different, _ in found]
+        uniques = [np.unique(row, return_counts=True) for row in self.sorted]
+        self._different = [different for different, _ in uniques]
         self._values = np.concatenate(self._different)
         # Where each feature begins in the flat arrays: k distinct values have 2k + 1 ranks, each with a normal score.
-        self._begin = np.cumsum([[0, *(len(each) for each in self._different[:-1])]], axis=1).T
-        self._last = np.array([[len(each) - 1] for each in self._different])
-        self._scores = np.concatenate([_scores_of(counts) for _, counts in found])
+        self._begin = np.cumsum([[0, *(len(array) for array in self._different[:-1])]], axis=1).T
+        self._last = np.array([[len(array) - 1] for array in self._different])
+        self._scores = np.concatenate([_scores_of(counts) for _, counts in uniques])
 
     def _rounded(self, values: FloatArray) -> FloatArray:
         return np.asarray(np.round(values / self._steps) * self._steps)
@@ -39,11 +39,11 @@ class _SampleStatistics:
     def scores(self, values: FloatArray) -> FloatArray:
         """Return normal scores of values, (features, draws); sorted values are fastest."""
         rounded = self._rounded(values)
-        after = np.stack([each.searchsorted(row) for each, row in zip(self._different, rounded, strict=True)])
+        after = np.stack([array.searchsorted(row) for array, row in zip(self._different, rounded, strict=True)])
         equal = self._values[self._begin + np.minimum(after, self._last)] == rounded
-        places = 2 * (self._begin + after) + equal
-        places += np.arange(len(self._different))[:, None]
-        return np.asarray(self._scores[places])
+        indices = 2 * (self._begin + after) + equal
+        indices += np.arange(len(self._different))[:, None]
+        return np.asarray(self._scores[indices])
 
 
 def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
@@ -65,35 +65,35 @@ class SampleEmbedding:
 
     def __init__(self, sample: Sample) -> None:
         self.sample, self.size = sample, len(sample)
-        found = features_of(sample)
+        features = features_of(sample)
         # Keep constant features: a different value in another sample is the strongest sign of a difference.
-        self.names = list(found)
-        values = np.stack(list(found.values()))
+        self.names = list(features)
+        values = np.stack(list(features.values()))
         self._features = _SampleStatistics(values, sample.rounding)
         scores = self._features.scores(values)
-        own = np.concatenate([scores, scores * scores])
-        self._center = own.mean(axis=1)
-        covariance = np.cov(own) + 1e-6 * np.eye(len(own))
+        moments = np.concatenate([scores, scores * scores])
+        self._center = moments.mean(axis=1)
+        covariance = np.cov(moments) + 1e-6 * np.eye(len(moments))
         values, vectors = np.linalg.eigh(covariance)
-        kept = values > _SHARE * values.mean()
-        self.dof = int(kept.sum())
-        self._whiten = vectors[:, kept] / np.sqrt(values[kept])
+        retained = values > _SHARE * values.mean()
+        self.dof = int(retained.sum())
+        self._whiten = vectors[:, retained] / np.sqrt(values[retained])
 
     def feature(self, name: str) -> FloatArray:
         """Return the sample's values of a feature, sorted."""
         return np.asarray(self._features.sorted[self.names.index(name)])
 
-    def distance(self, other: Sample) -> float:
+    def distance(self, sample: Sample) -> float:
         """Return the squared distance to another sample: about chi-square if both have the same law."""
-        found = features_of(other)
-        scores = self._features.scores(np.sort([found[name] for name in self.names], axis=1))
-        means = np.concatenate([scores.mean(axis=1), np.einsum("fn,fn->f", scores, scores) / len(other)])
+        features = features_of(sample)
+        scores = self._features.scores(np.sort([features[name] for name in self.names], axis=1))
+        means = np.concatenate([scores.mean(axis=1), np.einsum("fn,fn->f", scores, scores) / len(sample)])
         gap = (means - self._center) @ self._whiten
         known = (
             max(1, self.size - self.dof - 2) / self.size
         )  # the factor corrects for the estimated covariance, as in Hotelling's test
-        return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
+        return known * float(gap @ gap) * self.size * len(sample) / (self.size + len(sample))
 
-    def p_value(self, other: Sample) -> float:
+    def p_value(self, sample: Sample) -> float:
         """Return the p-value of the null that both samples have the same law."""
-        return float(scipy.stats.chi2.sf(self.distance(other), self.dof))
+        return float(scipy.stats.chi2.sf(self.distance(sample), self.dof))

@@ -88,8 +88,8 @@ class Observation:
             )
             if self.differs == (not float(low) <= float(declared) <= float(high)):
                 break
-        said = " times the declared" if self.ratio else f", declared {declared}"
-        return f"{self.name} {value} [{low}, {high}]{said}{self.source and f' {self.source}'}"
+        suffix = " times the declared" if self.ratio else f", declared {declared}"
+        return f"{self.name} {value} [{low}, {high}]{suffix}{self.source and f' {self.source}'}"
 
 
 def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Sample:
@@ -119,13 +119,15 @@ def estimates(
 
 
 def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observation]:
-    grams = [each.need("input_gram") for each in (sample, reference())]
+    grams = [source.need("input_gram") for source in (sample, reference())]
     s = sample.layer.seq_len
     ours, theirs = (np.trace(gram, axis1=1, axis2=2) / s for gram in grams)
     yield _compared(INPUTS, ours, theirs)
     if s > 1:
-        apart = ~np.eye(s, dtype=bool)
-        yield _compared("mean product of inputs at two positions", *(gram[:, apart].mean(axis=1) for gram in grams))
+        off_diagonal = ~np.eye(s, dtype=bool)
+        yield _compared(
+            "mean product of inputs at two positions", *(gram[:, off_diagonal].mean(axis=1) for gram in grams)
+        )
     for steps in range(1, min(s, 1 + _STEPS)) if sample.layer.position_std else ():
         name = f"mean product of inputs at positions {steps} apart (position_std, position_reach)"
         yield _compared(name, *(np.diagonal(gram, steps, axis1=1, axis2=2).mean(axis=1) for gram in grams))
@@ -135,29 +137,29 @@ def score_estimates(
     sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
 ) -> Iterator[Observation]:
     """Yield estimates from the scores, with a reference sample of the exact law."""
-    layer, scores, seen = sample.layer, sample.need("scores"), visible(sample.layer)
+    layer, scores, mask = sample.layer, sample.need("scores"), visible(sample.layer)
     biased = not {"query", "key"}.isdisjoint(laws.biased)
     if "input_gram" in sample.exposed and given_inputs(layer) and not biased:
         diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
         std = layer.query_std * layer.key_std * layer.score_factor
         declared = np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
-        yield from _score_variance(scores[..., seen] ** 2, declared[..., seen])
+        yield from _score_variance(scores[..., mask] ** 2, declared[..., mask])
     else:
-        ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
+        ours, theirs = (mean_square(source.need("scores")[..., mask]) for source in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
-    name, own = "mean score of a position with itself", _own_scores(sample)
+    name, self_scores = "mean score of a position with itself", _own_scores(sample)
     if layer.tied_query_key:  # untied, even biases leave this mean at 0
-        yield _compared(name, own, _own_scores(reference()))
+        yield _compared(name, self_scores, _own_scores(reference()))
     else:
-        yield _mean(name, own, 0.0)
+        yield _mean(name, self_scores, 0.0)
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
     """Compare squared scores with their variances given the inputs; entry by entry too if they do not differ."""
-    ours, theirs = (_per_draw(each) for each in (squares, declared))
+    ours, theirs = (_per_draw(array) for array in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
-    left = ours - (value / unit if unit else 1.0) * theirs
-    half = _QUANTILE * float(left.std()) / len(left) ** 0.5
+    residual = ours - (value / unit if unit else 1.0) * theirs
+    half = _QUANTILE * float(residual.std()) / len(residual) ** 0.5
     variance = _around(SCORES, value, half, unit, positive=True, source="given the drawn inputs")
     yield variance
     if not variance.differs:
@@ -199,10 +201,14 @@ def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
 def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
     """Yield whitened sums of squares and degrees of freedom, (draws, heads) or (draws, 1), for laws without biases."""
     exposed, layer, biased = sample.exposed, sample.layer, laws.biased
-    turned = layer.rotary_base is not None
-    given = {"input_gram", "keys" if turned else "key_gram", "scores"} <= exposed
+    is_rotary = layer.rotary_base is not None
+    has_scores = {"input_gram", "keys" if is_rotary else "key_gram", "scores"} <= exposed
     too_long = whitens_jointly(layer, exposed) and layer.seq_len > MOST_POSITIONS
-    if given and "query" not in biased and not (layer.tied_query_key or refusing(layer, "normal scores") or too_long):
+    if (
+        has_scores
+        and "query" not in biased
+        and not (layer.tied_query_key or refusing(layer, "normal scores") or too_long)
+    ):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed and "key" not in biased:
         yield KEYS, *sample.gram_energy("key")
@@ -237,7 +243,7 @@ def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = G
     >>> each.text.partition(":")[0]
     'output variance by position'
     """
-    by_head = [each for each in whitened_squares(sample, laws) if each[1].shape[1] > 1 and each[2].any()]
+    by_head = [triple for triple in whitened_squares(sample, laws) if triple[1].shape[1] > 1 and triple[2].any()]
     for name, squares, dof in by_head:
         yield from _ratios(name, "head", squares, dof)
     whitened = any(name == SCORES_GIVEN for name, _, _ in by_head)
@@ -246,18 +252,20 @@ def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = G
     for (name, of), squares in _squares(sample).items():
         if not (whitened and (name, of) == (SCORES, "head")):
             yield from _ratios(name, of, squares, declared[name, of])
-    neurons, alike = (sample.outputs**2).mean(axis=1), (exact.outputs**2).mean(axis=(1, 2))
-    yield from _ratios(OUTPUTS, "neuron", neurons, np.broadcast_to(alike[:, None], (len(alike), neurons.shape[1])))
+    neurons, expected = (sample.outputs**2).mean(axis=1), (exact.outputs**2).mean(axis=(1, 2))
+    yield from _ratios(
+        OUTPUTS, "neuron", neurons, np.broadcast_to(expected[:, None], (len(expected), neurons.shape[1]))
+    )
 
 
 def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:
     """Return mean squares, (draws, places), of the visible scores and of the outputs, by name and kind of place."""
-    found = {(OUTPUTS, "position"): (sample.outputs**2).mean(axis=2)}
+    mean_squares = {(OUTPUTS, "position"): (sample.outputs**2).mean(axis=2)}
     if sample.scores is not None:
         squares = np.where(visible(sample.layer), sample.scores, 0.0) ** 2
         axes = {"head": (2, 3), "position of the query": (1, 3), "position of the key": (1, 2)}
-        found |= {(SCORES, of): squares.mean(axis=others) for of, others in axes.items()}
-    return found
+        mean_squares |= {(SCORES, of): squares.mean(axis=axis) for of, axis in axes.items()}
+    return mean_squares
 
 
 def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator[Explanation]:
@@ -265,14 +273,14 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
 
     Places where the exact law is 0, as for keys that no query sees, are left out.
     """
-    places = np.flatnonzero(exact.any(axis=0))
-    means, declared = (each[:, places].mean(axis=0) for each in (ours, exact))
-    errors = [each[:, places].std(axis=0) / len(each) ** 0.5 for each in (ours, exact)]
+    indices = np.flatnonzero(exact.any(axis=0))
+    means, declared = (array[:, indices].mean(axis=0) for array in (ours, exact))
+    errors = [array[:, indices].std(axis=0) / len(array) ** 0.5 for array in (ours, exact)]
     values = means / declared
     half = _QUANTILE * np.hypot(errors[0], values * errors[1]) / declared
-    if places.size < 2 or (values - half).max() <= (values + half).min():
+    if indices.size < 2 or (values - half).max() <= (values + half).min():
         return
-    told = ", ".join(f"{value:.3g}" for value in values[:_SHOWN]) + ", …" * (places.size > _SHOWN)
-    plot = plot_data.profile(places, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} over the declared")
-    text = f"{name} by {of}: {told} times the declared"
+    listing = ", ".join(f"{value:.3g}" for value in values[:_SHOWN]) + ", …" * (indices.size > _SHOWN)
+    plot = plot_data.profile(indices, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} over the declared")
+    text = f"{name} by {of}: {listing} times the declared"
     yield Explanation(text, Certainty.ESTIMATED, _STAGES[name], plot)

@@ -74,8 +74,8 @@ class FittedCause:
 
 def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
     """Return the number of draws to fit causes, within the cost limits."""
-    wanted = _DRAWS if "scores" in exposed else _OF_OUTPUTS
-    return max(256, min(wanted, _ENTRIES // layer.stored_entries, _WEIGHTS // layer.weight_entries))
+    draws = _DRAWS if "scores" in exposed else _OF_OUTPUTS
+    return max(256, min(draws, _ENTRIES // layer.stored_entries, _WEIGHTS // layer.weight_entries))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def fitted(
     samples: Sequence[Sample],
     seed: np.random.SeedSequence,
     laws: WeightLaws = GAUSSIAN_LAWS,
-    handed: bool = False,
+    receives_inputs: bool = False,
     among: Sequence[Candidate] = (),
 ) -> tuple[list[FittedCause], list[FittedCause]]:
     """Return fitting causes, best first, and rejected ones, nearest first, from one sample per violated layer.
@@ -101,19 +101,21 @@ def fitted(
     """
     placed = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
-    *rounds, whole, again, own = seed.spawn(len(_ROUNDS) + 3)
+    *rounds, full_seed, again, scale_seed = seed.spawn(len(_ROUNDS) + 3)
     nothing = Candidate("right", "nothing is wrong", right(laws))
     if not among and _cause(placed, nothing, again, _MORE).p_value > _REFUSED:
         return [], []
-    scales = _scales(placed, laws, own)
-    left = list(among) or [each for each in candidates(layers, exposed, laws, handed) if _may_be(each, scales)]
+    scales = _scales(placed, laws, scale_seed)
+    remaining = list(among) or [
+        entry for entry in candidates(layers, exposed, laws, receives_inputs) if _may_be(entry, scales)
+    ]
     for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
-        left = _nearest(placed, left, root, draws, most)
-    own_scale = [] if among else [_own_scale(scales, exposed, laws)]
-    causes = [_cause(placed, candidate, whole, 1) for candidate in [*left, *own_scale]]
+        remaining = _nearest(placed, remaining, root, draws, most)
+    scale_candidates = [] if among else [_own_scale(scales, exposed, laws)]
+    causes = [_cause(placed, candidate, full_seed, 1) for candidate in [*remaining, *scale_candidates]]
     near = [cause for cause in causes if cause.p_value > _LEFT_OUT]
     if len(near) > 1 or not any(cause.fits for cause in near):
-        causes = [_cause(placed, each.candidate, again, _MORE) if each in near else each for each in causes]
+        causes = [_cause(placed, entry.candidate, again, _MORE) if entry in near else entry for entry in causes]
     causes.sort(key=lambda cause: (cause.distance + cause.cost, cause.candidate.name))
     return _distinct([cause for cause in causes if cause.fits]), [cause for cause in causes if not cause.fits]
 
@@ -127,14 +129,14 @@ def _two_neurons(sample: Sample) -> Sample:
 
 def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
     """Return one cause per law, the one with the lowest rank."""
-    found: list[FittedCause] = []
-    for cause in sorted(fits, key=lambda each: (round(each.distance, 3), each.candidate.rank, each.candidate.name)):
-        if not found or abs(cause.distance - found[-1].distance) > 1e-2:
-            found.append(cause)
-    found.sort(key=lambda each: (each.distance + each.cost, each.candidate.name))
+    causes: list[FittedCause] = []
+    for cause in sorted(fits, key=lambda fit: (round(fit.distance, 3), fit.candidate.rank, fit.candidate.name)):
+        if not causes or abs(cause.distance - causes[-1].distance) > 1e-2:
+            causes.append(cause)
+    causes.sort(key=lambda fit: (fit.distance + fit.cost, fit.candidate.name))
     # A fitted factor that equals a known factor earlier in the list adds nothing.
-    known = next((at for at, each in enumerate(found) if each.candidate.scales), len(found))
-    return _by_field([each for at, each in enumerate(found) if at < known or not each.candidate.free])
+    known = next((at for at, fit in enumerate(causes) if fit.candidate.scales), len(causes))
+    return _by_field([fit for at, fit in enumerate(causes) if at < known or not fit.candidate.free])
 
 
 def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
@@ -142,21 +144,25 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
     of_field: dict[str, list[FittedCause]] = {}
     for cause in fits:
         of_field.setdefault(cause.candidate.field or cause.candidate.name, []).append(cause)
-    found = []
-    for first, *others in of_field.values():
-        words = " or ".join([first.candidate.words, *(each.candidate.value for each in others)])
-        told = dataclasses.replace(first.candidate, words=words)
-        found.append(dataclasses.replace(first, candidate=told))
-    return found
+    causes = []
+    for first, *rest in of_field.values():
+        text = " or ".join([first.candidate.words, *(fit.candidate.value for fit in rest)])
+        candidate = dataclasses.replace(first.candidate, words=text)
+        causes.append(dataclasses.replace(first, candidate=candidate))
+    return causes
 
 
 def _cause(
     placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
     """Return the fit of a candidate with `more` times as many draws as the sample."""
-    distance = sum(_distance_on(at, each, candidate, seed, more * each.size) for at, each in enumerate(placed))
-    dof = sum(each.dof for each in placed)
-    cost = candidate.free * float(np.log(min(each.size for each in placed))) + 2.0 * float(np.log(candidate.choices))
+    distance = sum(
+        _distance_on(at, embedding, candidate, seed, more * embedding.size) for at, embedding in enumerate(placed)
+    )
+    dof = sum(embedding.dof for embedding in placed)
+    cost = candidate.free * float(np.log(min(embedding.size for embedding in placed))) + 2.0 * float(
+        np.log(candidate.choices)
+    )
     return FittedCause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
 
 
@@ -168,19 +174,19 @@ def _nearest(
     The distance of the true one is about chi-square, so that it exceeds the smallest distance by little.
     """
     reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
-    margin, farthest = _SPREADS * 2.0 * sum(each.dof for each in placed) ** 0.5, np.inf
-    found: list[Candidate] = []
-    while reached and len(found) < most and reached[0][0] <= farthest:
+    margin, farthest = _SPREADS * 2.0 * sum(embedding.dof for embedding in placed) ** 0.5, np.inf
+    nearest: list[Candidate] = []
+    while reached and len(nearest) < most and reached[0][0] <= farthest:
         distance, at, layers = reached[0]
         if layers == len(placed):
             heapq.heappop(reached)
-            found.append(tried[at])
+            nearest.append(tried[at])
             farthest = min(farthest, distance + margin)
         else:
-            each = placed[layers]
-            distance += _distance_on(layers, each, tried[at], seed, min(draws, each.size))
+            embedding = placed[layers]
+            distance += _distance_on(layers, embedding, tried[at], seed, min(draws, embedding.size))
             heapq.heapreplace(reached, (distance, at, layers + 1))
-    return found
+    return nearest
 
 
 def _distance_on(
@@ -196,44 +202,44 @@ def _distance_on(
 
 def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
     """Return a candidate's draws with the same exposed data as the sample."""
-    kept: dict[str, Any] = {name: arrays[name] for name in FIELDS if name in sample.exposed and name in arrays}
+    fields: dict[str, Any] = {name: arrays[name] for name in FIELDS if name in sample.exposed and name in arrays}
     for name in ("outputs", "inputs"):
-        if name in kept:
-            kept[name] = kept[name][..., : sample.coordinates]
-    if "scores" in kept and "masked scores" not in sample.exposed:
-        kept["scores"] = np.where(visible(sample.layer), kept["scores"], -np.inf)
-    return Sample(sample.layer, **kept)
+        if name in fields:
+            fields[name] = fields[name][..., : sample.coordinates]
+    if "scores" in fields and "masked scores" not in sample.exposed:
+        fields["scores"] = np.where(visible(sample.layer), fields["scores"], -np.inf)
+    return Sample(sample.layer, **fields)
 
 
 def _scales(
     placed: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
 ) -> dict[str, _FittedScale]:
     """Return factors of the sample's standard deviations; unexposed matrices count as correct."""
-    found: dict[str, _FittedScale] = {}
+    scales: dict[str, _FittedScale] = {}
     for field in ("key_std", "query_std", "value_std", "output_std"):
         sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in placed[0].names)), None)
         if sizes is not None:
-            factors = {name: scale.factor for name, scale in found.items()}
-            found[field] = _scale(placed, sizes, right(laws, scaled_by(factors)), seed)
-    return found
+            factors = {name: scale.factor for name, scale in scales.items()}
+            scales[field] = _scale(placed, sizes, right(laws, scaled_by(factors)), seed)
+    return scales
 
 
 def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
     """Return whether a candidate's score scale is near the sample's."""
     if not candidate.scales or "query_std" not in scales:
         return True
-    wanted = sum(np.log(candidate.scales[field]) for field in _OF_SCORES if field in candidate.scales)
-    seen = sum(np.array(scales[field].gaps) for field in _OF_SCORES if field in scales)
-    return bool((np.abs(wanted - seen) < _NEAR).all())
+    expected = sum(np.log(candidate.scales[field]) for field in _OF_SCORES if field in candidate.scales)
+    observed = sum(np.array(scales[field].gaps) for field in _OF_SCORES if field in scales)
+    return bool((np.abs(expected - observed) < _NEAR).all())
 
 
 def _own_scale(scales: Mapping[str, _FittedScale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
     """Return the candidate with the sample's fitted scales."""
     # Ignore differences within chance.
-    factors = {field: each.factor for field, each in scales.items() if abs(np.log(each.factor)) > 3.0 * each.error}
+    factors = {field: scale.factor for field, scale in scales.items() if abs(np.log(scale.factor)) > 3.0 * scale.error}
     parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
-    words = f"{'; '.join(parts)} the declared standard deviation"
-    return Candidate("scale", words, right(laws, scaled_by(factors)), free=max(1, len(factors)))
+    text = f"{'; '.join(parts)} the declared standard deviation"
+    return Candidate("scale", text, right(laws, scaled_by(factors)), free=max(1, len(factors)))
 
 
 def _is(name: str, sizes: tuple[str, str]) -> bool:
@@ -245,11 +251,11 @@ def _scale(
 ) -> _FittedScale:
     """Return the factor between the sizes of the samples and those of draws from a simulator."""
     of_layers, variances = [], []
-    for number, each in enumerate(placed):
+    for number, embedding in enumerate(placed):
         rng = np.random.default_rng([number, *seed.generate_state(4)])
-        theirs = features_of(_alike(draw(each.sample.layer, each.size, rng), each.sample))
-        pairs = [(each.feature(name), theirs[name]) for name in each.names if _is(name, sizes)]
-        of_layers.append(0.5 * float(np.mean([ours.mean() - others.mean() for ours, others in pairs])))
+        theirs = features_of(_alike(draw(embedding.sample.layer, embedding.size, rng), embedding.sample))
+        pairs = [(embedding.feature(name), theirs[name]) for name in embedding.names if _is(name, sizes)]
+        of_layers.append(0.5 * float(np.mean([ours.mean() - reference.mean() for ours, reference in pairs])))
         # Sizes in one layer are dependent: use the error of the best one.
         variances.append(min(0.25 * sum(float(one.var()) / len(one) for one in pair) for pair in pairs) + 1e-12)
     weights = 1.0 / np.array(variances)

@@ -37,8 +37,8 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
         return ""
     worst = bad[0]
     claim = claim_named(worst.claim)
-    shown = bad[:_SHOWN]
-    width = max(len(result.check) for result in shown)
+    displayed = bad[:_SHOWN]
+    width = max(len(result.check) for result in displayed)
     examined = sum(bool(result.p_values) for result in results)
     first = [f"may follow from an earlier violation: {claim_named(after).text_of(worst.case)}"] if after else []
     lines = [
@@ -46,14 +46,14 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
         f"  {case_label(worst) + ':':9} {layer_name(worst.case)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  note:     {sentence}" for sentence in first),
-        *(f"  likely:   {hint}" for hint in likely(shown, worst.diagnosis)),
+        *(f"  likely:   {cause}" for cause in likely(displayed, worst.diagnosis)),
         f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",
-        *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
+        *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in displayed),
     ]
-    if any(_holds_expected(result) for result in shown):
+    if any(_holds_expected(result) for result in displayed):
         lines.append("    (intervals are valid for any law of the draws, p-values for the declared law only)")
-    if len(bad) > len(shown):
-        lines.append(f"    and {len(bad) - len(shown)} more")
+    if len(bad) > len(displayed):
+        lines.append(f"    and {len(bad) - len(displayed)} more")
     if record is not None:
         lines.append(f"  replay:   {replay_command(record, worst.id, subject, modules_with([worst.property]))}")
     elif call:
@@ -68,7 +68,7 @@ def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
     wrong scale.
     """
     hints = (_hint(result, diagnosis) for result in bad[:_SHOWN] if result.claim == bad[0].claim)
-    return [hint for hint in dict.fromkeys(hints) if hint][:_CAUSES]
+    return [cause for cause in dict.fromkeys(hints) if cause][:_CAUSES]
 
 
 def _hint(result: Result, diagnosis: Sequence[str]) -> str:

@@ -58,9 +58,11 @@ def _sharing(*names: str) -> LiteralSimulator:
     """Share the first head's projections among all heads."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-        made = independent(layer, inputs, rng)
-        first: dict[str, Any] = {name: np.repeat(getattr(made, name)[:, :1], layer.num_heads, axis=1) for name in names}
-        return dataclasses.replace(made, **first)
+        projections = independent(layer, inputs, rng)
+        first: dict[str, Any] = {
+            name: np.repeat(getattr(projections, name)[:, :1], layer.num_heads, axis=1) for name in names
+        }
+        return dataclasses.replace(projections, **first)
 
     return LiteralSimulator(project=project)
 
@@ -85,11 +87,13 @@ def _one_output_matrix(layer: AttentionLayer, mixed: FloatArray, coordinates: in
 
 
 @declared(MISTAKES, "heads are split by a view without a transpose: positions and heads are mixed", _MIXED, "arrange")
-def _split_by_view(layer: AttentionLayer, made: Projections) -> Projections:
+def _split_by_view(layer: AttentionLayer, projections: Projections) -> Projections:
     def viewed(vectors: FloatArray) -> FloatArray:
         return vectors.swapaxes(1, 2).reshape(vectors.shape)
 
-    return Projections(made.inputs, viewed(made.queries), viewed(made.keys), viewed(made.values))
+    return Projections(
+        projections.inputs, viewed(projections.queries), viewed(projections.keys), viewed(projections.values)
+    )
 
 
 @declared(MISTAKES, "heads are merged by a view without a transpose: outputs mix positions", _MIXED, step="finish")
@@ -107,11 +111,11 @@ def _sliced(shared: bool) -> LiteralSimulator:
         heads, entries = layer.num_heads, layer.width // layer.num_heads
         slices = inputs.reshape(*inputs.shape[:2], heads, entries).swapaxes(1, 2)
 
-        def made(std: float) -> FloatArray:
+        def projection(std: float) -> FloatArray:
             matrices = rng.standard_normal((len(inputs), 1 if shared else heads, entries, layer.head_width))
             return np.asarray(std * entries**-0.5 * slices @ matrices)
 
-        return Projections(inputs, made(layer.query_std), made(layer.key_std), made(layer.value_std))
+        return Projections(inputs, projection(layer.query_std), projection(layer.key_std), projection(layer.value_std))
 
     return LiteralSimulator(project=project)
 
@@ -135,8 +139,10 @@ MISTAKES += [
 
 @declared(MISTAKES, "queries, keys and values pass through relu", step="project")
 def _activated_projections(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-    made = independent(layer, inputs, rng)
-    return Projections(inputs, *(np.maximum(each, 0.0) for each in (made.queries, made.keys, made.values)))
+    projections = independent(layer, inputs, rng)
+    return Projections(
+        inputs, *(np.maximum(array, 0.0) for array in (projections.queries, projections.keys, projections.values))
+    )
 
 
 @declared(
@@ -144,10 +150,12 @@ def _activated_projections(layer: AttentionLayer, inputs: FloatArray, rng: Rng) 
 )
 def _first_position_only(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
     """Use the first position's keys and values for all positions."""
-    made = independent(layer, inputs, rng)
+    projections = independent(layer, inputs, rng)
     s = layer.seq_len
-    first: dict[str, Any] = {name: np.repeat(getattr(made, name)[:, :, :1], s, axis=2) for name in ("keys", "values")}
-    return dataclasses.replace(made, **first)
+    first: dict[str, Any] = {
+        name: np.repeat(getattr(projections, name)[:, :, :1], s, axis=2) for name in ("keys", "values")
+    }
+    return dataclasses.replace(projections, **first)
 
 
 @declared(MISTAKES, "softmax normalises over heads and keys together", SOFTMAX & SEVERAL_HEADS, step="weigh")
@@ -204,9 +212,9 @@ MISTAKES += [
 @declared(MISTAKES, "the mask hides a position from itself", SEVERAL_POSITIONS, step="weigh")
 def _strict_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     """Hide each position from itself, except the first."""
-    seen = np.tril(_whole(layer), k=-1)
-    seen[0, 0] = True
-    return layer.map.weights(scores, seen)
+    mask = np.tril(_whole(layer), k=-1)
+    mask[0, 0] = True
+    return layer.map.weights(scores, mask)
 
 
 @declared(MISTAKES, "each position attends to itself only", SEVERAL_POSITIONS, step="weigh")
@@ -229,14 +237,14 @@ def _masked_after_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArr
     return np.where(visible(layer), layer.map.weights(scores, _whole(layer)), 0.0)
 
 
-def _unscaled(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
-    return np.asarray(dot_products(layer, made, rng) / (layer.score_factor * layer.head_width**-0.5))
+def _unscaled(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
+    return np.asarray(dot_products(layer, projections, rng) / (layer.score_factor * layer.head_width**-0.5))
 
 
 @declared(MISTAKES, "the soft cap is applied after the mask: all positions are seen", _CAPPED, step="weigh")
 def _capped_after_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    seen = visible(layer) if layer.softcap is None else _whole(layer)
-    return layer.map.weights(np.where(visible(layer), scores, _MASKED), seen)
+    mask = visible(layer) if layer.softcap is None else _whole(layer)
+    return layer.map.weights(np.where(visible(layer), scores, _MASKED), mask)
 
 
 @declared(MISTAKES, "softmax is applied twice", SOFTMAX, step="weigh")
@@ -267,8 +275,8 @@ def _scaled_after_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArr
 def _dropout(share: float) -> Fault:
     def draw(layer: AttentionLayer, size: int, rng: Rng) -> dict[str, FloatArray]:
         def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-            kept = rng.random(scores.shape) >= share
-            return attention_weights(layer, scores) * kept / (1.0 - share)
+            retained = rng.random(scores.shape) >= share
+            return attention_weights(layer, scores) * retained / (1.0 - share)
 
         return LiteralSimulator(weigh=weigh)(layer, size, rng)
 
@@ -292,30 +300,32 @@ def _added_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng
 
 @declared(MISTAKES, "a bias shared by all positions is added to the outputs", step="finish")
 def _output_bias(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
-    bound = (layer.num_heads * layer.head_width) ** -0.5
-    bias = rng.uniform(-bound, bound, (len(mixed), 1, coordinates))
+    limit = (layer.num_heads * layer.head_width) ** -0.5
+    bias = rng.uniform(-limit, limit, (len(mixed), 1, coordinates))
     return project_out(layer, mixed, coordinates, rng) + bias
 
 
 @declared(MISTAKES, f"undeclared rotary positions are applied (rotary_base={_BASE:g})", _WITHOUT_ROTARY, step="score")
-def _undeclared_rotary(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
+def _undeclared_rotary(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
     read = layer if _WITHOUT_ROTARY.reason(layer) else layer.replace(rotary_base=_BASE, head_dim=layer.head_width)
-    return dot_products(read, made, rng)
+    return dot_products(read, projections, rng)
 
 
 @declared(MISTAKES, "declared rotary positions are not applied", _ROTARY, step="score")
-def _rotary_left_out(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
-    return dot_products(layer.replace(rotary_base=None), made, rng)
+def _rotary_left_out(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
+    return dot_products(layer.replace(rotary_base=None), projections, rng)
 
 
 @declared(MISTAKES, "rotary positions turn only the keys, not the queries", _ROTARY, step="score")
-def _rotary_of_keys(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
-    return _rotary_left_out(layer, dataclasses.replace(made, keys=turned(layer, made.keys)), rng)
+def _rotary_of_keys(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
+    return _rotary_left_out(layer, dataclasses.replace(projections, keys=turned(layer, projections.keys)), rng)
 
 
 @declared(MISTAKES, "rotary positions turn queries and keys in opposite directions", _ROTARY, step="score")
-def _rotary_against(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
+def _rotary_against(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
     if layer.rotary_base is None:
-        return dot_products(layer, made, rng)
-    back = turned_by(layer, made.queries, -np.arange(layer.seq_len))
-    return _rotary_left_out(layer, dataclasses.replace(made, queries=back, keys=turned(layer, made.keys)), rng)
+        return dot_products(layer, projections, rng)
+    back = turned_by(layer, projections.queries, -np.arange(layer.seq_len))
+    return _rotary_left_out(
+        layer, dataclasses.replace(projections, queries=back, keys=turned(layer, projections.keys)), rng
+    )

@@ -30,24 +30,24 @@ def positions(pair: Pair) -> Iterator[Explanation]:
     (outputs, scores), (declared, of_scores) = pair.each(partial(dependence, pair))
     if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
         i, j = wrong[0]
-        told = f"that of query {i} and key {j} changes with the inputs at {places(scores[i, j])}"
-        yield exact(SCORES, f"{told}; declared {places(of_scores[i, j])}{_likewise(len(wrong))}")
+        text = f"that of query {i} and key {j} changes with the inputs at {places(scores[i, j])}"
+        yield exact(SCORES, f"{text}; declared {places(of_scores[i, j])}{_likewise(len(wrong))}")
     if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
         possible = visible(pair.layer) | np.eye(s, dtype=bool)
         declared = np.where((outputs & ~possible).any(axis=1, keepdims=True), possible, outputs)
     rows = np.flatnonzero((outputs != declared).any(axis=1))
     if rows.size:
         i = rows[0]
-        told = f"the output at {i} depends on the inputs at {places(outputs[i])}; declared {places(declared[i])}"
+        text = f"the output at {i} depends on the inputs at {places(outputs[i])}; declared {places(declared[i])}"
         plot = plot_data.positions(outputs, declared, "input", "Inputs that change the outputs")
-        yield exact(WEIGHTS_OR_VALUES, told + _likewise(len(rows)), plot)
+        yield exact(WEIGHTS_OR_VALUES, text + _likewise(len(rows)), plot)
 
 
-def dependence(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
+def dependence(pair: Pair, respond: Respond, baseline: Answer) -> tuple[BoolArray, BoolArray]:
     """Return which outputs (s, s) and scores (s, s, s) change with the input at each of s positions, the last axis."""
     outputs, scores = [], []
     for j in range(pair.layer.seq_len):
-        of_outputs, of_scores = usual.changes(respond(pair.fresh_at(np.s_[:, j])))
+        of_outputs, of_scores = baseline.changes(respond(pair.fresh_at(np.s_[:, j])))
         outputs.append(of_outputs.any(axis=0))
         scores.append(of_scores.any(axis=(0, 1)))
     return np.stack(outputs, axis=-1), np.stack(scores, axis=-1)
@@ -77,9 +77,9 @@ def stage_of_outputs(pair: Pair) -> str:
     return AFTER if pair.known else IN_OUTPUTS
 
 
-def moved(pair: Pair, order: NDArray[np.intp], respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
+def moved(pair: Pair, order: NDArray[np.intp], respond: Respond, baseline: Answer) -> tuple[BoolArray, BoolArray]:
     """Return which outputs (s,) and scores (s, s) do not follow the inputs to other positions."""
-    outputs, scores = usual.changes(reordered(pair, order, respond))
+    outputs, scores = baseline.changes(reordered(pair, order, respond))
     return np.asarray(outputs.any(axis=0)), np.asarray(scores.any(axis=(0, 1)))
 
 
@@ -89,17 +89,17 @@ def _different(pair: Pair) -> str:
     if not 2 < s <= _EXCHANGED:
         return ""
     wrong = {}
-    for one, other in itertools.combinations(range(s), 2):
+    for one, two in itertools.combinations(range(s), 2):
         order = np.arange(s)
-        order[[one, other]] = other, one
+        order[[one, two]] = two, one
         if (outputs := moved(pair, order, pair.subject, pair.usual[0])[0]).any():
-            wrong[one, other] = outputs
+            wrong[one, two] = outputs
     common = set(range(s)).intersection(*wrong)
     if len(common) != 1:
         return ""
     (position,) = common
-    others = [outputs[[at for at in range(s) if at not in exchanged]] for exchanged, outputs in wrong.items()]
-    if np.concatenate(others).any():
+    remaining = [outputs[[at for at in range(s) if at not in exchanged]] for exchanged, outputs in wrong.items()]
+    if np.concatenate(remaining).any():
         return f"the input at position {position} is not used as those at the others"
     return f"the output at position {position} is not computed as those at the others"
 
@@ -114,8 +114,8 @@ def places(chosen: BoolArray) -> str:
     """
     indices = np.flatnonzero(chosen)
     runs = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
-    told = [f"{run[0]} to {run[-1]}" if len(run) > 2 else listed(map(str, run)) for run in runs if len(run)]
-    return listed(told) if told else "none"
+    ranges = [f"{run[0]} to {run[-1]}" if len(run) > 2 else listed(map(str, run)) for run in runs if len(run)]
+    return listed(ranges) if ranges else "none"
 
 
 def _likewise(count: int) -> str:

@@ -58,12 +58,12 @@ class _Calls:
         count = math.ceil(_EQUATIONS * unknowns / equations)
         if count >= len(pair.inputs) or unknowns > _UNKNOWNS:
             return None
-        given = [np.roll(pair.inputs, shift, axis=0) for shift in range(count)]
-        answers = [pair.subject(each) for each in given]
-        scores = [each.scores[:_DRAWS] for each in answers if each.scores is not None]
-        seen = [normalised(pair.layer.norm, each[:_DRAWS]) for each in given]
-        outputs = [each.outputs[:_DRAWS] for each in answers]
-        return cls(pair.layer, *(np.stack(each, axis=1) for each in (seen, scores, outputs)))
+        inputs = [np.roll(pair.inputs, shift, axis=0) for shift in range(count)]
+        answers = [pair.subject(entry) for entry in inputs]
+        scores = [entry.scores[:_DRAWS] for entry in answers if entry.scores is not None]
+        vectors = [normalised(pair.layer.norm, entry[:_DRAWS]) for entry in inputs]
+        outputs = [entry.outputs[:_DRAWS] for entry in answers]
+        return cls(pair.layer, *(np.stack(entry, axis=1) for entry in (vectors, scores, outputs)))
 
     def averages(self, weights: FloatArray) -> FloatArray:
         """Return inputs averaged by attention weights (draws, calls, H, s, s), as (draws, calls·s, H·n)."""
@@ -80,15 +80,15 @@ def by_regression(pair: Pair) -> Iterator[Explanation]:
 
 def _scores(pair: Pair) -> Iterator[Explanation]:
     """Determine B of each head, unless the declared scores are not bilinear in the inputs."""
-    layer, seen = pair.layer, visible(pair.layer)
+    layer, mask = pair.layer, visible(pair.layer)
     if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
         return
-    calls = _Calls.of(pair, layer.width**2, int(seen.sum()))
+    calls = _Calls.of(pair, layer.width**2, int(mask.sum()))
     if calls is None:
         return
-    products = np.einsum("dcia,dcjb->dcijab", calls.inputs, calls.inputs)[:, :, seen]
+    products = np.einsum("dcia,dcjb->dcijab", calls.inputs, calls.inputs)[:, :, mask]
     features = products.reshape(len(products), -1, layer.width**2)
-    scores = calls.scores.swapaxes(2, 3).swapaxes(3, 4)[:, :, seen].reshape(len(products), -1, layer.num_heads)
+    scores = calls.scores.swapaxes(2, 3).swapaxes(3, 4)[:, :, mask].reshape(len(products), -1, layer.num_heads)
     remainder, solved = _solved(features, scores)
     if remainder > _WRONG:
         yield exact(SCORES, "they are not products of linear functions of two inputs")
@@ -102,20 +102,20 @@ def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Explanati
     largest = sizes[..., :1]
     ranks = (sizes > _ZERO * largest).sum(axis=-1)
     declared = min(layer.width, layer.head_width)
-    apart = np.abs(products - products.swapaxes(-1, -2)).max(axis=(0, 2, 3))
+    asymmetry = np.abs(products - products.swapaxes(-1, -2)).max(axis=(0, 2, 3))
     least = largest[..., 0].min(axis=0)
-    if (alike := np.flatnonzero(apart < _WRONG * least)).size and not layer.tied_query_key:
+    if (symmetric := np.flatnonzero(asymmetry < _WRONG * least)).size and not layer.tied_query_key:
         # W Wᵀ has no negative eigenvalue.
-        square = np.linalg.eigvalsh(products[:, alike]).min() > -_WRONG * largest.max()
+        square = np.linalg.eigvalsh(products[:, symmetric]).min() > -_WRONG * largest.max()
         text = "W_Q and W_K are the same matrix, up to a factor," if square else "scores of query and key are symmetric"
-        yield exact(SCORES, f"{text} {_of(alike, layer)}")
+        yield exact(SCORES, f"{text} {_of(symmetric, layer)}")
     elif (low := np.flatnonzero((ranks < declared).all(axis=0))).size:
         yield exact(SCORES, f"W_Q W_Kᵀ has rank {ranks[:, low].max()} {_of(low, layer)}; declared {declared}")
     elif declared > 1:
         spread = np.ptp(sizes[..., :declared], axis=-1).max(axis=0)
         if (equal := np.flatnonzero(spread < _WRONG * least)).size:
-            told = f"all singular values of W_Q W_Kᵀ are equal {_of(equal, layer)}: are the matrices orthogonal?"
-            yield exact(SCORES, told)
+            message = f"all singular values of W_Q W_Kᵀ are equal {_of(equal, layer)}: are the matrices orthogonal?"
+            yield exact(SCORES, message)
 
 
 def _of(heads: NDArray[np.intp], layer: AttentionLayer) -> str:
@@ -166,8 +166,8 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
         return
     factors = _factors(calls, outputs)
     if factors is not None:
-        told = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
-        yield exact(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {told}")
+        listing = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
+        yield exact(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {listing}")
         return
     yield from [*weights_of_one_head(pair)] or [exact(AFTER, UNEXPLAINED)]
 
@@ -186,11 +186,11 @@ def _inputs_added(pair: Pair) -> bool:
 
 def _alike(products: FloatArray) -> Iterator[Explanation]:
     """Find heads with equal W_V W_O, (draws, H, entries): averaging their attention weights gives the same outputs."""
-    apart = np.abs(products[:, :, None] - products[:, None]).max(axis=(0, 3))
-    same = apart < _WRONG * np.abs(products).max(axis=(0, 2))
-    alike = np.flatnonzero(same[int(np.argmax(same.sum(axis=1)))])
-    if len(alike) > 1:
-        heads = "" if len(alike) == products.shape[1] else f" {listed(map(str, alike))}"
+    gaps = np.abs(products[:, :, None] - products[:, None]).max(axis=(0, 3))
+    same = gaps < _WRONG * np.abs(products).max(axis=(0, 2))
+    equal = np.flatnonzero(same[int(np.argmax(same.sum(axis=1)))])
+    if len(equal) > 1:
+        heads = "" if len(equal) == products.shape[1] else f" {listed(map(str, equal))}"
         text = f"outputs are those of attention weights averaged over heads{heads}, or of one W_V W_O for them"
         yield exact(WEIGHTS_OR_VALUES, text)
 
@@ -201,12 +201,12 @@ def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:
     def remainders(logs: FloatArray) -> FloatArray:
         features = calls.averages(attention_weights(calls.layer, np.exp(logs)[:, None, None] * calls.scores))
         parts = [y - x @ np.linalg.lstsq(x, y, rcond=None)[0] for x, y in zip(features, outputs, strict=True)]
-        return np.concatenate([each.ravel() for each in parts])
+        return np.concatenate([part.ravel() for part in parts])
 
     limit = math.log(_FACTOR)
-    found = scipy.optimize.least_squares(remainders, np.zeros(calls.layer.num_heads), bounds=(-limit, limit))
-    close = float(np.linalg.norm(found.fun)) < _ROUNDED * float(np.linalg.norm(outputs))
-    return np.exp(found.x) if close else None
+    solution = scipy.optimize.least_squares(remainders, np.zeros(calls.layer.num_heads), bounds=(-limit, limit))
+    close = float(np.linalg.norm(solution.fun)) < _ROUNDED * float(np.linalg.norm(outputs))
+    return np.exp(solution.x) if close else None
 
 
 def _solved(features: FloatArray, values: FloatArray) -> tuple[float, FloatArray | None]:

@@ -84,10 +84,10 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     with contextlib.suppress(InputError):
         groups = () if pair.reason_inexact else _TESTS
     by_group = (_found(pair, [test for test in group if test not in out]) for group in groups)
-    found = sorted(next(filter(None, by_group), []), key=lambda each: STAGES.index(each.stage))
-    if found and found[0].text == UNEXPLAINED and layer.num_heads > 1:
-        return _with_one_head(subject, layer, rng) or found
-    return found
+    explanations = sorted(next(filter(None, by_group), []), key=lambda explanation: STAGES.index(explanation.stage))
+    if explanations and explanations[0].text == UNEXPLAINED and layer.num_heads > 1:
+        return _with_one_head(subject, layer, rng) or explanations
+    return explanations
 
 
 def reproducing(
@@ -98,19 +98,19 @@ def reproducing(
     Compared are which inputs change which outputs and scores, whether these follow the inputs to other positions, and
     the attention weights where scores are 0.
     """
-    alike: dict[str, Candidate] = {}
-    others: dict[str, Candidate] = {}
+    matching: dict[str, Candidate] = {}
+    differing: dict[str, Candidate] = {}
     pair = pair_of(subject.draw_on, layer, _FEW, rng)
-    faults = [each for each in (*FAULTS.values(), *MISTAKES) if not each.reason_hidden(layer)]
+    faults = [candidate for candidate in (*FAULTS.values(), *MISTAKES) if not candidate.reason_hidden(layer)]
     with contextlib.suppress(InputError):
         ours = _uses(pair, pair.subject)
         for fault in faults if layer.seq_len <= _MOST else ():
             simulator = fault.subject
             if isinstance(simulator, LiteralSimulator) and simulator.project is independent:
                 respond = answers(partial(drawn_on, simulator=simulator), layer, rng)
-                group = alike if _alike(ours, _uses(pair, respond)) else others
+                group = matching if _alike(ours, _uses(pair, respond)) else differing
                 group[fault.what] = Candidate(fault.name, fault.what, simulator)
-    return [*alike.values()], [*others.values()]
+    return [*matching.values()], [*differing.values()]
 
 
 def answering(candidate: Candidate, exposed: frozenset[str]) -> Subject | None:
@@ -139,34 +139,37 @@ def _uses(pair: Pair, respond: Respond) -> FloatArray:
     uses = [*dependence(pair, exposed, before), *moved(pair, order, exposed, before)]
     weights = common_weights(exposed, pair) if small_with_inputs(pair.layer) else None
     weights = np.zeros(1) if weights is None else weights / max(float(np.abs(weights).max()), 1e-300)
-    return np.concatenate([*(each.ravel() for each in uses), weights.ravel()])
+    return np.concatenate([*(array.ravel() for array in uses), weights.ravel()])
 
 
-def _alike(one: FloatArray, other: FloatArray) -> bool:
-    return one.shape == other.shape and np.allclose(one, other, atol=_SHARE)
+def _alike(one: FloatArray, two: FloatArray) -> bool:
+    return one.shape == two.shape and np.allclose(one, two, atol=_SHARE)
 
 
 def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Explanation]:
     """Return the findings on the layer with one head, where more can be determined; empty if they say no more."""
     with contextlib.suppress(InputError):  # the subject may not support it
-        found = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
-        if found and found[0].text != UNEXPLAINED:
-            return [msgspec.structs.replace(each, text=f"with one head, {each.text}") for each in found]
+        explanations = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
+        if explanations and explanations[0].text != UNEXPLAINED:
+            return [
+                msgspec.structs.replace(explanation, text=f"with one head, {explanation.text}")
+                for explanation in explanations
+            ]
     return []
 
 
 def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Explanation]]]) -> list[Explanation]:
-    found: list[Explanation] = []
+    explanations: list[Explanation] = []
     for test in tests:
         with contextlib.suppress(InputError, FloatingPointError):  # the subject may refuse such inputs
-            found += test(pair)
-    return found
+            explanations += test(pair)
+    return explanations
 
 
 def _mixed_draws(pair: Pair) -> Iterator[Explanation]:
     """Find draws that depend on the inputs of others, by changing the inputs of every other draw."""
     answer = pair.subject(pair.fresh_at(np.s_[::2]))
-    outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(answer))
+    outputs, scores = (change[1::2].any() for change in pair.usual[0].changes(answer))
     if scores:
         yield exact(SCORES, "the scores of a draw change with the inputs of other draws")
     elif outputs:
@@ -178,8 +181,8 @@ def _shared_weights(pair: Pair) -> Iterator[Explanation]:
     """Find draws with equal weights, by giving all draws the same inputs several times."""
     if not pair.continuous:
         return
-    answers = [pair.subject(np.repeat(each[None], len(pair.inputs), axis=0)).outputs for each in pair.inputs[:_TIMES]]
-    y = np.concatenate([each.reshape(len(each), -1) for each in answers], axis=1)
+    answers = [pair.subject(np.repeat(array[None], len(pair.inputs), axis=0)).outputs for array in pair.inputs[:_TIMES]]
+    y = np.concatenate([array.reshape(len(array), -1) for array in answers], axis=1)
     _, first, of = np.unique(y, axis=0, return_index=True, return_inverse=True)
     again = np.flatnonzero((first[of.ravel()] != np.arange(len(y))) & y.any(axis=1))
     if again.size:
@@ -192,22 +195,22 @@ def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
     if offset_variance(pair.layer):
         return
     zero = np.zeros_like(pair.inputs)
-    ours, declared, usual = pair.subject(zero), pair.right(zero), pair.usual[0]
-    outputs = bool(np.abs(ours.outputs).max() > _SHARE * np.abs(usual.outputs).max())
+    ours, declared, baseline = pair.subject(zero), pair.right(zero), pair.usual[0]
+    outputs = bool(np.abs(ours.outputs).max() > _SHARE * np.abs(baseline.outputs).max())
     if outputs and _encoded(pair):
         yield exact(INPUTS, "positions are counted along the batch: the encoding of a draw's index is added")
         return
-    if ours.scores is not None and declared.scores is not None and usual.scores is not None:
+    if ours.scores is not None and declared.scores is not None and baseline.scores is not None:
         gap = ours.scores - declared.scores
-        if np.abs(gap).max() > _SHARE * np.abs(usual.scores).max():
+        if np.abs(gap).max() > _SHARE * np.abs(baseline.scores).max():
             if outputs:
                 added = _added(pair.layer, gap)
                 yield exact(INPUTS, f"inputs of 0 give scores and outputs: {added}, as if to the inputs")
             else:
                 usually = "declared" if declared.scores.any() else "0"
                 text = f"inputs of 0 give scores other than {usually}: {_added(pair.layer, gap)}"
-                shown = ours.scores[0, 0], declared.scores[0, 0]
-                yield exact(SCORES, text, plot_data.positions(*shown, "key", "Scores of head 0 for inputs of 0"))
+                matrices = ours.scores[0, 0], declared.scores[0, 0]
+                yield exact(SCORES, text, plot_data.positions(*matrices, "key", "Scores of head 0 for inputs of 0"))
             return
     if outputs:
         yield exact(stage_of_outputs(pair), "inputs of 0 give outputs other than 0: something is added")
@@ -228,33 +231,33 @@ def _added(layer: AttentionLayer, gap: FloatArray) -> str:
     size = np.abs(gap).max()
     if np.ptp(gap, axis=0).max() > _SHARE * size:
         return "something is added that varies from draw to draw"
-    s, seen = layer.seq_len, visible(layer)
+    s, mask = layer.seq_len, visible(layer)
     offsets: dict[int, FloatArray] = {}
     for offset in sorted(range(1 - s, s), key=abs):
-        numbers = np.diagonal(gap[0], offset, axis1=1, axis2=2)[:, np.diagonal(seen, offset)]
+        numbers = np.diagonal(gap[0], offset, axis1=1, axis2=2)[:, np.diagonal(mask, offset)]
         if numbers.size and np.ptp(numbers, axis=1).max() > _SHARE * size:
             return f"up to {size:.3g} is added, by position"
         if numbers.size:
             offsets[offset] = numbers[:, 0]
-    apart = max(map(np.ptp, offsets.values())) > _SHARE * size
-    of_head = " to head 0, other numbers to others" if apart else ""
+    is_uneven = max(map(np.ptp, offsets.values())) > _SHARE * size
+    of_head = " to head 0, other numbers to others" if is_uneven else ""
     back = {-offset: numbers for offset, numbers in offsets.items() if offset <= 0}
     if all(np.abs(numbers - back.get(abs(at), np.inf)).max() <= _SHARE * size for at, numbers in offsets.items()):
-        told = listed(f"{numbers[0]:.3g} at distance {d}" for d, numbers in [*back.items()][:_SHOWN])
-        return f"{told} is added{of_head}"
-    told = listed(f"{numbers[0]:.3g} at {offset}" for offset, numbers in [*offsets.items()][:_SHOWN])
-    return f"by key minus query position, {told} is added{of_head}"
+        listing = listed(f"{numbers[0]:.3g} at distance {d}" for d, numbers in [*back.items()][:_SHOWN])
+        return f"{listing} is added{of_head}"
+    listing = listed(f"{numbers[0]:.3g} at {offset}" for offset, numbers in [*offsets.items()][:_SHOWN])
+    return f"by key minus query position, {listing} is added{of_head}"
 
 
 def _negated(pair: Pair) -> Iterator[Explanation]:
     """Find biases and nonlinearities, by changing the sign of all inputs."""
-    usual, negated = pair.usual[0], pair.subject(-pair.inputs)
-    changed = usual.changes(negated)[1].any()
+    baseline, negated = pair.usual[0], pair.subject(-pair.inputs)
+    changed = baseline.changes(negated)[1].any()
     if changed:
         yield exact(SCORES, "they change when all inputs change their sign: queries or keys have a bias, or a kink")
-    elif usual.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
-        told = "outputs do not change their sign with all inputs: something is added, or not linear"
-        yield exact(stage_of_outputs(pair), told)
+    elif baseline.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
+        text = "outputs do not change their sign with all inputs: something is added, or not linear"
+        yield exact(stage_of_outputs(pair), text)
 
 
 def _doubled(pair: Pair) -> Iterator[Explanation]:
@@ -263,10 +266,10 @@ def _doubled(pair: Pair) -> Iterator[Explanation]:
         return
     ours, declared = (growth(pair, respond, 1.0, lambda answer: answer.scores) for respond in pair.both)
     if ours and declared and abs(ours / declared - 1.0) > _SHARE:
-        asked = {1.0: ": are queries and keys normalised?", 2.0: ": are queries or keys normalised?"}
-        ask = asked.get(round(ours, 3), "")
-        told = f"they grow {ours:.3g} times when all inputs are doubled; declared {declared:.3g} times{ask}"
-        yield exact(SCORES, told)
+        questions = {1.0: ": are queries and keys normalised?", 2.0: ": are queries or keys normalised?"}
+        ask = questions.get(round(ours, 3), "")
+        text = f"they grow {ours:.3g} times when all inputs are doubled; declared {declared:.3g} times{ask}"
+        yield exact(SCORES, text)
 
 
 def _small_inputs(pair: Pair) -> Iterator[Explanation]:
@@ -274,22 +277,24 @@ def _small_inputs(pair: Pair) -> Iterator[Explanation]:
     layer = pair.layer
     if not small_with_inputs(layer):
         return
-    small, other = pair.small * pair.inputs, pair.small * pair.fresh
+    small, fresh = pair.small * pair.inputs, pair.small * pair.fresh
     ours, declared = (growth(pair, respond, pair.small, lambda answer: answer.outputs) for respond in pair.both)
     if ours and abs(ours / declared - 1.0) > _CLEAR:
-        told = f"outputs grow {ours:.3g} times when small inputs are doubled; declared {declared:.3g} times"
-        yield exact(stage_of_outputs(pair), told)
+        text = f"outputs grow {ours:.3g} times when small inputs are doubled; declared {declared:.3g} times"
+        yield exact(stage_of_outputs(pair), text)
         return
-    apart = [_nonlinear(respond, small, other) for respond in pair.both]
-    if apart[0] > _CLEAR and apart[1] < _SHARE:
-        told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
-        yield exact(stage_of_outputs(pair), told)
-    elif layer.seq_len <= _MOST and apart[1] < _SHARE and not has_offset(layer):  # offsets may differ between heads
+    nonlinearities = [_nonlinear(respond, small, fresh) for respond in pair.both]
+    if nonlinearities[0] > _CLEAR and nonlinearities[1] < _SHARE:
+        text = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
+        yield exact(stage_of_outputs(pair), text)
+    elif (
+        layer.seq_len <= _MOST and nonlinearities[1] < _SHARE and not has_offset(layer)
+    ):  # offsets may differ between heads
         yield from weights_at_zero(pair)
 
 
-def _nonlinear(respond: Respond, one: FloatArray, other: FloatArray) -> float:
-    parts = [respond(each).outputs for each in (one, other, one + other)]
+def _nonlinear(respond: Respond, one: FloatArray, two: FloatArray) -> float:
+    parts = [respond(inputs).outputs for inputs in (one, two, one + two)]
     return float(np.abs(parts[2] - parts[0] - parts[1]).max() / max(np.abs(parts[2]).max(), 1e-300))
 
 
@@ -298,25 +303,25 @@ def _neurons(pair: Pair) -> Iterator[Explanation]:
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
     (outputs, scores), (declared, of_scores) = pair.each(partial(_used, pair, blocks))
 
-    def told(used: BoolArray) -> str:
+    def usage(used: BoolArray) -> str:
         of_blocks = np.repeat(used, [len(block) for block in blocks])
         return f"use neurons {places(of_blocks)} of the inputs; declared all"
 
     for h in range(scores.shape[1]):
         if (of_scores[:, h] & ~scores[:, h]).any():
-            yield exact(SCORES, f"those of head {h} {told(scores[:, h])}")
+            yield exact(SCORES, f"those of head {h} {usage(scores[:, h])}")
             return
     if (declared & ~outputs).any() and not pair.layer.map.traits.may_vanish:
-        yield exact(stage_of_outputs(pair), f"outputs {told(outputs)}")
+        yield exact(stage_of_outputs(pair), f"outputs {usage(outputs)}")
 
 
 def _used(
-    pair: Pair, blocks: Sequence[NDArray[np.intp]], respond: Respond, usual: Answer
+    pair: Pair, blocks: Sequence[NDArray[np.intp]], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
     """Return whether outputs (blocks,) and each head's scores (blocks, heads) change with blocks of neurons."""
     outputs, scores = [], []
     for block in blocks:
-        of_outputs, of_scores = usual.changes(respond(pair.fresh_at(np.s_[..., block])))
+        of_outputs, of_scores = baseline.changes(respond(pair.fresh_at(np.s_[..., block])))
         outputs.append(of_outputs.any())
         scores.append(of_scores.any(axis=(0, 2, 3)))
     return np.array(outputs), np.stack(scores)
@@ -326,18 +331,18 @@ def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
     """Find unequal scores for equal inputs at all positions, unless positions are declared to matter."""
     same = np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1)
     answers = [respond(same) for respond in pair.both]
-    ours, declared = (_ratios(pair.layer, each) for each in answers)
+    ours, declared = (_ratios(pair.layer, answer) for answer in answers)
     if ours is None or declared is None or np.ptp(declared[visible(pair.layer)]) > _SHARE:
         return
-    seen = visible(pair.layer)
-    if np.ptp(ours[seen]) <= _SHARE:
+    mask = visible(pair.layer)
+    if np.ptp(ours[mask]) <= _SHARE:
         return
-    by_key = all(np.ptp(ours[seen[:, j], j]) <= _SHARE for j in range(len(ours)) if seen[:, j].any())
-    row = ours[-1] if by_key else ours[int(np.argmax(np.where(seen, np.abs(ours - 1.0), 0.0).max(axis=1)))]
-    told = listed(f"{ratio:.3g}" for ratio in row[:_SHOWN])
+    by_key = all(np.ptp(ours[mask[:, j], j]) <= _SHARE for j in range(len(ours)) if mask[:, j].any())
+    row = ours[-1] if by_key else ours[int(np.argmax(np.where(mask, np.abs(ours - 1.0), 0.0).max(axis=1)))]
+    listing = listed(f"{ratio:.3g}" for ratio in row[:_SHOWN])
     where = "by key" if by_key else "in a row"
-    plot = plot_data.positions(seen * ours, seen, "key", "Scores for equal inputs, over the first")
-    yield exact(SCORES, f"for equal inputs they are not equal, but {told} times the first, {where}", plot)
+    plot = plot_data.positions(mask * ours, mask, "key", "Scores for equal inputs, over the first")
+    yield exact(SCORES, f"for equal inputs they are not equal, but {listing} times the first, {where}", plot)
 
 
 def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
@@ -357,9 +362,9 @@ def _equal_heads(pair: Pair) -> Iterator[Explanation]:
         return
     for g, h in itertools.combinations(range(pair.layer.num_heads), 2):
         ours, declared = (
-            differ(each.scores[:, g], each.scores[:, h], each.rounding).any()
-            for each in pair.usual
-            if each.scores is not None
+            differ(answer.scores[:, g], answer.scores[:, h], answer.rounding).any()
+            for answer in pair.usual
+            if answer.scores is not None
         )
         if declared and not ours:
             yield exact(SCORES, f"those of heads {g} and {h} are the same")

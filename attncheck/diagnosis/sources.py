@@ -114,10 +114,10 @@ class Violations:
             with own_arithmetic(), contextlib.suppress(InputError):
                 exposed = first[0].exposed if first else frozenset(subject.probe(layer, rng).exposed)
                 size = draws_of(layer, exposed)
-                one, other = (subject.draw(layer, draws, rng) for draws in (size, min(size, OTHER_CALL)))
+                one, two = (subject.draw(layer, draws, rng) for draws in (size, min(size, OTHER_CALL)))
                 if not first or one.exposed == first[0].exposed:
                     first.append(one)
-                    second.append(other)
+                    second.append(two)
         return first, second
 
     @cached_property
@@ -131,15 +131,18 @@ class Violations:
         deviations = Deviations()
         for subject, layer in self._callable if self._receives_inputs else ():
             with own_arithmetic(), contextlib.suppress(InputError):
-                some = findings(subject, layer, stream(self.seed, "responses", layer.key, role="diagnosis"))
-                if some or deviations.layer is None:
+                observations = findings(subject, layer, stream(self.seed, "responses", layer.key, role="diagnosis"))
+                if observations or deviations.layer is None:
                     on = f" (on {layer.describe()})" if len(self.layers) > 1 else ""
-                    named = (msgspec.structs.replace(each, text=f"{each.text}{on}") for each in some[:_DEVIATIONS])
+                    named = (
+                        msgspec.structs.replace(explanation, text=f"{explanation.text}{on}")
+                        for explanation in observations[:_DEVIATIONS]
+                    )
                     matching, differing = reproducing(
                         subject, layer, stream(self.seed, "reproducing", layer.key, role="diagnosis")
                     )
                     deviations = Deviations(layer, tuple(named), tuple(matching), tuple(differing))
-                if some:
+                if observations:
                     break
         return deviations
 
@@ -270,9 +273,9 @@ def _uneven(violations: Violations) -> Iterator[Explanation]:
     root = seed_sequence(violations.seed, "uneven", role="diagnosis/reference")
     for sample in samples[:1] if violations.subject else ():
         with own_arithmetic(), contextlib.suppress(InputError):
-            some = uneven(sample, partial(exact_sample, sample, root, laws), laws)
+            observations = uneven(sample, partial(exact_sample, sample, root, laws), laws)
             on = f" (on {sample.layer.describe()})" if len(samples) > 1 else ""
-            first = (each for each in some if not precedes(violations.tallies, each))
+            first = (finding for finding in observations if not precedes(violations.tallies, finding))
             for explanation in itertools.islice(first, 1):
                 yield msgspec.structs.replace(explanation, text=f"{explanation.text}{on}")
 

@@ -28,17 +28,17 @@ def features_of(sample: Sample) -> dict[str, FloatArray]:
     ['output', 'outputs at the extreme']
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        found = dict(_of_outputs(sample))
+        features = dict(_of_outputs(sample))
         if sample.inputs is not None:
-            found |= dict(_of_inputs(sample))
+            features |= dict(_of_inputs(sample))
         if sample.scores is not None:
-            found |= dict(_of_scores(sample))
-            found |= dict(_of_outputs_given(sample))
-        found |= dict(_of_grams(sample))
-    values = np.array(list(found.values()))
+            features |= dict(_of_scores(sample))
+            features |= dict(_of_outputs_given(sample))
+        features |= dict(_of_grams(sample))
+    values = np.array(list(features.values()))
     if not np.isfinite(values).all():
         np.nan_to_num(values, copy=False, nan=0.0, posinf=1e300, neginf=-1e300)
-    return dict(zip(found, values, strict=True))
+    return dict(zip(features, values, strict=True))
 
 
 def _log(squares: FloatArray) -> FloatArray:
@@ -83,14 +83,14 @@ def _of_outputs(sample: Sample) -> Iterator[Feature]:
     yield "zeros among outputs", (y == 0.0).mean(axis=(1, 2))
 
 
-def _of_calls(what: str, one: FloatArray, size: FloatArray) -> Iterator[Feature]:
+def _of_calls(quantity: str, one: FloatArray, size: FloatArray) -> Iterator[Feature]:
     """Yield features of dependence between draws of a call: neighbours, repeats, a trend."""
     count = len(one)
-    yield f"{what} of neighbouring draws", one * np.roll(one, 1)
-    yield f"size of {what} over the draw before", size - np.roll(size, 1)
+    yield f"{quantity} of neighbouring draws", one * np.roll(one, 1)
+    yield f"size of {quantity} over the draw before", size - np.roll(size, 1)
     _, inverse, copies = np.unique(one, return_inverse=True, return_counts=True)
-    yield f"{what} that come again", (copies[inverse] > 1).astype(float)
-    yield f"size of {what} along a call", (size - np.median(size)) * (np.arange(count) / count - 0.5)
+    yield f"{quantity} that come again", (copies[inverse] > 1).astype(float)
+    yield f"size of {quantity} along a call", (size - np.median(size)) * (np.arange(count) / count - 0.5)
 
 
 def _of_inputs(sample: Sample) -> Iterator[Feature]:
@@ -108,8 +108,8 @@ def _of_inputs(sample: Sample) -> Iterator[Feature]:
 
 def _of_scores(sample: Sample) -> Iterator[Feature]:
     """Yield features of the visible scores."""
-    seen = visible(sample.layer)
-    P = np.where(seen, sample.need("scores"), 0.0)
+    mask = visible(sample.layer)
+    P = np.where(mask, sample.need("scores"), 0.0)
     squares = P * P
     heads, s = _heads(sample), sample.layer.seq_len
     sizes = _log(squares.sum(axis=(2, 3)))
@@ -143,11 +143,11 @@ def _of_scores(sample: Sample) -> Iterator[Feature]:
 def _of_outputs_given(sample: Sample) -> Iterator[Feature]:
     """Yield features of outputs relative to the size that their attention weights predict."""
     A, y = sample.weights, sample.outputs
-    given = (A * A).sum(axis=(1, 3))
+    expected = (A * A).sum(axis=(1, 3))
     by_head = (A * A).sum(axis=3)
     sizes = _log((y * y).sum(axis=-1))
     for i in _positions(sample):
-        yield f"size of outputs at {i} over their attention", sizes[:, i] - _log(given[:, i])
+        yield f"size of outputs at {i} over their attention", sizes[:, i] - _log(expected[:, i])
         yield f"size of outputs at {i} by head", (sizes[:, i] - np.median(sizes[:, i])) * _share(by_head[:, :, i])
     for i, j in _pairs(sample):
         overlap = (A[:, :, i] * A[:, :, j]).sum(axis=(1, 2))
@@ -155,7 +155,7 @@ def _of_outputs_given(sample: Sample) -> Iterator[Feature]:
             f"outputs at {i} times those at {j} by overlap",
             (y[:, i] * y[:, j]).sum(axis=-1) * (overlap - np.median(overlap)),
         )
-    total, sharp = sizes.sum(axis=1), _log(given.sum(axis=1))
+    total, sharp = sizes.sum(axis=1), _log(expected.sum(axis=1))
     # Outputs of 0 would make ranks depend on the medians, which differ between samples.
     size = np.where(y.any(axis=(1, 2)), total - np.median(total), 0.0)
     yield "size of outputs by attention", size * (sharp - np.median(sharp))
@@ -172,7 +172,7 @@ def _of_grams(sample: Sample) -> Iterator[Feature]:
     """Yield features of Gram matrices, and of scores and outputs relative to them."""
     G, K, V = sample.input_gram, sample.key_gram, sample.value_gram
     heads, pairs = _heads(sample), _pairs(sample)
-    layer, seen = sample.layer, visible(sample.layer)
+    layer, mask = sample.layer, visible(sample.layer)
     if G is not None:
         yield "size of input Gram", _log(np.trace(G, axis1=1, axis2=2))
         for i, j in pairs:
@@ -192,15 +192,15 @@ def _of_grams(sample: Sample) -> Iterator[Feature]:
             cosine = gram[:, :, i, j] / np.sqrt(diagonals[:, :, i] * diagonals[:, :, j] + _TINY)
             yield f"{name} Gram at {i} and {j}", cosine[:, 0]
             if G is not None:
-                own = G[:, i, j] / np.sqrt(G[:, i, i] * G[:, j, j] + _TINY)
-                yield f"{name} Gram at {i} and {j} beside inputs", cosine[:, 0] - own
+                input_cosine = G[:, i, j] / np.sqrt(G[:, i, i] * G[:, j, j] + _TINY)
+                yield f"{name} Gram at {i} and {j} beside inputs", cosine[:, 0] - input_cosine
     if K is not None and V is not None:
         for name, head in (("key Gram over value Gram", 0), ("last key Gram over first value Gram", -1)):
             yield name, np.abs(_log(np.einsum("nii->n", K[:, head])) - _log(np.einsum("nii->n", V[:, 0])))
     if G is not None and K is not None and sample.scores is not None:
-        squares = np.where(seen, sample.scores, 0.0) ** 2
-        given = np.einsum("nii->ni", G)[:, None, :, None] * np.einsum("nhii->nhi", K)[:, :, None, :]
-        sizes = _log(squares.sum(axis=(2, 3))) - _log(np.where(seen, given, 0.0).sum(axis=(2, 3)))
+        squares = np.where(mask, sample.scores, 0.0) ** 2
+        expected = np.einsum("nii->ni", G)[:, None, :, None] * np.einsum("nhii->nhi", K)[:, :, None, :]
+        sizes = _log(squares.sum(axis=(2, 3))) - _log(np.where(mask, expected, 0.0).sum(axis=(2, 3)))
         yield "size of scores given keys", sizes.mean(axis=1)
         for h in heads:
             yield f"size of scores of head {h} given keys", sizes[:, h]
@@ -210,11 +210,11 @@ def _of_grams(sample: Sample) -> Iterator[Feature]:
     if V is not None and sample.scores is not None:
         A, y = sample.weights, sample.outputs
         mixed = A @ V
-        given = np.einsum("nhik,nhik->ni", mixed, A)
+        expected = np.einsum("nhik,nhik->ni", mixed, A)
         for i in _positions(sample):
-            yield f"size of outputs at {i} given values", _log((y[:, i] ** 2).sum(axis=-1)) - _log(given[:, i])
+            yield f"size of outputs at {i} given values", _log((y[:, i] ** 2).sum(axis=-1)) - _log(expected[:, i])
         for i, j in pairs:
             cross = np.einsum("nhk,nhk->n", mixed[:, :, i], A[:, :, j])
-            scale = np.sqrt(np.abs(given[:, i] * given[:, j])) + _TINY
+            scale = np.sqrt(np.abs(expected[:, i] * expected[:, j])) + _TINY
             product = (y[:, i] * y[:, j]).sum(axis=-1) / scale
             yield f"outputs at {i} times those at {j} given values", product * np.sign(cross)

@@ -19,7 +19,9 @@ _FIELDS = {field.name: field.default for field in dataclasses.fields(AttentionLa
 _WHOLE = {"__dict__", "__getstate__", "__reduce__", "__reduce_ex__"}
 # Properties that a layer computes once; a watched layer computes them each time, which reads their fields.
 _CACHED = {
-    name: each.func for name, each in vars(AttentionLayer).items() if isinstance(each, functools.cached_property)
+    name: attribute.func
+    for name, attribute in vars(AttentionLayer).items()
+    if isinstance(attribute, functools.cached_property)
 }
 # Fields that a subject that receives its inputs need not read: inputs are drawn with them.
 _OF_INPUTS = {field.name for field in dataclasses.fields(InputLaw)} - {"norm"}
@@ -78,7 +80,7 @@ def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) ->
     return set(_set_by(layer)) - noted - (_OF_INPUTS if subject.form == "inputs" else set())
 
 
-def never_read(layers: Sequence[AttentionLayer], found: Sequence[set[str]]) -> dict[str, Any]:
+def never_read(layers: Sequence[AttentionLayer], fields: Sequence[set[str]]) -> dict[str, Any]:
     """Return the fields that are unread on each of the layers that set them, with the first values.
 
     Examples
@@ -90,7 +92,7 @@ def never_read(layers: Sequence[AttentionLayer], found: Sequence[set[str]]) -> d
     values: dict[str, Any] = {}
     for layer in reversed(layers):
         values |= _set_by(layer)
-    read = {name for layer, names in zip(layers, found, strict=True) for name in _set_by(layer) if name not in names}
+    read = {name for layer, names in zip(layers, fields, strict=True) for name in _set_by(layer) if name not in names}
     return {name: value for name, value in values.items() if name not in read}
 
 
@@ -102,9 +104,9 @@ def unread_text(values: Mapping[str, Any]) -> str:
     >>> unread_text({"mask": "causal"})
     "called once more, the subject does not read mask (here 'causal')"
     """
-    told = [f"{name} (here {value!r})" if len(repr(value)) <= _SHOWN else name for name, value in values.items()]
-    more = [f"{len(told) - _NAMED} other fields"] if len(told) > _NAMED else []
-    return f"called once more, the subject does not read {listed([*told[:_NAMED], *more])}"
+    fields = [f"{name} (here {value!r})" if len(repr(value)) <= _SHOWN else name for name, value in values.items()]
+    more = [f"{len(fields) - _NAMED} other fields"] if len(fields) > _NAMED else []
+    return f"called once more, the subject does not read {listed([*fields[:_NAMED], *more])}"
 
 
 def _set_by(layer: AttentionLayer) -> Mapping[str, Any]:

@@ -33,8 +33,8 @@ def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
     if factor <= 0.0 or gap.max() <= _CLEAR * factor * declared.max():
         return
     i = int(np.argmax(gap.max(axis=1)))
-    told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
-    text = f"where scores are 0, the weights of position {i} are {told[0]}; declared {told[1]}, up to a factor"
+    listings = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
+    text = f"where scores are 0, the weights of position {i} are {listings[0]}; declared {listings[1]}, up to a factor"
     plot = plot_data.positions(ours / factor, declared, "key", "Attention weights where scores are 0, up to a factor")
     yield exact(WEIGHTS_OR_VALUES, text, plot)
 
@@ -60,9 +60,9 @@ def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
         return
     n, i, j = np.unravel_index(int(np.argmax(gap)), gap.shape)
     weights = np.round(weights, _DIGITS) + 0.0
-    told = f"a weight is {weights[n, i, j]:.3g}; declared {declared[n, i, j]:.3g}"
+    text = f"a weight is {weights[n, i, j]:.3g}; declared {declared[n, i, j]:.3g}"
     plot = plot_data.positions(weights[n], declared[n], "key", "Attention weights of one draw")
-    yield exact(WEIGHTS_OR_VALUES, f"where a score is {scores[n, 0, i, j]:.3g}, {told}", plot)
+    yield exact(WEIGHTS_OR_VALUES, f"where a score is {scores[n, 0, i, j]:.3g}, {text}", plot)
 
 
 def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:

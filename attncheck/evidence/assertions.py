@@ -128,12 +128,12 @@ class Evidence:
 
         def uniform(values: FloatArray) -> tuple[FloatArray]:
             try:
-                made = np.asarray(cdf(values), dtype=np.float64)
+                probabilities = np.asarray(cdf(values), dtype=np.float64)
             except (TypeError, ValueError) as error:
                 refuse("law", law, f"fails on an array of draws ({error})", "pass e.g. scipy.stats.norm(loc, scale)")
-            if made.shape != values.shape:
-                refuse("law", law, f"maps shape {values.shape} to {made.shape}", "pass a vectorised function")
-            return (made,)
+            if probabilities.shape != values.shape:
+                refuse("law", law, f"maps shape {values.shape} to {probabilities.shape}", "pass a vectorised function")
+            return (probabilities,)
 
         statistic = Statistic(Uniform(), uniform, distance, float)
         __tracebackhide__ = True
@@ -260,12 +260,12 @@ class Evidence:
         def measured(look: int) -> dict[str, Outcome]:
             nonlocal wrong
             seed = int(stream(self.seed, self.name, index, look=look).integers(2**63))
-            right, wrong = measure(seed)
-            for name, p_value in (*right.items(), *wrong.items()):
+            correct, wrong = measure(seed)
+            for name, p_value in (*correct.items(), *wrong.items()):
                 check_number("p_value", p_value, f"return a chance for {name}", minimum=0.0, maximum=1.0)
-            if not right and not wrong:
+            if not correct and not wrong:
                 refuse("measure", measure, "returned no p-value", "return those of a null that holds, by name")
-            return {name: Outcome(p, p, 0.0, 1.0, 1.0, 1) for name, p in right.items()}
+            return {name: Outcome(p, p, 0.0, 1.0, 1.0, 1) for name, p in correct.items()}
 
         def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
             outcomes = first if look == 1 else measured(look)
@@ -291,7 +291,7 @@ class Evidence:
 
     def summary(self) -> str:
         """Return the number of assertions, the violated ones, and the budget as text."""
-        violated = [str(index) for index, each in enumerate(self.assertions, 1) if each.violated]
+        violated = [str(index) for index, assertion in enumerate(self.assertions, 1) if assertion.violated]
         verdict = f"violated: {', '.join(violated)}" if violated else "none violated"
         count = counted(len(self.assertions), "assertion")
         return f"{count}, {verdict} (chance of any false alarm at most {self.alpha:.2g})"
@@ -300,17 +300,17 @@ class Evidence:
         __tracebackhide__ = True
         index = len(self.assertions) + 1
         alpha = self.alpha / (index * (index + 1))
-        given, used = () if callable(draw) else _checked(draw, None, columns), 0
+        samples, used = () if callable(draw) else _checked(draw, None, columns), 0
 
         def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
             nonlocal used
             used += size * factor
             rng = stream(self.seed, self.name, index, look=look)
-            data = given or _checked(draw(rng, size * factor), size * factor, columns)
+            data = samples or _checked(draw(rng, size * factor), size * factor, columns)
             return {name: statistics[name].family.test(*statistics[name].data(*data)) for name in names}
 
-        if given:
-            level, size = alpha / len(statistics), given[0].size
+        if samples:
+            level, size = alpha / len(statistics), samples[0].size
             needed = _planned(statistics, level, self.power)
             if size < needed:
                 refuse("draw", size, "draws are too few to find this effect", f"pass at least {needed:,}")
@@ -320,7 +320,7 @@ class Evidence:
             _check_repeats(draw, stream(self.seed, self.name, index, role="trial"), columns)
             size = _planned(statistics, level, per_look_power(self.power))
             lasts = {name: trail.last for name, trail in examine(evaluate, statistics, level).items()}
-        name, last = min(lasts.items(), key=lambda each: each[1].p_value)
+        name, last = min(lasts.items(), key=lambda pair: pair[1].p_value)
         violated = last.p_value < level
         message = _message(name, statistics[name], last, violated)
         self.assertions.append(Assertion(message, violated, alpha, used))
@@ -334,16 +334,18 @@ class Evidence:
 
 def _message(name: str, statistic: Statistic, outcome: Outcome, violated: bool) -> str:
     effect, low, high, null = (
-        number(statistic.shown(each)) for each in (outcome.effect, outcome.low, outcome.high, outcome.null_effect)
+        number(statistic.shown(value)) for value in (outcome.effect, outcome.low, outcome.high, outcome.null_effect)
     )
     return f"{'violated' if violated else 'consistent'}: {name} {effect} [{low}, {high}], expected {null}"
 
 
 def _planned(statistics: Mapping[str, Statistic], level: float, power: float) -> int:
     """Return the number of draws with which one look detects every alternative."""
-    sizes = [each.family.size(each.alternative, level, power, MOST_DRAWS) for each in statistics.values()]
+    sizes = [
+        statistic.family.size(statistic.alternative, level, power, MOST_DRAWS) for statistic in statistics.values()
+    ]
     if None in sizes:
-        effects = [each.alternative for each in statistics.values()]
+        effects = [statistic.alternative for statistic in statistics.values()]
         refuse("effect", effects[0], f"needs more than {MOST_DRAWS:,} draws per look", "pass a larger effect")
     return max(_TRIAL, *filter(None, sizes))
 
@@ -352,7 +354,7 @@ def _checked(drawn: Any, size: int | None, columns: int) -> tuple[FloatArray, ..
     """Return the columns of draws as arrays of equal length, or refuse invalid draws."""
     if columns > 1 and (not isinstance(drawn, tuple) or len(drawn) != columns):
         refuse("draw", type(drawn).__name__, "must give x and y", "return a tuple of two arrays")
-    arrays = tuple(finite_array("draw", each) for each in (drawn if columns > 1 else (drawn,)))
+    arrays = tuple(finite_array("draw", column) for column in (drawn if columns > 1 else (drawn,)))
     expected = (arrays[0].size if size is None else size,)
     for array in arrays:
         if array.shape != expected:

@@ -73,14 +73,14 @@ class Blocks(Family):
 
     def test(self, ours: ArrayLike, theirs: ArrayLike) -> Outcome:
         """Return the outcome for the effects of the sample's blocks, (blocks,), and of the reference's, (others,)."""
-        mine, others = (np.sort(finite_array(name, each)) for name, each in (("ours", ours), ("theirs", theirs)))
+        mine, reference = (np.sort(finite_array(name, array)) for name, array in (("ours", ours), ("theirs", theirs)))
         check_count("ours", mine.size, self.minimum_count)
-        check_count("theirs", others.size, self.minimum_count)
-        score = rank_score(mine, others, lambda values: 1e-9 * np.abs(values), logarithms=False)
-        effect = self.null_effect + float(mine.mean() - others.mean())
-        half = QUANTILE * math.sqrt(float(mine.var() / mine.size + others.var() / others.size))
+        check_count("theirs", reference.size, self.minimum_count)
+        score = rank_score(mine, reference, lambda values: 1e-9 * np.abs(values), logarithms=False)
+        effect = self.null_effect + float(mine.mean() - reference.mean())
+        half = QUANTILE * math.sqrt(float(mine.var() / mine.size + reference.var() / reference.size))
         p_value = min(1.0, 2.0 * float(special.ndtr(-abs(score.z))))
-        summary = self._summary(score.z, np.concatenate([mine, others]), mine.size)
+        summary = self._summary(score.z, np.concatenate([mine, reference]), mine.size)
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
     def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
@@ -94,8 +94,8 @@ class Blocks(Family):
     def condensed(self, *data: Any) -> CondensedData:
         """Condense to the effects themselves: blocks are few."""
 
-        def joined(some: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(np.concatenate(pair) for pair in zip(some, more, strict=True))
+        def joined(first: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(np.concatenate(pair) for pair in zip(first, more, strict=True))
 
         return CondensedData(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
 

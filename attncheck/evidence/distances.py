@@ -219,13 +219,13 @@ class TwoSample(Family):
         def conclude(below: IntArray, rounded: IntArray, sizes: IntArray) -> Outcome:
             if sizes.min() < self.minimum_count:
                 return self.nothing()
-            count, others = map(int, sizes)
+            count, reference_size = map(int, sizes)
             distance = float((below / sizes[:, None] - rounded[::-1] / sizes[::-1, None]).max(initial=0.0))
             ranks = below.sum(axis=0) / sizes.sum()
             cells = np.diff(rounded, axis=1, prepend=0, append=sizes[:, None])
             spread = spread_of_cells(points, ranks) if self.unit == 1.0 else None
             summary = score_of_cells(cells[0], cells.sum(axis=0), spread)
-            return _outcome_of_two(distance, count, others, None, summary)
+            return _outcome_of_two(distance, count, reference_size, None, summary)
 
         return CondensedData(counts, conclude).add(*data)
 
@@ -300,9 +300,9 @@ def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[Fl
 def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> float:
     """Return the largest F(x) − G(x + δ) or G(x) − F(x + δ) of two sorted arrays; δ is the rounding of x."""
 
-    def above(one: FloatArray, other: FloatArray) -> float:
+    def above(one: FloatArray, two: FloatArray) -> float:
         ranks = np.arange(1, one.size + 1) / one.size
-        return float(np.max(ranks - np.searchsorted(other, one + rounding(one), side="right") / other.size))
+        return float(np.max(ranks - np.searchsorted(two, one + rounding(one), side="right") / two.size))
 
     return max(above(ours, theirs), above(theirs, ours))
 

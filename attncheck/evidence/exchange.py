@@ -72,7 +72,7 @@ class Repeats(Family):
         Only repeats of kept marks count, so that the effect is a lower bound.
         """
         conclude = Count(0.0).test
-        return CondensedData(_remembered, lambda *seen: conclude(*seen[:2]), _merged).add(*data)
+        return CondensedData(_remembered, lambda *parts: conclude(*parts[:2]), _merged).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of any repeat among `size` draws, if each repeats with chance `alternative`."""
@@ -172,16 +172,16 @@ def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64]
     return len(marks) - len(different), len(marks), different, 0
 
 
-def _merged(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+def _merged(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
     """Merge the condensed marks of two sets of draws."""
-    halved = max(one[3], other[3])
-    first, second = _halved(one[2], halved), _halved(other[2], halved)
+    halved = max(one[3], two[3])
+    first, second = _halved(one[2], halved), _halved(two[2], halved)
     marks = np.union1d(first, second)
-    repeats = one[0] + other[0] + len(first) + len(second) - len(marks)
+    repeats = one[0] + two[0] + len(first) + len(second) - len(marks)
     while len(marks) > _REMEMBERED:
         halved += 1
         marks = _halved(marks, halved)
-    return repeats, one[1] + other[1], marks, halved
+    return repeats, one[1] + two[1], marks, halved
 
 
 def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
@@ -231,12 +231,12 @@ class Trend(Family):
         starts = _starts(sizes)
         index = np.arange(len(scores)) - np.repeat(starts, sizes)
         # Positions run from -1 to 1, in calls of any length.
-        place = (2.0 * index - np.repeat(sizes - 1, sizes)) / np.repeat(np.maximum(sizes - 1, 1), sizes)
+        position = (2.0 * index - np.repeat(sizes - 1, sizes)) / np.repeat(np.maximum(sizes - 1, 1), sizes)
         spread = scores - np.repeat(np.add.reduceat(scores, starts) / sizes, sizes)
-        products, places, squares = (
-            np.add.reduceat(part, starts) for part in (place * spread, place * place, spread * spread)
+        products, moments, squares = (
+            np.add.reduceat(part, starts) for part in (position * spread, position * position, spread * spread)
         )
-        variance = float((places * squares / np.maximum(sizes - 1, 1)).sum())
+        variance = float((moments * squares / np.maximum(sizes - 1, 1)).sum())
         return float(products.sum()), variance, int((sizes - 1).sum()), len(sizes)
 
     @staticmethod
@@ -324,16 +324,16 @@ def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatA
 
     A tie is a further number equal to the nonzero largest of its call.
     """
-    reach, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
-    tops = np.maximum.reduceat(reach, _starts(sizes))
-    within = (reach == np.repeat(tops, sizes, axis=0)) & (reach != 0.0)
+    numbers, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
+    tops = np.maximum.reduceat(numbers, _starts(sizes))
+    within = (numbers == np.repeat(tops, sizes, axis=0)) & (numbers != 0.0)
     largest = tops.max(axis=0)
     reached = ((tops == largest) & (tops != 0.0)).sum(axis=0)
-    return len(reach), len(sizes), int(within.sum() - (tops != 0.0).sum()), largest, reached
+    return len(numbers), len(sizes), int(within.sum() - (tops != 0.0).sum()), largest, reached
 
 
-def _higher(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+def _higher(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
     """Merge the results of `_reached` for two sets of calls."""
-    largest = np.maximum(one[3], other[3])
-    reached = sum(np.where(each[3] == largest, each[4], 0) for each in (one, other))
-    return *(first + second for first, second in zip(one[:3], other[:3], strict=True)), largest, reached
+    largest = np.maximum(one[3], two[3])
+    reached = sum(np.where(result[3] == largest, result[4], 0) for result in (one, two))
+    return *(first + second for first, second in zip(one[:3], two[:3], strict=True)), largest, reached

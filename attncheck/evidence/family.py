@@ -82,9 +82,9 @@ class Outcome:
         settle(self, "count", check_whole, 0, "count independent values")
 
 
-def added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+def added(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the elementwise sums of two tuples."""
-    return tuple(first + second for first, second in zip(one, other, strict=True))
+    return tuple(first + second for first, second in zip(one, two, strict=True))
 
 
 class CondensedData:
@@ -221,7 +221,7 @@ class Family(ABC):
 
     def _detects(self, size: int, level: float, target: float) -> Callable[[float], bool]:
         def detects(alternative: float) -> bool:
-            return all(self.power(each, size, level) >= target for each in self._mirrored(alternative))
+            return all(self.power(effect, size, level) >= target for effect in self._mirrored(alternative))
 
         return detects
 

@@ -76,18 +76,18 @@ class EqualVariances(Family):
         return entries.sum(axis=0), freedom.sum(axis=0)
 
     def _outcome(self, ours: FloatArray, ours_dof: FloatArray) -> Outcome:
-        others, others_dof = ours.sum() - ours, ours_dof.sum() - ours_dof
+        remainder, remainder_dof = ours.sum() - ours, ours_dof.sum() - ours_dof
         if ours_dof.min() < 1.0 or ours.max() == 0.0:
             return Outcome(1.0, 1.0, 1.0, 1.0, 1.0, 0)  # an empty group has no variance
-        ratios = (ours / ours_dof) / np.maximum(others / others_dof, ours.max() / self._farthest)
+        ratios = (ours / ours_dof) / np.maximum(remainder / remainder_dof, ours.max() / self._farthest)
         ratios = np.clip(ratios, 1.0 / self._farthest, self._farthest)
-        below, above = special.fdtr(ours_dof, others_dof, ratios), special.fdtrc(ours_dof, others_dof, ratios)
+        below, above = special.fdtr(ours_dof, remainder_dof, ratios), special.fdtrc(ours_dof, remainder_dof, ratios)
         tails = np.minimum(below, above)
         if self.groups == 2:
             tails = np.where(ratios == ratios.max(), tails, 1.0)
         # If p-values underflow, the most extreme ratio counts.
         worst = int(np.lexsort((-np.abs(np.log(ratios)), tails))[0])
-        ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(others_dof[worst])
+        ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(remainder_dof[worst])
         low, high = ratio / _above(one, rest, TAIL), ratio * _above(rest, one, TAIL)
         p_value = min(1.0, 2.0 * self._comparisons * float(tails[worst]))
         summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
@@ -97,18 +97,18 @@ class EqualVariances(Family):
         """Return the chance of detecting a group whose variance is `alternative` times that of the others."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
         ours = check_whole("size", size, 1, DRAWS) * self.dof
-        others, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
-        upper = float(special.fdtrc(ours, others, _above(ours, others, half) / ratio))
-        lower = float(special.fdtrc(others, ours, _above(others, ours, half) * ratio))
+        remainder, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
+        upper = float(special.fdtrc(ours, remainder, _above(ours, remainder, half) / ratio))
+        lower = float(special.fdtrc(remainder, ours, _above(remainder, ours, half) * ratio))
         return min(1.0, upper + lower)
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
         return alternative, 1.0 / alternative
 
 
-def _above(one: float, other: float, tail: float) -> float:
+def _above(one: float, two: float, tail: float) -> float:
     """Return the upper `tail` quantile of an F law, as a reciprocal because 1 − tail would lose digits."""
-    return 1.0 / float(special.fdtri(other, one, tail))
+    return 1.0 / float(special.fdtri(two, one, tail))
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,9 @@ def _of_centred(*sums: FloatArray) -> Outcome:
     mean = s[0, 1] / np.maximum(s[0, 0], 1.0)
     weights = np.maximum(s[0, 2] - mean * s[0, 1], 0.0)
     # A group of constant weight is centred to 0, up to rounding.
-    told = weights > 1e-12 * s[0, 2]
+    valid = weights > 1e-12 * s[0, 2]
     parts = s[0, 0], s[1, 1] - mean * s[1, 0], weights, s[2, 2] - 2.0 * mean * s[2, 1] + mean**2 * s[2, 0]
-    return outcome_of_sums(*(part[told].sum() for part in parts))
+    return outcome_of_sums(*(part[valid].sum() for part in parts))
 
 
 @dataclass(frozen=True)
@@ -214,11 +214,11 @@ class LargestAssociation(Association):
 
         return CondensedData(pair_sums(data[1]), conclude).add(*data)
 
-    def _outcome(self, found: Sequence[Outcome]) -> Outcome:
+    def _outcome(self, outcomes: Sequence[Outcome]) -> Outcome:
         """Combine the outcomes of all columns."""
-        least = min(found, key=lambda outcome: outcome.p_value)
-        half = (least.high - least.effect) * _widened(len(found))
-        p_value = min(1.0, len(found) * least.p_value)
+        least = min(outcomes, key=lambda outcome: outcome.p_value)
+        half = (least.high - least.effect) * _widened(len(outcomes))
+        p_value = min(1.0, len(outcomes) * least.p_value)
         interval = least.effect, least.effect - half, least.effect + half
         summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
         return Outcome(p_value, *interval, 0.0, least.count, summary=summary)

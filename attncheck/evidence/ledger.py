@@ -59,7 +59,7 @@ class Entry:
         for field in ("id", "case"):
             if not isinstance(getattr(self, field), str) or not getattr(self, field):
                 refuse(field, getattr(self, field), "must be a non-empty string", _REMEDY)
-        check_choice("verdict", self.verdict, tuple(str(each) for each in Verdict))
+        check_choice("verdict", self.verdict, tuple(str(verdict) for verdict in Verdict))
         for p_value in (*self.p_values, self.combined):
             check_number("p_values", p_value, _REMEDY, minimum=0.0, maximum=1.0)
         if not self.p_values and self.verdict != Verdict.NOT_EXAMINED:
@@ -133,17 +133,17 @@ class Conclusion:
         """Whether the run has all results that it planned."""
         return all(finding.verdict != "incomplete" for finding in self.findings)
 
-    def unless(self, doubt: str) -> Conclusion:
-        """Return a copy that is inconclusive instead of consistent if `doubt` is not empty.
+    def unless(self, reason: str) -> Conclusion:
+        """Return a copy that is inconclusive instead of consistent if `reason` is not empty.
 
         Examples
         --------
         >>> Conclusion().unless("one result is little").verdict
         'inconclusive'
         """
-        if not doubt or self.findings:
+        if not reason or self.findings:
             return self
-        return replace(self, findings=(Finding("verdicts", "inconclusive", doubt),))
+        return replace(self, findings=(Finding("verdicts", "inconclusive", reason),))
 
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
         """Return a copy with the run's own final verdict added as a finding, unless it is a pass or found already.
@@ -168,8 +168,8 @@ def weightiest(findings: Iterable[Finding]) -> str:
     >>> weightiest([Finding("verdicts", "inconclusive", ""), Finding("drift", "violated", "")]), weightiest([])
     ('violated', 'consistent')
     """
-    found = {finding.verdict for finding in findings}
-    return next((verdict for verdict in BY_WEIGHT if verdict in found), "consistent")
+    verdicts = {finding.verdict for finding in findings}
+    return next((verdict for verdict in BY_WEIGHT if verdict in verdicts), "consistent")
 
 
 class Ledger:
@@ -216,8 +216,8 @@ class Ledger:
         """Return the conclusion of a run; `ended` tells whether the run ended by itself."""
         completeness = compare(self._planned, self._reported.elements())
         if not self._reported and self._planned:
-            found = [*_gaps(Completeness(), ended), Finding("completeness", "incomplete", "nothing was examined")]
-            return Conclusion(tuple(found), completeness)
+            gaps = [*_gaps(Completeness(), ended), Finding("completeness", "incomplete", "nothing was examined")]
+            return Conclusion(tuple(gaps), completeness)
         p_values = tuple(self.keyed_p_values.values())
         uniformity = Uniform().test(p_values) if p_values else None
         findings = [
@@ -242,11 +242,11 @@ def compare(planned: Iterable[str], reported: Iterable[str]) -> Completeness:
     >>> compare(["a", "b"], ["b", "b", "c"])
     Completeness(missing=('a',), duplicated=('b',), unplanned=('c',))
     """
-    wanted, counts = set(planned), Counter(reported)
+    expected, counts = set(planned), Counter(reported)
     return Completeness(
-        missing=tuple(sorted(wanted - set(counts))),
-        duplicated=tuple(sorted(each for each, count in counts.items() if count > 1)),
-        unplanned=tuple(sorted(set(counts) - wanted)),
+        missing=tuple(sorted(expected - set(counts))),
+        duplicated=tuple(sorted(entry_id for entry_id, count in counts.items() if count > 1)),
+        unplanned=tuple(sorted(set(counts) - expected)),
     )
 
 
@@ -272,19 +272,19 @@ def _first(names: Sequence[str]) -> str:
 
 def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:
     killed = "the record has no closing line: the run was killed before it ended, or is still running"
-    found = [] if ended else [Finding("completeness", "incomplete", killed)]
-    for ids, what, noun in (
+    findings = [] if ended else [Finding("completeness", "incomplete", killed)]
+    for ids, problem, noun in (
         (completeness.missing, "missing", "planned result"),
         (completeness.duplicated, "reported more than once", "result"),
         (completeness.unplanned, "reported but not planned", "result"),
     ):
-        found += _listed("completeness", "incomplete", len(ids), _names(ids), what, noun)
-    return found
+        findings += _listed("completeness", "incomplete", len(ids), _names(ids), problem, noun)
+    return findings
 
 
 def _listed(
-    part: str, verdict: str, count: int, names: Sequence[str], what: str, noun: str = "result"
+    part: str, verdict: str, count: int, names: Sequence[str], problem: str, noun: str = "result"
 ) -> list[Finding]:
     """Return a finding that lists `names`, or none; long lists are cut."""
     are = f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"
-    return [Finding(part, str(verdict), f"{are} {what}: {_first(names)}")] if count else []
+    return [Finding(part, str(verdict), f"{are} {problem}: {_first(names)}")] if count else []

@@ -45,10 +45,12 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
     >>> {name: str(trail.verdict) for name, trail in examine(evaluate, ["good", "bad"], 5e-4).items()}
     {'good': 'consistent', 'bad': 'violated'}
     """
-    seen = _first_three(evaluate, statistics, level)
-    disputed = tuple(name for name, outcomes in seen.items() if len(outcomes) == 3 and not _suspicious(outcomes, level))
-    _take(evaluate, 4, FOURTH_FACTOR, disputed, seen)
-    return {name: _trail(outcomes, level, Verdict.CONSISTENT) for name, outcomes in seen.items()}
+    history = _first_three(evaluate, statistics, level)
+    disputed = tuple(
+        name for name, outcomes in history.items() if len(outcomes) == 3 and not _suspicious(outcomes, level)
+    )
+    _take(evaluate, 4, FOURTH_FACTOR, disputed, history)
+    return {name: _trail(outcomes, level, Verdict.CONSISTENT) for name, outcomes in history.items()}
 
 
 def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
@@ -64,8 +66,8 @@ def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float)
     >>> str(examine_blocks(evaluate, ["mean"], 5e-4)["mean"].verdict)
     'inconclusive'
     """
-    seen = _first_three(evaluate, statistics, level)
-    return {name: _trail(outcomes, level, Verdict.INCONCLUSIVE) for name, outcomes in seen.items()}
+    history = _first_three(evaluate, statistics, level)
+    return {name: _trail(outcomes, level, Verdict.INCONCLUSIVE) for name, outcomes in history.items()}
 
 
 def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
@@ -94,8 +96,8 @@ def per_look_power(target: float, power_fourth: float = 1.0) -> float:
     0.994987
     """
     remedy = "pass a chance of detection, e.g. 0.99"
-    wanted = inside_unit("target", target, remedy)
-    return smallest_real(lambda power: detection(power, power_fourth) >= wanted, 0.0, 1.0)
+    goal = inside_unit("target", target, remedy)
+    return smallest_real(lambda power: detection(power, power_fourth) >= goal, 0.0, 1.0)
 
 
 def _first_three(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, list[Outcome]]:
@@ -103,24 +105,24 @@ def _first_three(evaluate: Evaluator, statistics: Iterable[str], level: float) -
     names = tuple(statistics)
     if len(set(names)) < len(names):
         refuse("statistics", names, "names must differ", "name each statistic once")
-    seen: dict[str, list[Outcome]] = {name: [] for name in names}
+    history: dict[str, list[Outcome]] = {name: [] for name in names}
     check_level(level)
     for look in (1, 2, 3):
-        _take(evaluate, look, 1, names, seen)
-        names = tuple(name for name in names if _suspicious(seen[name], level))
-    return seen
+        _take(evaluate, look, 1, names, history)
+        names = tuple(name for name in names if _suspicious(history[name], level))
+    return history
 
 
 def _take(
-    evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...], seen: Mapping[str, list[Outcome]]
+    evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...], history: Mapping[str, list[Outcome]]
 ) -> None:
-    """Add the outcomes of a look at `names`, if any, to `seen`."""
+    """Add the outcomes of a look at `names`, if any, to `history`."""
     answers = evaluate(look, factor, names) if names else {}
     if set(answers) != set(names):
         problem = f"must have the names {sorted(names)}"
         refuse("evaluate", sorted(answers), problem, "return one outcome per name")
     for name, outcome in answers.items():
-        seen[name].append(outcome)
+        history[name].append(outcome)
 
 
 def _suspicious(outcomes: Sequence[Outcome], level: float) -> bool:

@@ -42,7 +42,7 @@ class Pool:
     summaries: Mapping[str, Summary]
 
     def __post_init__(self) -> None:
-        kinds = {_kind(each) for each in self.summaries.values()}
+        kinds = {_kind(summary) for summary in self.summaries.values()}
         if len(kinds) != 1:
             remedy = "pool the summaries of one statistic"
             refuse("summaries", sorted(map(str, kinds)), "must be of one kind, and not empty", remedy)
@@ -62,16 +62,16 @@ class Pool:
         if sums.information == 0.0:
             return math.inf
         critical = float(-special.ndtri(check_level(level) / (1.0 if sums.kind.one_sided else 2.0)))
-        reach = (critical + sums.bias + float(special.ndtri(target))) / math.sqrt(sums.information)
-        return _shown(sums.kind, reach)
+        effect = (critical + sums.bias + float(special.ndtri(target))) / math.sqrt(sums.information)
+        return _shown(sums.kind, effect)
 
     @property
     def _events(self) -> list[Events]:
-        return [each for each in self.summaries.values() if isinstance(each, Events)]
+        return [summary for summary in self.summaries.values() if isinstance(summary, Events)]
 
     @property
     def _scores(self) -> list[NormalScore]:
-        return [each for each in self.summaries.values() if isinstance(each, NormalScore)]
+        return [summary for summary in self.summaries.values() if isinstance(summary, NormalScore)]
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class _Sums:
 
 
 def _sums(scores: Sequence[NormalScore]) -> _Sums:
-    weights = [math.sqrt(each.information) for each in scores]
-    information = math.fsum(each.information for each in scores)
+    weights = [math.sqrt(score.information) for score in scores]
+    information = math.fsum(score.information for score in scores)
     if information == 0.0:
         return _Sums(scores[0], 0.0, 0.0, 0.0, 0.0)
 
@@ -95,10 +95,10 @@ def _sums(scores: Sequence[NormalScore]) -> _Sums:
         return math.fsum(w * value for w, value in zip(weights, values, strict=True))
 
     root = math.sqrt(information)
-    z = weighed([min(max(each.z, -CLIP), CLIP) for each in scores]) / root
-    bias = weighed([each.bias for each in scores]) / root
+    z = weighed([min(max(score.z, -CLIP), CLIP) for score in scores]) / root
+    bias = weighed([score.bias for score in scores]) / root
     # Negative scores, down to -37 for a p-value of 1, only mean no excess.
-    effect = max(z, 0.0) / root if scores[0].one_sided else weighed([each.z for each in scores]) / information
+    effect = max(z, 0.0) / root if scores[0].one_sided else weighed([score.z for score in scores]) / information
     return _Sums(scores[0], z, information, bias, effect)
 
 
@@ -118,30 +118,30 @@ def _outcome_of_scores(scores: Sequence[NormalScore]) -> Outcome:
 
 
 def _outcome_of_events(events: Sequence[Events]) -> Outcome:
-    hits = sum(each.events for each in events)
+    hits = sum(batch.events for batch in events)
     trials, mean = _expected(events)
     above, below = _tails(events, hits)
     two_sided = not events[0].one_sided
     p_value = min(1.0, 2.0 * min(above, below)) if two_sided else above
-    alike = Count(mean / trials).test(hits, trials)  # the interval does not depend on the null
+    common = Count(mean / trials).test(hits, trials)  # the interval does not depend on the null
     at_most = not two_sided and mean > 0.0
-    return Outcome(p_value, alike.effect, alike.low, alike.high, mean / trials, len(events), at_most=at_most)
+    return Outcome(p_value, common.effect, common.low, common.high, mean / trials, len(events), at_most=at_most)
 
 
 def _expected(events: Sequence[Events]) -> tuple[int, float]:
     """Return the total trials and the events expected under the null."""
-    return sum(each.trials for each in events), math.fsum(each.trials * each.probability for each in events)
+    return sum(batch.trials for batch in events), math.fsum(batch.trials * batch.probability for batch in events)
 
 
 def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
     """Return the exact (Poisson binomial) chances of at least and at most `hits` events, by convolution."""
     start, law = 0, np.ones(1)
-    for each in sorted(events, key=lambda one: one.trials * one.probability):
-        least, chances = _binomial(each.trials, each.probability)
+    for batch in sorted(events, key=lambda one: one.trials * one.probability):
+        least, chances = _binomial(batch.trials, batch.probability)
         start += least
         law = np.maximum(scipy.signal.convolve(law, chances), 0.0)
-    place = hits - start
-    above, below = law[max(0, place) :], law[: max(0, place + 1)]
+    index = hits - start
+    above, below = law[max(0, index) :], law[: max(0, index + 1)]
     return min(1.0, float(above.sum())), min(1.0, float(below.sum()))
 
 

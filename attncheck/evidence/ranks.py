@@ -72,8 +72,8 @@ def rank_score(
     logarithms : bool
         Whether values are logarithms: the effect is then their shift, otherwise the shift in standard deviations.
     """
-    count, others = ours.size, theirs.size
-    total = count + others
+    count, rest = ours.size, theirs.size
+    total = count + rest
     joint = np.sort(np.concatenate([ours, theirs]), kind="stable")
     edges = joint[np.arange(1, _BINS) * total // _BINS]
     edges = np.append(edges + rounding(edges), np.inf)
@@ -91,16 +91,16 @@ def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> Norm
     the standard deviation of values that are logarithms.
     """
     count, total = int(mine.sum()), int(both.sum())
-    others = total - count
+    rest = total - count
     scores = special.ndtri((np.cumsum(both) - 0.5 * both) / total)
     scores = np.where(both > 0, scores, 0.0)
     mean = float(both @ scores) / total
-    variance = float(both @ (scores - mean) ** 2) * count * others / (total * (total - 1))
+    variance = float(both @ (scores - mean) ** 2) * count * rest / (total * (total - 1))
     unit = "shift" if spread is None else "size"
     if variance <= 0.0:
         return NormalScore(0.0, 0.0, unit)
     z = (float(mine @ scores) - count * mean) / math.sqrt(variance)
-    information = count * others / total
+    information = count * rest / total
     if spread is not None:
         information /= max(spread, _LEAST_SPREAD) ** 2
     return NormalScore(z, information, unit)

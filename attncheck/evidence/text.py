@@ -19,7 +19,7 @@ class OutcomeLike(Protocol):
         """Whether the null allows every effect up to `null_effect`."""
 
 
-def allowed(seen: OutcomeLike) -> str:
+def allowed(outcome: OutcomeLike) -> str:
     """Return the effect under the null, or the largest allowed, as text.
 
     Examples
@@ -30,10 +30,10 @@ def allowed(seen: OutcomeLike) -> str:
     >>> allowed(Outcome(1.0, 0.0, 0.0, 0.003, null_effect=0.0045, count=9, at_most=True))
     'up to 0.0045'
     """
-    return f"{'up to ' if seen.at_most else ''}{number(seen.null_effect)}"
+    return f"{'up to ' if outcome.at_most else ''}{number(outcome.null_effect)}"
 
 
-def expected(seen: OutcomeLike) -> str:
+def expected(outcome: OutcomeLike) -> str:
     """Return the text of `allowed` after "expected" or "allowed".
 
     Examples
@@ -42,4 +42,4 @@ def expected(seen: OutcomeLike) -> str:
     >>> expected(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
     'expected 1'
     """
-    return f"{'allowed' if seen.at_most else 'expected'} {allowed(seen)}"
+    return f"{'allowed' if outcome.at_most else 'expected'} {allowed(outcome)}"

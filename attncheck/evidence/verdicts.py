@@ -44,9 +44,9 @@ class Verdict(StrEnum):
         >>> str(Verdict.worst(["consistent", "inconclusive", "not examined"]))
         'inconclusive'
         """
-        given = set(verdicts)
+        present = set(verdicts)
         order = (cls.VIOLATED, cls.INCONCLUSIVE, cls.EXPLAINED, cls.CONSISTENT)
-        return next((each for each in order if each in given), cls.NOT_EXAMINED)
+        return next((verdict for verdict in order if verdict in present), cls.NOT_EXAMINED)
 
     @property
     def passed(self) -> bool:

@@ -42,15 +42,19 @@ def all_faults() -> dict[str, Fault]:
     >>> "tied_query_key" in all_faults()
     True
     """
-    registered = [fault_of(fault, each.check) for each in registrations() for fault in each.check.rejects.faults]
+    registered = [
+        fault_of(fault, registration.check)
+        for registration in registrations()
+        for fault in registration.check.rejects.faults
+    ]
     return {**FAULTS, **{fault.name: fault for fault in registered}}
 
 
 def fault_of(subject: Any, check: AnyCheck) -> Fault:
     """Return a function that a check rejects as a fault, named as a subject: ``module:function``."""
     name = f"{subject.__module__}:{short_name(subject)}"
-    what = (subject.__doc__ or "a wrong simulator").strip().splitlines()[0].rstrip(".")
-    return Fault(name, what, check.requires, subject)
+    description = (subject.__doc__ or "a wrong simulator").strip().splitlines()[0].rstrip(".")
+    return Fault(name, description, check.requires, subject)
 
 
 def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> ReducedExposure:
@@ -69,8 +73,8 @@ def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> ReducedExpo
     >>> sorted(blind.fields), Subject.of(blind).form
     (['outputs', 'scores'], 'size')
     """
-    kept = frozenset(check_choice("fields", name, FIELDS) for name in fields)
-    return ReducedExposure(simulator.subject if isinstance(simulator, Fault) else simulator, kept)
+    selection = frozenset(check_choice("fields", name, FIELDS) for name in fields)
+    return ReducedExposure(simulator.subject if isinstance(simulator, Fault) else simulator, selection)
 
 
 def __getattr__(name: str) -> Any:

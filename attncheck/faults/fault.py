@@ -73,7 +73,7 @@ class TamperedDraws:
 
 def declared(
     faults: list[Fault],
-    what: str,
+    description: str,
     requires: Requirement[Any] = ANY,
     step: str = "",
     simulator: Callable[..., Any] = LiteralSimulator,
@@ -86,20 +86,24 @@ def declared(
 
     def add(function: _Function) -> _Function:
         subject = simulator(**{step: function}, **steps) if step else function
-        faults.append(Fault(function.__name__.lstrip("_"), what, requires, subject))
+        faults.append(Fault(function.__name__.lstrip("_"), description, requires, subject))
         return function
 
     return add
 
 
-def misread(faults: list[Fault], what: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
+def misread(
+    faults: list[Fault], description: str, requires: Requirement[Any] = ANY
+) -> Callable[[_Function], _Function]:
     """Return a decorator like `declared` for a function that returns the misread fields of a layer."""
-    return declared(faults, what, requires, "changes", MisreadLayer)
+    return declared(faults, description, requires, "changes", MisreadLayer)
 
 
-def tampered(faults: list[Fault], what: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
+def tampered(
+    faults: list[Fault], description: str, requires: Requirement[Any] = ANY
+) -> Callable[[_Function], _Function]:
     """Return a decorator like `declared` for a function that maps the fields of a correct simulator to changed ones."""
-    return declared(faults, what, requires, "changes", TamperedDraws)
+    return declared(faults, description, requires, "changes", TamperedDraws)
 
 
 @dataclasses.dataclass(frozen=True)

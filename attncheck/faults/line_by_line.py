@@ -25,9 +25,9 @@ def coordinatewise(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
     return np.asarray(node.function(*vectors))
 
 
-def dot_product(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
+def dot_product(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
     """Return a score, (draws,)."""
-    return np.asarray(node.factor * left.shape[-1] ** -0.5 * (left * right).sum(axis=-1))
+    return np.asarray(node.factor * first.shape[-1] ** -0.5 * (first * second).sum(axis=-1))
 
 
 def mixture(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
@@ -65,23 +65,25 @@ class LineByLineSimulator:
         last = {node.weight: node for node in program.lines() if isinstance(node, MatMul)}
         multiply = self.matrices(width, rng)
         for node in program.nodes:
-            given = [values[parent] for parent in node.parents]
+            arguments = [values[parent] for parent in node.parents]
             if isinstance(node, Initial) and node not in values:
-                group = [each for each in program.nodes if isinstance(each, Initial) and each.group == node.group]
+                group = [
+                    member for member in program.nodes if isinstance(member, Initial) and member.group == node.group
+                ]
                 vectors = self.begin(group, rng.standard_normal((size, len(group), width)))
                 values |= dict(zip(group, np.moveaxis(vectors, 1, 0), strict=True))
             elif isinstance(node, MatMul):
                 rows, final = node.length(width), node is last[node.weight]
-                values[node] = multiply(node.weight, given[0][:, None], rows, final)[:, 0]
+                values[node] = multiply(node.weight, arguments[0][:, None], rows, final)[:, 0]
             elif isinstance(node, Nonlin):
-                values[node] = self.map(node, given)
+                values[node] = self.map(node, arguments)
             elif isinstance(node, Score):
-                values[node] = self.score(node, *given)
+                values[node] = self.score(node, *arguments)
             elif isinstance(node, Output):
-                vectors = np.stack(given[: node.num_vectors], axis=1)
-                values[node] = self.mix(node, vectors, _columns(given[node.num_vectors :], size))
-        shown = min(2, *(node.length(width) for node in vectors_of(program)))
-        return exposed(program, width, size, shown, values.__getitem__).as_dict()
+                vectors = np.stack(arguments[: node.num_vectors], axis=1)
+                values[node] = self.mix(node, vectors, _columns(arguments[node.num_vectors :], size))
+        coordinates = min(2, *(node.length(width) for node in vectors_of(program)))
+        return exposed(program, width, size, coordinates, values.__getitem__).as_dict()
 
 
 def _columns(scores: Sequence[FloatArray], size: int) -> FloatArray:

@@ -8,12 +8,12 @@ from attncheck.layers.parts import LayerPart, Misreading, named_parts
 from attncheck.layers.requirement import Requirement
 
 
-def _fault(part: LayerPart, misreading: Misreading) -> Fault:
+def _fault(part: LayerPart, mutant: Misreading) -> Fault:
     def differs(layer: AttentionLayer) -> bool:
-        return part.present(layer) and part.shows(layer, layer.replace(**misreading.changes(layer)))
+        return part.present(layer) and part.shows(layer, layer.replace(**mutant.changes(layer)))
 
     requires = Requirement(f"{part.name} that matters", differs, f"the layer has no {part.name} that matters")
-    return Fault(misreading.name, misreading.what, requires, MisreadLayer(misreading.changes))
+    return Fault(mutant.name, mutant.what, requires, MisreadLayer(mutant.changes))
 
 
-FAULTS = tuple(_fault(part, misreading) for part in named_parts() for misreading in part.misreadings)
+FAULTS = tuple(_fault(part, mutant) for part in named_parts() for mutant in part.misreadings)

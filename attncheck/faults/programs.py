@@ -33,19 +33,19 @@ def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:
 
     @functools.wraps(change)
     def matrices(width: int, rng: np.random.Generator) -> Multiplier:
-        right = MatrixFreeMultiplier(width, rng)
+        multiplier = MatrixFreeMultiplier(width, rng)
 
         def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-            return change(right(weight, vectors, rows, last))
+            return change(multiplier(weight, vectors, rows, last))
 
         return multiply
 
     return matrices
 
 
-def _alone(place: int, node: Initial) -> tuple[float, ...]:
-    spread = node.covariance[place][place] ** 0.5
-    return tuple(spread if k == place else 0.0 for k in range(len(node.root)))
+def _alone(index: int, node: Initial) -> tuple[float, ...]:
+    spread = node.covariance[index][index] ** 0.5
+    return tuple(spread if k == index else 0.0 for k in range(len(node.root)))
 
 
 _FAULTS: list[Fault] = []
@@ -87,11 +87,11 @@ def _fresh_matrices(width: int, rng: np.random.Generator) -> Multiplier:
 
 @_declared("all matrices of one shape are one matrix", need.SIDE_BY_SIDE, step="matrices")
 def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
-    right = MatrixFreeMultiplier(width, rng)
+    multiplier = MatrixFreeMultiplier(width, rng)
 
     def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
         # Uses of equal weights share one matrix.
-        return weight.std * right(Weight("", 1.0, weight.rows, weight.columns), vectors, rows, False)
+        return weight.std * multiplier(Weight("", 1.0, weight.rows, weight.columns), vectors, rows, False)
 
     return multiply
 
@@ -125,13 +125,13 @@ def _half_precision(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
 )
 def _wandering_scale(width: int, rng: np.random.Generator) -> Multiplier:
     """Multiply each matrix by a random factor per draw, with mean square 1."""
-    right = MatrixFreeMultiplier(width, rng)
+    multiplier = MatrixFreeMultiplier(width, rng)
     scales: dict[Weight, FloatArray] = {}
 
     def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
         if weight not in scales:
             scales[weight] = np.exp(_SPREAD * rng.standard_normal((len(vectors), 1, 1)) - _SPREAD**2)
-        return scales[weight] * right(weight, vectors, rows, last)
+        return scales[weight] * multiplier(weight, vectors, rows, last)
 
     return multiply
 
@@ -146,30 +146,30 @@ def _equal_rows(images: FloatArray) -> FloatArray:
 
 
 @_declared("scores are divided by n where √n is declared", need.SOME_SCORE, step="score")
-def _scores_over_n(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return np.asarray(left.shape[-1] ** -0.5 * steps.dot_product(node, left, right))
+def _scores_over_n(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
+    return np.asarray(first.shape[-1] ** -0.5 * steps.dot_product(node, first, second))
 
 
 @_declared("scores are 5% too large", need.SOME_SCORE, step="score")
-def _scores_5(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return 1.05 * steps.dot_product(node, left, right)
+def _scores_5(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
+    return 1.05 * steps.dot_product(node, first, second)
 
 
 @_declared("the first coordinates of the two vectors of a score are added to it", need.SOME_SCORE, step="score")
-def _leaking_neuron(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return steps.dot_product(node, left, right) + left[:, 0] + right[:, 0]
+def _leaking_neuron(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
+    return steps.dot_product(node, first, second) + first[:, 0] + second[:, 0]
 
 
 @_declared("scores, and the outputs computed from them, are those of another draw", need.SOME_SCORE, step="score")
-def _scores_of_another_draw(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return np.roll(steps.dot_product(node, left, right), 1)
+def _scores_of_another_draw(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
+    return np.roll(steps.dot_product(node, first, second), 1)
 
 
 @_declared("scores are drawn from the limit, whatever the vectors are", need.LIMIT_OF_SCORES)
 def _limit_scores(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     law = limit_of_program(program)
     scores = dict(zip(law.scores, law.draw(size, 1, rng).scores.T, strict=True))
-    return LineByLineSimulator(score=lambda node, left, right: scores[node])(program, width, size, rng)
+    return LineByLineSimulator(score=lambda node, first, second: scores[node])(program, width, size, rng)
 
 
 @_declared("the last score is a copy of the first", need.SEVERAL_SCORES)

@@ -66,15 +66,15 @@ def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -
     keys, values = (
         np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1) for std in (layer.key_std, layer.value_std)
     )
-    made = Projections(inputs, project(layer.num_heads, layer.query_std), keys, values)
-    return LiteralSimulator().after(layer, made, rng)
+    projections = Projections(inputs, project(layer.num_heads, layer.query_std), keys, values)
+    return LiteralSimulator().after(layer, projections, rng)
 
 
 @declared(_FAULTS, "inputs, queries, keys and values of a call's first half are repeated in its second half")
 def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, -(-size // 2), rng)
-    made = independent(layer, inputs, rng)
-    arrays = (made.inputs, made.queries, made.keys, made.values)
+    projections = independent(layer, inputs, rng)
+    arrays = (projections.inputs, projections.queries, projections.keys, projections.values)
     return LiteralSimulator().after(
         layer, Projections(*(np.concatenate([array, array])[:size] for array in arrays)), rng
     )
@@ -83,8 +83,8 @@ def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
 @declared(_FAULTS, "the inputs of a call's first third are repeated in the other two, with new matrices")
 def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, -(-size // 3), rng)
-    made = independent(layer, np.concatenate([inputs, inputs, inputs])[:size], rng)
-    return LiteralSimulator().after(layer, made, rng)
+    projections = independent(layer, np.concatenate([inputs, inputs, inputs])[:size], rng)
+    return LiteralSimulator().after(layer, projections, rng)
 
 
 @tampered(_FAULTS, "the inputs are exposed with the last position first")
@@ -125,11 +125,11 @@ def _fading_scores(drawn: Drawn) -> Drawn:
 
 @declared(_FAULTS, "queries, keys and values of the first head, or its group, are a tenth too large", SEVERAL_HEADS)
 def _one_head_larger(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    made = independent(layer, draw_inputs(layer, size, rng), rng)
-    made.queries[:, 0] *= 1.1
-    for shared in (made.keys, made.values):
+    projections = independent(layer, draw_inputs(layer, size, rng), rng)
+    projections.queries[:, 0] *= 1.1
+    for shared in (projections.keys, projections.values):
         shared[:, : layer.group_size] *= 1.1
-    return LiteralSimulator().after(layer, made, rng)
+    return LiteralSimulator().after(layer, projections, rng)
 
 
 @tampered(_FAULTS, "the inputs are added to the outputs, as a residual stream would be")

@@ -92,9 +92,9 @@ def _bartlett_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
         vectors = np.pad(std * root @ factor, [(0, 0)] * 3 + [(0, missing)])
         return np.repeat(vectors, layer.group_size, axis=1)
 
-    right = independent(layer, inputs, rng)
+    projections = independent(layer, inputs, rng)
     keys, values = project_groups(layer.key_std), project_groups(layer.value_std)
-    return dataclasses.replace(right, keys=keys, values=values)
+    return dataclasses.replace(projections, keys=keys, values=values)
 
 
 @declared(FAULTS, "the weights have a Student law of 5 degrees of freedom, with the declared variance", SMALL_HEADS)
@@ -121,8 +121,8 @@ def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator)
 
 @tampered(FAULTS, f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations")
 def _clipped_outputs(drawn: Drawn) -> Drawn:
-    bound = _CLIPPED_AT * np.sqrt((drawn["outputs"] ** 2).mean())
-    return {"outputs": np.clip(drawn["outputs"], -bound, bound)}
+    limit = _CLIPPED_AT * np.sqrt((drawn["outputs"] ** 2).mean())
+    return {"outputs": np.clip(drawn["outputs"], -limit, limit)}
 
 
 @tampered(FAULTS, "the outputs grow by a tenth from the first draw of a call to its last")

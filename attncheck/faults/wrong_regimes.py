@@ -74,9 +74,9 @@ def _linear_as_softmax(layer: AttentionLayer) -> dict[str, Any]:
     finish=_repeated_output_matrices,
 )
 def _repeated_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    parts = {name: _repeat(layer, getattr(made, name)) for name in ("queries", "keys", "values")}
-    return dataclasses.replace(made, **parts)
+    projections = independent(layer, inputs, rng)
+    parts = {name: _repeat(layer, getattr(projections, name)) for name in ("queries", "keys", "values")}
+    return dataclasses.replace(projections, **parts)
 
 
 @misread(FAULTS, "W_Q and W_K are drawn separately where one matrix is declared", need.TIED)

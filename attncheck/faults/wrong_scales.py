@@ -39,8 +39,8 @@ def _std(matrix: str, percent: int) -> Fault:
         fields = one if layer.tied_query_key and field in one else (field,)
         return {name: factor * getattr(layer, name) for name in fields}
 
-    what = f"the standard deviation of {_MATRICES[matrix]} is {percent}% too large"
-    return Fault(f"{field}_{percent}", what, ANY, MisreadLayer(changes))
+    description = f"the standard deviation of {_MATRICES[matrix]} is {percent}% too large"
+    return Fault(f"{field}_{percent}", description, ANY, MisreadLayer(changes))
 
 
 FAULTS: list[Fault] = []

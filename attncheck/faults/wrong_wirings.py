@@ -33,22 +33,22 @@ FAULTS: list[Fault] = []
 
 @declared(FAULTS, "W_Q and W_K are the same matrix", need.UNTIED, step="project")
 def _tied_query_key(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    return dataclasses.replace(made, queries=made.keys * (layer.query_std / layer.key_std))
+    projections = independent(layer, inputs, rng)
+    return dataclasses.replace(projections, queries=projections.keys * (layer.query_std / layer.key_std))
 
 
 @declared(FAULTS, "W_V and W_K are the same matrix", step="project")
 def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    return dataclasses.replace(made, values=made.keys * (layer.value_std / layer.key_std))
+    projections = independent(layer, inputs, rng)
+    return dataclasses.replace(projections, values=projections.keys * (layer.value_std / layer.key_std))
 
 
 @declared(FAULTS, "W_V and W_Q are the same matrix", step="project")
 def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Use the W_Q of the first head of each group as W_V."""
-    made = independent(layer, inputs, rng)
-    queries = np.repeat(made.queries[:, :: layer.group_size], layer.group_size, axis=1)
-    return dataclasses.replace(made, values=queries * (layer.value_std / layer.query_std))
+    projections = independent(layer, inputs, rng)
+    queries = np.repeat(projections.queries[:, :: layer.group_size], layer.group_size, axis=1)
+    return dataclasses.replace(projections, values=queries * (layer.value_std / layer.query_std))
 
 
 @declared(
@@ -59,18 +59,18 @@ def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
 )
 def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Take the values of the first group from the keys of the last."""
-    made = independent(layer, inputs, rng)
-    values = made.values.copy()
-    values[:, : layer.group_size] = made.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
-    return dataclasses.replace(made, values=values)
+    projections = independent(layer, inputs, rng)
+    values = projections.values.copy()
+    values[:, : layer.group_size] = projections.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
+    return dataclasses.replace(projections, values=values)
 
 
 @declared(
     FAULTS, "all heads share one W_K although each group should have its own", need.SEVERAL_GROUPS, step="project"
 )
 def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    return dataclasses.replace(made, keys=np.repeat(made.keys[:, :1], layer.num_heads, axis=1))
+    projections = independent(layer, inputs, rng)
+    return dataclasses.replace(projections, keys=np.repeat(projections.keys[:, :1], layer.num_heads, axis=1))
 
 
 @declared(
@@ -81,9 +81,9 @@ def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gener
 )
 def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Interleave groups instead of grouping neighbouring heads."""
-    made = independent(layer, inputs, rng)
+    projections = independent(layer, inputs, rng)
     order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
-    return dataclasses.replace(made, keys=made.keys[:, order], values=made.values[:, order])
+    return dataclasses.replace(projections, keys=projections.keys[:, order], values=projections.values[:, order])
 
 
 @declared(
@@ -113,9 +113,9 @@ def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rn
 @declared(FAULTS, "scores and values use separately drawn inputs", step="project")
 def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Draw separate inputs for scores and for values, and expose the inputs of the values."""
-    made = independent(layer, inputs, rng)
-    other = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
-    return dataclasses.replace(made, queries=other.queries, keys=other.keys)
+    projections = independent(layer, inputs, rng)
+    fresh = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
+    return dataclasses.replace(projections, queries=fresh.queries, keys=fresh.keys)
 
 
 @declared(
@@ -124,17 +124,17 @@ def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     need.CORRELATED_POSITIONS,
     step="score",
 )
-def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+def _independent_scores(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
     """Draw each score independently, with its variance given the key and the input at the position of the query."""
-    queries = layer.query_std * (made.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
-    keys = (made.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5
+    queries = layer.query_std * (projections.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
+    keys = (projections.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5
     spread = layer.score_factor * queries * keys
     return np.asarray(spread * rng.standard_normal(spread.shape))
 
 
 @declared(FAULTS, "the scores are rounded to float16", step="score")
-def _half_precision_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-    return literal.dot_products(layer, made, rng).astype(np.float16).astype(np.float64)
+def _half_precision_scores(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
+    return literal.dot_products(layer, projections, rng).astype(np.float16).astype(np.float64)
 
 
 @declared(FAULTS, "softmax normalises the columns of the scores", need.SOFTMAX & need.SEVERAL_POSITIONS, step="weigh")
@@ -171,10 +171,10 @@ def _shifted_outputs(
 )
 def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Give the last head the W_Q of the first."""
-    made = independent(layer, inputs, rng)
-    queries = made.queries.copy()
+    projections = independent(layer, inputs, rng)
+    queries = projections.queries.copy()
     queries[:, -1] = queries[:, 0]
-    return dataclasses.replace(made, queries=queries)
+    return dataclasses.replace(projections, queries=queries)
 
 
 def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -183,7 +183,7 @@ def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generat
     Rows of a matrix are its images of unit vectors; drawing these jointly with the inputs' images needs no n × n array.
     """
     inputs = draw_inputs(layer, size, rng)
-    made, coordinates = independent(layer, inputs, rng), min(layer.width, 2)
+    projections, coordinates = independent(layer, inputs, rng), min(layer.width, 2)
     units = np.broadcast_to(layer.width**0.5 * np.eye(coordinates, layer.width), (size, coordinates, layer.width))
     root = gram_root(gram_of(np.concatenate([inputs, units], axis=1)))[:, None]
     matrices, group = (layer.num_heads, 1) if which == "queries" else (layer.kv_heads, layer.group_size)
@@ -194,7 +194,7 @@ def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generat
     def finish(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
         return literal.summed_over_heads(layer, mixed @ rows)
 
-    tied = dataclasses.replace(made, **{which: std * images[:, :, : layer.seq_len]})
+    tied = dataclasses.replace(projections, **{which: std * images[:, :, : layer.seq_len]})
     return literal.LiteralSimulator(finish=finish).after(layer, tied, rng)
 
 

@@ -24,9 +24,9 @@ def judge_run(run: RunRecord) -> Iterator[Finding]:
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
-    found = len(run.every)
-    if run.closing is not None and run.closing.reported != found:
-        text = f"the closing line counts {run.closing.reported} results, but there are {found}"
+    count = len(run.every)
+    if run.closing is not None and run.closing.reported != count:
+        text = f"the closing line counts {run.closing.reported} results, but there are {count}"
         yield Finding("completeness", "incomplete", text)
 
 
@@ -48,10 +48,10 @@ def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> It
 
 def _weaker(run: RunRecord, baseline: RunRecord) -> Iterator[Finding]:
     """Iterate over losses of sensitivity; checks with the same loss make one finding."""
-    alike: dict[str, list[drift.Change]] = defaultdict(list)
+    by_loss: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in grouped(drift.weaker(run, baseline), lambda change: change.result.check).values():
-        alike[_loss(changes[0])] += changes
-    for loss, changes in alike.items():
+        by_loss[_loss(changes[0])] += changes
+    for loss, changes in by_loss.items():
         checks = some(dict.fromkeys(change.result.check for change in changes))
         items = {change.result.item: change for change in changes}
         yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(list(items.values()))}")
@@ -70,8 +70,8 @@ def notes_on(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     )
     if versions:
         yield "versions differ: " + ", ".join(versions)
-    examined = {each.check for each in run.results if each.verdict != Verdict.NOT_EXAMINED}
-    new = sorted(examined - {each.check for each in _single(baseline)})
+    examined = {result.check for result in run.results if result.verdict != Verdict.NOT_EXAMINED}
+    new = sorted(examined - {result.check for result in _single(baseline)})
     if new:
         yield f"not in the baseline: {some(new)}; {_RENEW} to keep it"
     if baseline.count(Verdict.VIOLATED):
@@ -103,34 +103,34 @@ def _comparable(run: RunRecord, baseline: RunRecord) -> bool:
 
 def _missing_layers(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     """Iterate over texts on properties planned on fewer cases than in the baseline, grouped by numbers of cases."""
-    planned, examined = set(run.planned.values()), {each.item for each in _single(baseline)}
+    planned, examined = set(run.planned.values()), {result.item for result in _single(baseline)}
     fixed = set(baseline.manifest.fixed)
-    owed = {item for item in examined if item.partition("@")[2] in fixed}
-    now, before, lasting, kept = map(_by_property, (planned, examined, owed, owed & planned))
-    lacking: dict[str, list[str]] = defaultdict(list)
+    required = {item for item in examined if item.partition("@")[2] in fixed}
+    now, before, lasting, retained = map(_by_property, (planned, examined, required, required & planned))
+    problems: dict[str, list[str]] = defaultdict(list)
     for name, number in sorted(before.items()):
         if not now[name]:
-            lacking[f"not planned; the baseline examined {counted(number, 'layer')}"].append(name)
-        elif kept[name] < lasting[name]:
-            lacking[f"planned on {kept[name]} of the {lasting[name]} fixed layers of the baseline"].append(name)
+            problems[f"not planned; the baseline examined {counted(number, 'layer')}"].append(name)
+        elif retained[name] < lasting[name]:
+            problems[f"planned on {retained[name]} of the {lasting[name]} fixed layers of the baseline"].append(name)
         elif now[name] < number:
-            lacking[f"planned on {counted(now[name], 'layer')}, the baseline examined {number}"].append(name)
-    for what, names in lacking.items():
-        yield f"{'property' if len(names) == 1 else 'properties'} {some(names)}: {what}"
+            problems[f"planned on {counted(now[name], 'layer')}, the baseline examined {number}"].append(name)
+    for problem, names in problems.items():
+        yield f"{'property' if len(names) == 1 else 'properties'} {some(names)}: {problem}"
 
 
 def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     planned = _by_property(set(run.planned.values()))
-    gone = {each.check for each in _single(baseline)} - {id.partition("@")[0] for id in run.planned}
+    gone = {result.check for result in _single(baseline)} - {id.partition("@")[0] for id in run.planned}
     names = sorted(check for check in gone if planned[check.partition(".")[0]])
     if names:
         yield f"{counted(len(names), 'check')} of the baseline not planned: {some(names)}"
     lost: dict[str, list[str]] = defaultdict(list)
     fields: set[str] = set()
-    for each in drift.unexamined(run, baseline):
-        unexposed = each.reason.startswith(NOT_EXPOSED)
-        fields.update(each.reason.removeprefix(NOT_EXPOSED).split(", ") if unexposed else ())
-        lost[NOT_EXPOSED if unexposed else each.reason].append(each.check)
+    for result in drift.unexamined(run, baseline):
+        unexposed = result.reason.startswith(NOT_EXPOSED)
+        fields.update(result.reason.removeprefix(NOT_EXPOSED).split(", ") if unexposed else ())
+        lost[NOT_EXPOSED if unexposed else result.reason].append(result.check)
     for reason, checks in sorted(lost.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         why = reason + ", ".join(sorted(fields)) if reason == NOT_EXPOSED else reason or "no reason given"
         yield f"{counted(len(checks), 'result')} no longer examined ({why}): {some(dict.fromkeys(checks))}"

@@ -71,7 +71,7 @@ def _lines(judgement: Judgement) -> Iterator[str]:
     yield from (f"- **{label}**: {_short(text)}" for label, text in judgement.view.lines if label != "replay")
     if command:
         yield from ("", f"<pre>{html.escape(' '.join(command.split()))}</pre>", "")
-    texts = [f"**{each.part}**: {_short(each.text)}" for each in judgement.findings]
+    texts = [f"**{finding.part}**: {_short(finding.text)}" for finding in judgement.findings]
     yield from _some(texts, _REASONS)
     head = judgement.run.manifest
     yield from ("", f"{_short(sentence(judgement))} Seed {head.seed}, profile {_short(head.profile)}.", "")

@@ -40,8 +40,8 @@ def modules_of(fields: Any) -> tuple[str, ...]:
     """
     if isinstance(fields, Mapping):
         paths = [path for name in ("path", *NAMED_FIELDS) if isinstance(path := fields.get(name), str) and ":" in path]
-        found = [path.partition(":")[0] for path in paths]
-        return tuple(dict.fromkeys([*found, *(name for each in fields.values() for name in modules_of(each))]))
+        modules = [path.partition(":")[0] for path in paths]
+        return tuple(dict.fromkeys([*modules, *(name for part in fields.values() for name in modules_of(part))]))
     if isinstance(fields, list | tuple):
-        return tuple(dict.fromkeys(name for each in fields for name in modules_of(each)))
+        return tuple(dict.fromkeys(name for part in fields for name in modules_of(part)))
     return ()

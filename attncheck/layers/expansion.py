@@ -109,12 +109,12 @@ def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
     """Write the lines h^i + e^i; correlated matrices W^i have a shared part."""
     h = program.initial("h")
     positions = _write_positions(program, layer)
-    own_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5
+    local_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5
     shared_std = layer.input_std * layer.input_correlation**0.5
     shared = program.matmul(program.weight(f"{INPUT_WEIGHTS}0", shared_std), h, "h0") if shared_std else None
     for i in range(1, layer.seq_len + 1):
-        if own_std:
-            vector = program.matmul(program.weight(f"{INPUT_WEIGHTS}{i}", own_std), h, f"g{i}" if shared else f"h{i}")
+        if local_std:
+            vector = program.matmul(program.weight(f"{INPUT_WEIGHTS}{i}", local_std), h, f"g{i}" if shared else f"h{i}")
             if shared:
                 vector = program.nonlin(LinearCombination((1.0, 1.0)), shared, vector, name=f"h{i}")
         else:

@@ -65,12 +65,12 @@ class InputLaw:
             refuse("position_std", std, f"must be 0 or at least {STDS[0]:g}", remedy)
         remedy = f"pass a distance between {_REACHES[0]:g} and {_REACHES[1]:g}, e.g. position_reach=1.0"
         settle(self, "position_reach", check_number, remedy, minimum=_REACHES[0], maximum=_REACHES[1])
-        reach = self.position_reach
-        if std == 0.0 and reach != 1.0:
-            refuse("position_reach", reach, "has no effect with position_std=0", "leave it out, or set position_std")
-        if std and rho == 1.0 and reach > _FARTHEST_ALONE:
+        distance = self.position_reach
+        if std == 0.0 and distance != 1.0:
+            refuse("position_reach", distance, "has no effect with position_std=0", "leave it out, or set position_std")
+        if std and rho == 1.0 and distance > _FARTHEST_ALONE:
             remedy = f"use at most {_FARTHEST_ALONE:g}, or input_correlation below 1"
-            refuse("position_reach", reach, "makes inputs with input_correlation=1 numerically equal", remedy)
+            refuse("position_reach", distance, "makes inputs with input_correlation=1 numerically equal", remedy)
         if self.norm is not None:
             settle(self, "norm", check_choice, NORMS)
 

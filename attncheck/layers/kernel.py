@@ -51,8 +51,8 @@ def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
 
     Sequences too long for memory raise `InputError`.
     """
-    what = "matrices over the positions"
-    check_memory("seq_len", law.seq_len, what, _MATRICES * law.seq_len**2, "pass a shorter sequence")
+    description = "matrices over the positions"
+    check_memory("seq_len", law.seq_len, description, _MATRICES * law.seq_len**2, "pass a shorter sequence")
     covariance = radius * hidden_covariance(law)
     return covariance + position_covariance(law) if law.position_std else covariance
 
@@ -150,9 +150,9 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12) -> FloatArray:
     if np.any(values < -max(rtol, 1e-9) * largest):
         problem = "is the smallest eigenvalue, which must not be negative"
         refuse("matrix", float(values.min()), problem, "pass a positive semi-definite matrix")
-    kept = values > rtol * largest
-    rank = int(kept.sum(axis=-1).max(initial=0))
+    retained = values > rtol * largest
+    rank = int(retained.sum(axis=-1).max(initial=0))
     # Non-negative column sums make the signs unique.
     signs = np.where(vectors.sum(axis=-2, keepdims=True) < 0, -1.0, 1.0)
-    root = vectors * signs * np.sqrt(np.where(kept, values, 0.0))[..., None, :]
+    root = vectors * signs * np.sqrt(np.where(retained, values, 0.0))[..., None, :]
     return np.ascontiguousarray(root[..., :rank])

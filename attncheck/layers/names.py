@@ -30,10 +30,9 @@ def layer_call(layer: AttentionLayer) -> str:
     >>> layer_call(AttentionLayer(width=8, mask="causal"))
     "attncheck.AttentionLayer(width=8, mask='causal')"
     """
-    given = ((field.name, getattr(layer, field.name), field.default) for field in dataclasses.fields(layer))
-    return (
-        f"attncheck.AttentionLayer({', '.join(f'{name}={value!r}' for name, value, usual in given if value != usual)})"
-    )
+    fields = ((field.name, getattr(layer, field.name), field.default) for field in dataclasses.fields(layer))
+    changed = (f"{name}={value!r}" for name, value, default in fields if value != default)
+    return f"attncheck.AttentionLayer({', '.join(changed)})"
 
 
 def _program_name(case: dict[str, Any]) -> str:

@@ -32,9 +32,9 @@ def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
     if norm is None:
         return vectors
     largest = np.abs(vectors).max(axis=-1, keepdims=True)
-    kept = vectors - vectors.mean(axis=-1, keepdims=True) if norm == "layer" else vectors
-    lengths = np.sqrt(np.mean(kept**2, axis=-1, keepdims=True))
-    return np.divide(kept, lengths, out=np.zeros_like(kept), where=lengths > _ROUNDING * largest)
+    deviations = vectors - vectors.mean(axis=-1, keepdims=True) if norm == "layer" else vectors
+    lengths = np.sqrt(np.mean(deviations**2, axis=-1, keepdims=True))
+    return np.divide(deviations, lengths, out=np.zeros_like(deviations), where=lengths > _ROUNDING * largest)
 
 
 def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
@@ -53,12 +53,12 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
     """
     if norm is None:
         return gram
-    kept = centred(norm, gram, means)
-    own = np.diagonal(kept, axis1=-2, axis2=-1)
-    alive = own > _ROUNDING * np.diagonal(gram, axis1=-2, axis2=-1)
-    scale = np.divide(1.0, np.sqrt(np.where(alive, own, 1.0)), out=np.zeros_like(own), where=alive)
-    result = kept * (scale[..., :, None] * scale[..., None, :])
-    diagonal = np.arange(own.shape[-1])
+    covariance = centred(norm, gram, means)
+    variances = np.diagonal(covariance, axis1=-2, axis2=-1)
+    alive = variances > _ROUNDING * np.diagonal(gram, axis1=-2, axis2=-1)
+    scale = np.divide(1.0, np.sqrt(np.where(alive, variances, 1.0)), out=np.zeros_like(variances), where=alive)
+    result = covariance * (scale[..., :, None] * scale[..., None, :])
+    diagonal = np.arange(variances.shape[-1])
     result[..., diagonal, diagonal] = alive
     return np.asarray(result)
 

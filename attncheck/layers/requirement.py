@@ -37,17 +37,17 @@ class Requirement(Generic[_Case]):
     otherwise: str
     others: tuple[Requirement[_Case], ...] = ()
 
-    def __and__(self, other: Requirement[_Case]) -> Requirement[_Case]:
-        return dataclasses.replace(self, others=(*self.others, other))
+    def __and__(self, requirement: Requirement[_Case]) -> Requirement[_Case]:
+        return dataclasses.replace(self, others=(*self.others, requirement))
 
     def __str__(self) -> str:
-        return ", ".join(name for each in (self.name, *map(str, self.others)) if (name := each))
+        return ", ".join(name for text in (self.name, *map(str, self.others)) if (name := text))
 
     def reason(self, case: _Case) -> str:
         """Return why a case fails, or an empty string."""
         if not self.holds(case):
             return self.otherwise
-        return next((reason for each in self.others if (reason := each.reason(case))), "")
+        return next((reason for requirement in self.others if (reason := requirement.reason(case))), "")
 
 
 def _always(case: object) -> bool:

@@ -85,12 +85,12 @@ class AttentionStack:
         check_layer(self.layer)
         refuse_parts(self.layer, "stack")
         settle(self, "depth", check_whole, 1, "pass the number of layers, e.g. depth=3", maximum=_DEEPEST)
-        given = self.layer.activation if self.activations is None else self.activations
-        if not isinstance(given, str | list | tuple):
-            refuse("activations", given, "is neither a name nor a list of names", _ACTIVATIONS)
-        names = (given,) * self.depth if isinstance(given, str) else tuple(given)
+        activations = self.layer.activation if self.activations is None else self.activations
+        if not isinstance(activations, str | list | tuple):
+            refuse("activations", activations, "is neither a name nor a list of names", _ACTIVATIONS)
+        names = (activations,) * self.depth if isinstance(activations, str) else tuple(activations)
         if len(names) != self.depth:
-            refuse("activations", given, f"must be one name, or {self.depth}, one for each layer", _ACTIVATIONS)
+            refuse("activations", activations, f"must be one name, or {self.depth}, one for each layer", _ACTIVATIONS)
         for name in names:
             check_choice("activations", name, ACTIVATIONS)
         settle(self, "residual", check_boolean, "pass True to add to the stream, False to replace it")
@@ -103,8 +103,8 @@ class AttentionStack:
 
     def _check_mlp(self) -> None:
         if self.mlp is None:
-            for name, usual in (("mlp_ratio", 4), ("mlp_std", 1.0)):
-                if (value := getattr(self, name)) != usual:
+            for name, default in (("mlp_ratio", 4), ("mlp_std", 1.0)):
+                if (value := getattr(self, name)) != default:
                     refuse(name, value, "has no effect without mlp", "leave it out, or pass mlp='gelu'")
             return
         settle(self, "mlp", check_choice, tuple(_PERCEPTRONS))
@@ -183,11 +183,11 @@ class AttentionStack:
     def describe(self) -> str:
         """Return a short name with the non-default fields."""
         names = self._names
-        words = names if len(set(names)) > 1 else names[:1]
+        labels = names if len(set(names)) > 1 else names[:1]
         plain = self.layer.replace(activation="clip", clip=DEFAULT_CLIP)
         parts = [plain.describe(), f"depth={self.depth}"]
-        if words != ("clip",):
-            parts.append("/".join(words))
+        if labels != ("clip",):
+            parts.append("/".join(labels))
         if "clip" in names and self.layer.clip != DEFAULT_CLIP:
             parts.append(f"clip={self.layer.clip}")
         parts += ["residual"] * self.residual + [f"post_norm={self.post_norm}"] * bool(self.post_norm)

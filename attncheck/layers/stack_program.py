@@ -58,7 +58,7 @@ def expand_layers(
     stream = tuple(write_hidden(program, layers[0]))
     streams, written = [stream], []
     between: list[tuple[Node, ...]] = []
-    reads: list[tuple[Node, ...]] = []
+    copies: list[tuple[Node, ...]] = []
     for depth, layer in enumerate(layers, 1):
         phi, prefix = nonlinearity.of_inputs(layer.inputs), f"L{depth}."
         inputs = tuple(program.nonlin(phi, z, name=f"{prefix}x{i}") for i, z in enumerate(stream, 1))
@@ -66,11 +66,11 @@ def expand_layers(
         stream = _joined(program, stream, written[-1].outputs, residual, f"{prefix}z")
         if perceptron:
             between.append(stream)
-            reads.append(tuple(_copied(program, z, f"{prefix}r{i}") for i, z in enumerate(stream, 1)))
-            outputs = _write_perceptron(program, perceptron, reads[-1], prefix)
+            copies.append(tuple(_copied(program, z, f"{prefix}r{i}") for i, z in enumerate(stream, 1)))
+            outputs = _write_perceptron(program, perceptron, copies[-1], prefix)
             stream = _joined(program, stream, outputs, residual, f"{prefix}m")
         streams.append(stream)
-    return StackProgram(program, tuple(streams), tuple(written), tuple(between), tuple(reads))
+    return StackProgram(program, tuple(streams), tuple(written), tuple(between), tuple(copies))
 
 
 def _joined(
@@ -91,11 +91,11 @@ def _copied(program: Program, vector: Node, name: str) -> Node:
 
 
 def _write_perceptron(
-    program: Program, perceptron: Perceptron, reads: tuple[Node, ...], prefix: str
+    program: Program, perceptron: Perceptron, inputs: tuple[Node, ...], prefix: str
 ) -> tuple[Node, ...]:
     """Write the lines W² φ(W¹ x)."""
     into = program.weight(f"{prefix}M1", perceptron.std, perceptron.neurons, None)
     out = program.weight(f"{prefix}M2", perceptron.std, None, perceptron.neurons)
-    hidden = [program.matmul(into, x, f"{prefix}g{i}") for i, x in enumerate(reads, 1)]
+    hidden = [program.matmul(into, x, f"{prefix}g{i}") for i, x in enumerate(inputs, 1)]
     images = [program.nonlin(perceptron.phi, g, name=f"{prefix}a{i}") for i, g in enumerate(hidden, 1)]
     return tuple(program.matmul(out, a, f"{prefix}u{i}") for i, a in enumerate(images, 1))

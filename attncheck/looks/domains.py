@@ -78,10 +78,10 @@ def _layer_reference(
     setting: Setting,
     sample: Sample,
     seed: np.random.SeedSequence,
-    wanted: frozenset[str],
+    functionals: frozenset[str],
     blocks: Mapping[str, int],
 ) -> Reference:
-    known = (setting.layer, len(sample), setting.coordinates, seed, wanted)
+    known = (setting.layer, len(sample), setting.coordinates, seed, functionals)
     if setting.weights.gaussian:
         return Reference(*known, draw_on=setting.draw_on)
     return LiteralReference(*known, draw_on=setting.draw_on, laws=setting.weights, like=sample, blocks=blocks)
@@ -100,8 +100,8 @@ PROGRAMS = Domain(
     "program",
     PROGRAM_PROPERTIES,
     ProgramSetting,
-    lambda setting, sample, seed, wanted, blocks: ProgramReference(
-        setting.case, len(sample), setting.coordinates, seed, wanted
+    lambda setting, sample, seed, functionals, blocks: ProgramReference(
+        setting.case, len(sample), setting.coordinates, seed, functionals
     ),
     lambda name, profile: fixed_programs(name)[: profile.fixed_programs],
     _random_programs,

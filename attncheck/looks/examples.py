@@ -91,14 +91,14 @@ def _pairs(layer: AttentionLayer) -> set[tuple[str, ...]]:
 
 def _choose(candidates: Sequence[AttentionLayer], count: int, chosen: Sequence[AttentionLayer]) -> list[AttentionLayer]:
     """Return the chosen layers and `count` of the candidates: at each step, the one with most unvisited pairs."""
-    found = list(chosen)
-    visited = set[tuple[str, ...]]().union(*map(_pairs, found))
+    selection = list(chosen)
+    visited = set[tuple[str, ...]]().union(*map(_pairs, selection))
     rest = {layer: _pairs(layer) for layer in candidates}
     for _ in range(min(count, len(rest))):
         best = max(rest, key=lambda layer: len(rest[layer] - visited))
         visited |= rest.pop(best)
-        found.append(best)
-    return found
+        selection.append(best)
+    return selection
 
 
 class _SearchEnded(BaseException):
@@ -121,7 +121,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
         return []
     from hypothesis import HealthCheck, Phase, given, seed, settings
 
-    found: dict[Any, None] = {}
+    examples: dict[Any, None] = {}
 
     # Explicit settings: hypothesis's CI profile would ignore the seed, the health check for slow generation depends on
     # a clock, and small layers are about one in four of all.
@@ -136,13 +136,13 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
     @seed(int(seed_sequence(run_seed, key, role="examples").generate_state(1)[0]))
     @given(strategy)
     def collect(layer: Any) -> None:
-        found.setdefault(layer)
-        if len(found) == count:
+        examples.setdefault(layer)
+        if len(examples) == count:
             raise _SearchEnded
 
     with interrupts_held(), _callbacks_kept(), contextlib.suppress(_SearchEnded):
         collect()
-    return list(found)
+    return list(examples)
 
 
 @contextlib.contextmanager
@@ -151,8 +151,8 @@ def _callbacks_kept() -> Iterator[None]:
 
     Callers defer Ctrl-C while hypothesis's callback is installed.
     """
-    kept = list(gc.callbacks)
+    callbacks = list(gc.callbacks)
     try:
         yield
     finally:
-        gc.callbacks[:] = kept
+        gc.callbacks[:] = callbacks

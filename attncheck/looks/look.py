@@ -39,21 +39,21 @@ def observe(
         count = min(planned.chunk, total - start)
         active = [check for check in checks if start < size[check]]
         sample = subject.draw_as(setting, count, rng)
-        wanted = frozenset(check.compares for check in active)
-        reference = domain.reference(setting, sample, child, wanted, planned.blocks)
+        functionals = frozenset(check.compares for check in active)
+        reference = domain.reference(setting, sample, child, functionals, planned.blocks)
         for check in active:
             with _named(check, subject, setting):
                 data[check].measure(sample, reference)
-    return {check.name: _tested(check, subject, setting, held) for check, held in data.items()}
+    return {check.name: _tested(check, subject, setting, check_data) for check, check_data in data.items()}
 
 
 #: Largest number of values kept uncondensed; first looks of the default profile have half as many.
 MOST_HELD = 2**17
 
 
-def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, held: CheckData) -> Outcome:
+def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, check_data: CheckData) -> Outcome:
     with _named(check, subject, setting):
-        return held.outcome()
+        return check_data.outcome()
 
 
 @contextlib.contextmanager

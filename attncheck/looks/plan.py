@@ -66,23 +66,25 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
     """Return the plan of checks, of one or several properties, on a case."""
     per_look = per_look_power(cost.power)
     sizes: dict[AnyCheck, int] = {}
-    excused: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     for check in checks:
         if cost.affordable < check.fewest_draws:
-            excused[check.name] = _too_expensive("any wrong law of one number per draw", cost.affordable, setting)
+            skipped[check.name] = _too_expensive("any wrong law of one number per draw", cost.affordable, setting)
             continue
         reason = check.reason_not_examined(setting)
         if reason:
-            excused[check.name] = reason
+            skipped[check.name] = reason
             continue
         size = check.look_size(setting, cost.level, per_look, cost.affordable)
         if size is None:
-            excused[check.name] = _too_expensive(check.alternative.text, cost.affordable, setting)
+            skipped[check.name] = _too_expensive(check.alternative.text, cost.affordable, setting)
         else:
             sizes[check] = size
     chunk = chunk_of(setting.case, min(CALL_DRAWS, cost.affordable))
-    whole = {check: min(-(-size // chunk) * chunk, cost.affordable) for check, size in _shared(sizes, setting).items()}
-    return Plan(setting, chunk, cost.level, per_look, whole, excused)
+    full_sizes = {
+        check: min(-(-size // chunk) * chunk, cost.affordable) for check, size in _shared(sizes, setting).items()
+    }
+    return Plan(setting, chunk, cost.level, per_look, full_sizes, skipped)
 
 
 def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) -> dict[AnyCheck, int]:
@@ -90,9 +92,9 @@ def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) ->
     most = _most(sizes)
     raised = {}
     for check, size in sizes.items():
-        others = most[check.property_name]
-        part = chunk_of(setting.case, others)
-        raised[check] = min(others, -(-size // part) * part)
+        largest = most[check.property_name]
+        part = chunk_of(setting.case, largest)
+        raised[check] = min(largest, -(-size // part) * part)
     return raised
 
 
@@ -104,11 +106,11 @@ def _most(sizes: Mapping[AnyCheck, int]) -> dict[str, int]:
     return most
 
 
-def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting) -> str:
+def _too_expensive(effect: str, affordable: int, setting: Setting | ProgramSetting) -> str:
     draws = "one draw" if affordable == 1 else f"{affordable} draws"
     where = f"the {draws} available to a look at this {setting.case.kind}"
     smaller = "a smaller width or seq_len, or " if setting.case.kind == "layer" else ""
-    return f"detecting {what} needs more than {where}: {smaller}{LARGER}"
+    return f"detecting {effect} needs more than {where}: {smaller}{LARGER}"
 
 
 def chunk_of(case: Case, most: int) -> int:

@@ -103,7 +103,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
         if result.summary is not None:
             examined.setdefault(result.check, []).append(result)
     shares = _shared({case_key(one): one.case for members in examined.values() for one in members})
-    found = []
+    pools = []
     for check, members in examined.items():
         sets: dict[tuple[str, ...], str] = {}
         for name in (ALL, *POOLS):
@@ -111,8 +111,10 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
             if len(of) > 1:
                 sets.setdefault(of, name)
         by_id = {one.id: one for one in members}
-        found += [CasePool(name, check_named(check), tuple(by_id[each] for each in of)) for of, name in sets.items()]
-    return found
+        pools += [
+            CasePool(name, check_named(check), tuple(by_id[member_id] for member_id in of)) for of, name in sets.items()
+        ]
+    return pools
 
 
 def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
@@ -147,7 +149,7 @@ class LookTask:
         """The test items. Modules that a serialised case names are imported, as the run has done already."""
         written = self.case
         case = read_case(written, trust=modules_of(written)) if isinstance(written, Mapping) else written
-        names = dict.fromkeys(check_named(each).property_name for each in self.checks)
+        names = dict.fromkeys(check_named(check_name).property_name for check_name in self.checks)
         return [Item(name, case, role=self.role) for name in names]
 
 
@@ -161,14 +163,14 @@ def take(one: LookTask) -> dict[str, Summary]:
         if lost:
             problem = f"can no longer be examined on {items[0].case.describe()} ({plan.excused.get(lost[0], '')})"
             raise InputError(f"check={lost[0]}: {problem}; return the same arrays in every call")
-        seen = take_look(items[0], plan, subject, one.seed, one.look, one.factor, one.checks)
-    return summaries_of(seen)
+        outcomes = take_look(items[0], plan, subject, one.seed, one.look, one.factor, one.checks)
+    return summaries_of(outcomes)
 
 
 def summaries_of(outcomes: Mapping[str, Outcome]) -> dict[str, Summary]:
     """Return the summaries of outcomes by name, without those of empty samples."""
-    kept = {name: outcome.summary for name, outcome in outcomes.items() if outcome.count}
-    return {name: summary for name, summary in kept.items() if summary is not None}
+    summaries = {name: outcome.summary for name, outcome in outcomes.items() if outcome.count}
+    return {name: summary for name, summary in summaries.items() if summary is not None}
 
 
 #: Callable that takes a look, given its number and factor, at some pools; returns summaries by case.
@@ -200,8 +202,8 @@ def examine_pools(
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
         if look == 1:
             return {name: first[name] for name in names}
-        found = later([by_id[name] for name in names], look, factor)
-        return {name: _later_look(by_id[name], found, failed) for name in names}
+        by_case = later([by_id[name] for name in names], look, factor)
+        return {name: _later_look(by_id[name], by_case, failed) for name in names}
 
     trails = {name: Trail((first[name],), Verdict.EXPLAINED, level) for name in explained}
     trails |= protocol(evaluate, [name for name in by_id if name not in explained], level)
@@ -218,12 +220,12 @@ def fresh(subject: Any, seed: int, workers: Workers, cases: Mapping[str, Case] |
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         looks = _looks(pools, subject, seed, look, factor, cases or {})
-        return dict(zip(looks, map(told, workers.results(_attempt, list(looks.values()))), strict=True))
+        return dict(zip(looks, map(unwrap, workers.results(_attempt, list(looks.values()))), strict=True))
 
-    def told(left: Left | LostTask) -> Left:
-        if not isinstance(left, LostTask):
-            return left
-        return f"subject={subject.name}: a further look at pools: {left.reason}; mend the simulator"
+    def unwrap(result: Left | LostTask) -> Left:
+        if not isinstance(result, LostTask):
+            return result
+        return f"subject={subject.name}: a further look at pools: {result.reason}; mend the simulator"
 
     return later
 
@@ -236,14 +238,14 @@ def _looks(
     checks: dict[str, list[str]] = {}
     for key, check in sorted(members):
         checks.setdefault(key, []).append(check)
-    found = {}
-    for key, wanted in checks.items():
-        result = members[key, wanted[0]]
+    tasks = {}
+    for key, names in checks.items():
+        result = members[key, names[0]]
         cost = Cost(result.affordable, result.level, result.power)
         case = cases.get(key, result.case)
-        modules = modules_with(each.partition(".")[0] for each in wanted)
-        found[key] = LookTask(subject, seed, case, _ROLE, cost, look, factor, tuple(wanted), modules)
-    return found
+        modules = modules_with(name.partition(".")[0] for name in names)
+        tasks[key] = LookTask(subject, seed, case, _ROLE, cost, look, factor, tuple(names), modules)
+    return tasks
 
 
 def _attempt(one: LookTask) -> Left:
@@ -254,16 +256,16 @@ def _attempt(one: LookTask) -> Left:
         return str(error)
 
 
-def _later_look(pool: CasePool, found: Mapping[str, Left], failed: dict[str, str]) -> Outcome:
+def _later_look(pool: CasePool, by_case: Mapping[str, Left], failed: dict[str, str]) -> Outcome:
     """Return the outcome of a pool on fresh draws of its cases; the error of a case is added to `failed`."""
-    kept = {}
+    summaries = {}
     for one in pool.results:
-        left = found[case_key(one)]
-        if isinstance(left, str):
-            failed[pool.id] = left
-        elif pool.check.name in left:
-            kept[case_key(one)] = left[pool.check.name]
-    return Pool(kept).outcome() if kept and pool.id not in failed else Outcome(1.0, 0.0, 0.0, 0.0, 0.0, 0)
+        result = by_case[case_key(one)]
+        if isinstance(result, str):
+            failed[pool.id] = result
+        elif pool.check.name in result:
+            summaries[case_key(one)] = result[pool.check.name]
+    return Pool(summaries).outcome() if summaries and pool.id not in failed else Outcome(1.0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int, trust: Sequence[str] = ()) -> Result:
@@ -277,10 +279,10 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
     again = tuple(_again(one, cases[case_key(one)], subject, seed) for one in members)
     violated = [case_key(one) for one in results if one.verdict == Verdict.VIOLATED]
     once = [CasePool(case_key(pool), check_named(pool.check), again)]
-    found, failed = examine_pools(once, violated, fresh(subject, seed, InProcess(), cases), pool.level)
+    pool_results, failed = examine_pools(once, violated, fresh(subject, seed, InProcess(), cases), pool.level)
     if failed:
         raise InputError(failed[0])
-    return found[0]
+    return pool_results[0]
 
 
 def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
@@ -316,11 +318,11 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
 def _text(pool: CasePool, outcome: Outcome) -> str:
     """Return the common effect in words and numbers."""
     unit = (pool.results[0].summary or {}).get("unit", "")
-    what = {
+    label = {
         "size": f"common factor on the sizes compared (null: {pool.check.null}):",
         "shift": f"common shift in standard deviations (null: {pool.check.null}):",
         "excess": f"normal score per case (null: {pool.check.null}):",
         "deviation": f"common deviation of: {pool.check.reads}",
     }.get(unit, pool.check.reads)
     numbers = f"{outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
-    return f"{what} {numbers}, {expected(outcome)}, pooled over {counted(outcome.count, 'case')}"
+    return f"{label} {numbers}, {expected(outcome)}, pooled over {counted(outcome.count, 'case')}"

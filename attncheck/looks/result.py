@@ -24,7 +24,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
     first, last, size = trail.outcomes[0], trail.last, planned.sizes[check]
     empty = last.count == 0
     mde = check.mde(planned.setting, size, planned.level, planned.power)
-    stated = check.alternative.effect(planned.setting)
+    effect = check.alternative.effect(planned.setting)
     reason = last.reason or "too few of the draws were usable for the check"
     return msgspec.structs.replace(
         excused_result(item, check, cost, reason if empty else ""),
@@ -34,7 +34,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         p_values=[] if empty else list(trail.p_values),
         mde=mde,
         # A look with less than the planned power only guarantees its minimum detectable effect.
-        alternative=stated if check.meets(planned.setting, size, planned.level, planned.power) else mde,
+        alternative=effect if check.meets(planned.setting, size, planned.level, planned.power) else mde,
         continuous=check.kind == "exact" and not empty and check.family_on(planned.setting).continuous,
         text=check.describe(last),
         hint=check.hint_on(planned.setting),

@@ -38,8 +38,8 @@ def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]
     >>> print(substitute(grouped, lambda layer: layer.head_dim is not None and layer.mask == "none").head_dim)
     4
     """
-    found = next(filter(supports, _plain(layer)), None)
-    if found is None:
+    candidate = next(filter(supports, _plain(layer)), None)
+    if candidate is None:
         return None
     chosen = {
         field.name: getattr(layer, field.name)
@@ -47,18 +47,18 @@ def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]
         if field.name not in _SIZES and getattr(layer, field.name) != field.default
     }
     for name, value in [*chosen.items(), *chosen.items()]:
-        changed = _changed(found, name, value)
+        changed = _changed(candidate, name, value)
         if changed is not None and supports(changed):
-            found = changed
-    return found
+            candidate = changed
+    return candidate
 
 
 def _plain(layer: AttentionLayer) -> Iterator[AttentionLayer]:
     """Yield plain layers of the same sizes, plainest first."""
     sizes = {name: getattr(layer, name) for name in _SIZES}
     head_dims = (None, max(1, layer.width // layer.num_heads))
-    for other, mask, head_dim in itertools.product(_OTHERS, MASKS, head_dims):
-        yield AttentionLayer(**sizes, mask=mask, head_dim=head_dim, **other)
+    for fields, mask, head_dim in itertools.product(_OTHERS, MASKS, head_dims):
+        yield AttentionLayer(**sizes, mask=mask, head_dim=head_dim, **fields)
 
 
 def _changed(layer: AttentionLayer, name: str, value: Any) -> AttentionLayer | None:

@@ -29,7 +29,9 @@ _SAME = 1e-6
 _MOVED = 1e-5
 #: Why modules that mix positions are not read.
 WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a convolution"
-_OTHER_WEIGHTS = "the weights of a softmax do not multiply the values as they are, as in differential attention or chunks"
+_OTHER_WEIGHTS = (
+    "the weights of a softmax do not multiply the values as they are, as in differential attention or chunks"
+)
 # Properties in which modules of several layers are compared.
 _COMPARED = ("mask", "map", "scale", "positions", "optional_parts")
 

@@ -183,7 +183,7 @@ def test_another_law_than_the_declared_one_is_named(drawn: Any, declared: Any, s
 
 def test_inputs_that_are_handed_out_have_the_declared_law() -> None:
     drawn = of_law(dict.fromkeys(MATRICES, "rademacher"))
-    assert words(fitted([drawn], root(), handed=True)[0])[0] == "the draws fit weights='rademacher'"
+    assert words(fitted([drawn], root(), receives_inputs=True)[0])[0] == "the draws fit weights='rademacher'"
 
 
 @pytest.mark.parametrize("biased", [(), MATRICES])

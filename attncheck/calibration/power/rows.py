@@ -124,13 +124,13 @@ class PowerEntry:
 
 
 def rows_of(
-    sights: Iterable[PilotResult], exposure: str, profile: Profile, layers: Sequence[AttentionLayer] = ()
+    pilots: Iterable[PilotResult], exposure: str, profile: Profile, layers: Sequence[AttentionLayer] = ()
 ) -> tuple[PowerRow, ...]:
     """Return one row per layer and check for pilots of one fault; `layers` replace those of the profile."""
     items: dict[Item, list[PilotResult]] = {}
-    for sight in sights:
-        if sight.setting.layer in (layers or profile.layers):
-            items.setdefault(Item(sight.check.property_name, sight.setting.layer), []).append(sight)
+    for pilot in pilots:
+        if pilot.setting.layer in (layers or profile.layers):
+            items.setdefault(Item(pilot.check.property_name, pilot.setting.layer), []).append(pilot)
     return tuple(row for item, members in items.items() for row in _rows_of_item(item, members, exposure, profile))
 
 
@@ -140,20 +140,20 @@ def exposed_as(setting: Setting, exposure: str) -> Setting:
     return dataclasses.replace(setting, exposed=setting.exposed & fields)
 
 
-def _rows_of_item(item: Item, sights: Sequence[PilotResult], exposure: str, profile: Profile) -> list[PowerRow]:
-    setting = exposed_as(sights[0].setting, exposure)
+def _rows_of_item(item: Item, pilots: Sequence[PilotResult], exposure: str, profile: Profile) -> list[PowerRow]:
+    setting = exposed_as(pilots[0].setting, exposure)
     planned = plan(item.checks, setting, profile.cost(item.case))
     return [
-        _row(sight, exposure, planned.sizes.get(sight.check, 0), profile)
-        for sight in sights
-        if not sight.check.reason_not_examined(setting)
+        _row(pilot, exposure, planned.sizes.get(pilot.check, 0), profile)
+        for pilot in pilots
+        if not pilot.check.reason_not_examined(setting)
     ]
 
 
-def _row(sight: PilotResult, exposure: str, size: int, profile: Profile) -> PowerRow:
-    if not sight.told_apart:
-        return PowerRow(exposure, sight, size)
+def _row(pilot: PilotResult, exposure: str, size: int, profile: Profile) -> PowerRow:
+    if not pilot.told_apart:
+        return PowerRow(exposure, pilot, size)
     chance, least = (
-        sight.chance(size, effect) if size else 0.0 for effect in (sight.outcome.effect, sight.least_effect)
+        pilot.chance(size, effect) if size else 0.0 for effect in (pilot.outcome.effect, pilot.least_effect)
     )
-    return PowerRow(exposure, sight, size, chance, least, sight.draws(profile, sight.outcome.effect))
+    return PowerRow(exposure, pilot, size, chance, least, pilot.draws(profile, pilot.outcome.effect))

@@ -52,7 +52,7 @@ def measure(
 ) -> list[PilotResult]:
     """Take a pilot of `factor` times a look's draws per layer and property, and return the outcome of every check."""
     subject = Subject.of(fault.subject)
-    sights = []
+    pilots = []
     for layer in layers:
         if fault.reason_hidden(layer):
             continue
@@ -62,11 +62,11 @@ def measure(
             planned = plan(checks_of(name), setting, profile.cost(layer))
             if planned.sizes:
                 outcomes = _look(planned, subject, seed, key, "power/pilot", factor)
-                sights += [
+                pilots += [
                     PilotResult(fault.name, check.name, setting, factor * size, outcomes[check.name])
                     for check, size in planned.sizes.items()
                 ]
-    return [sight for sight in sights if sight.outcome.count]
+    return [pilot for pilot in pilots if pilot.outcome.count]
 
 
 def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
@@ -121,32 +121,35 @@ def entries_of(
     """Return the entries of one fault; see `power_table`."""
     load_checks(checks)
     wrong = fault_named(fault)
-    own = [each.check.property_name for each in registrations() if wrong in paired(each.check)]
-    examined = dict.fromkeys([*PROPERTIES, *own])
-    settled = profile_named(profile)
+    properties = [item.check.property_name for item in registrations() if wrong in paired(item.check)]
+    examined = dict.fromkeys([*PROPERTIES, *properties])
+    named_profile = profile_named(profile)
     # Faults of optional parts show in no fixed layer, so they are measured on the standard layer with that part.
     hidden = all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
     parts = [STANDARD.replace(**part.example) for part in named_parts()]
-    layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else settled.layers
+    layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else named_profile.layers
     cheap = _cheap(wrong, layers)
 
     def planned() -> list[PowerEntry]:
-        others = layers if hidden else ()
-        return [PowerEntry(fault, each, rows_of(sights, each, settled, others)) for each in exposures]
+        replacements = layers if hidden else ()
+        return [
+            PowerEntry(fault, exposure, rows_of(pilots, exposure, named_profile, replacements))
+            for exposure in exposures
+        ]
 
-    sights = measure(wrong, layers, dataclasses.replace(settled, most_draws=_FIRST), seed, examined)
+    pilots = measure(wrong, layers, dataclasses.replace(named_profile, most_draws=_FIRST), seed, examined)
     entries = planned()
-    unsure = [each.exposure for each in entries if each.best is None or each.best.least_chance < settled.power]
+    unsure = [item.exposure for item in entries if item.best is None or item.best.least_chance < named_profile.power]
     if unsure:
-        names = _telling(sights, unsure)
+        names = _telling(pilots, unsure)
         again = [name for name in examined if name in names]
-        sights = [s for s in sights if s.check.property_name not in again or s.setting.layer not in cheap]
-        sights += measure(wrong, cheap, settled, seed, again)
+        pilots = [s for s in pilots if s.check.property_name not in again or s.setting.layer not in cheap]
+        pilots += measure(wrong, cheap, named_profile, seed, again)
         entries = planned()
     if not all(any(row.sight.told_apart for row in entry.rows) for entry in entries):
-        sights += measure(wrong, cheap, settled, seed, _DEEP, _FACTOR)
+        pilots += measure(wrong, cheap, named_profile, seed, _DEEP, _FACTOR)
         entries = planned()
-    return [verified(entry, settled, seeds, seed) for entry in entries]
+    return [verified(entry, named_profile, seeds, seed) for entry in entries]
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
@@ -155,13 +158,13 @@ def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLay
     return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
-def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
+def _telling(pilots: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
     """Return the properties with an applicable check under any of the exposures."""
     names = {
-        sight.check.property_name
-        for sight in sights
+        pilot.check.property_name
+        for pilot in pilots
         for exposure in exposures
-        if not sight.check.reason_not_examined(exposed_as(sight.setting, exposure))
+        if not pilot.check.reason_not_examined(exposed_as(pilot.setting, exposure))
     }
     return names
 

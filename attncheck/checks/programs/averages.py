@@ -30,12 +30,12 @@ def _limit(program: Program) -> ProgramLimit:
 def _netsor_pair(case: ProgramCase) -> tuple[Node, Node] | None:
     """Return the last two full-width vectors that do not depend on scores, excluding initial vectors."""
     after = made_from(case.program.nodes, lambda node: isinstance(node, Score))
-    found = [
+    vectors = [
         node
         for node in vectors_of(case.program)
         if node not in after and node.size is None and not isinstance(node, Initial)
     ]
-    return (found[-2], found[-1]) if len(found) > 1 else (found[0], found[0]) if found else None
+    return (vectors[-2], vectors[-1]) if len(vectors) > 1 else (vectors[0], vectors[0]) if vectors else None
 
 
 def _output(case: ProgramCase) -> Output | None:
@@ -48,10 +48,10 @@ def _logs(
     sample: ProgramSample, deviation: Callable[[ProgramSample, int], FloatArray]
 ) -> tuple[FloatArray, FloatArray]:
     """Return log |deviation| at each width, one row per draw, and the widths."""
-    found = np.stack([np.abs(deviation(sample, k)) for k in range(len(sample.draws))], axis=1)
+    deviations = np.stack([np.abs(deviation(sample, k)) for k in range(len(sample.draws))], axis=1)
     # Skip deviations that are only rounding, e.g. with zero matrices.
-    moves = (found > _ROUNDING).all(axis=1)
-    return np.log(np.minimum(found[moves], 1e300)), np.array([sample.case.widths] * 3, dtype=np.float64)
+    moves = (deviations > _ROUNDING).all(axis=1)
+    return np.log(np.minimum(deviations[moves], 1e300)), np.array([sample.case.widths] * 3, dtype=np.float64)
 
 
 def _gram(sample: ProgramSample, k: int) -> FloatArray:
@@ -65,24 +65,24 @@ def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
     pair = _netsor_pair(sample.case)
     assert pair is not None
     lines = vectors_of(sample.case.program)
-    one, other = (lines.index(node) for node in pair)
+    one, two = (lines.index(node) for node in pair)
     law = _limit(sample.case.program)
     size = float(np.sqrt(law.second(pair[0], pair[0]) * law.second(pair[1], pair[1])))
-    return (_gram(sample, k)[:, one, other] - law.second(*pair)) / max(size, 1e-300)
+    return (_gram(sample, k)[:, one, two] - law.second(*pair)) / max(size, 1e-300)
 
 
 def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
     """Return the relative deviation of |y|²/n from E[(Z^y)² | p° = p] in Theorem 1."""
     output = _output(sample.case)
     assert output is not None
-    place = vectors_of(sample.case.program).index(output)
+    index = vectors_of(sample.case.program).index(output)
     expected = _limit(sample.case.program).conditional_square(output, sample.draws[k].scores)
-    return (_gram(sample, k)[:, place, place] - expected) / np.maximum(expected, 1e-300)
+    return (_gram(sample, k)[:, index, index] - expected) / np.maximum(expected, 1e-300)
 
 
-def _unless(found: Callable[[ProgramCase], object], missing: str) -> Callable[[ProgramSetting], str]:
-    """Return the exclusion of cases that have no limit or no three widths, or for which `found` returns None."""
-    return lambda setting: several_widths(setting) or no_limit(setting) or ("" if found(setting.case) else missing)
+def _unless(lookup: Callable[[ProgramCase], object], missing: str) -> Callable[[ProgramSetting], str]:
+    """Return the exclusion of cases that have no limit or no three widths, or for which `lookup` returns None."""
+    return lambda setting: several_widths(setting) or no_limit(setting) or ("" if lookup(setting.case) else missing)
 
 
 _DEPARTURE = ProgramAlternative.of("an order off by 0.15", -0.35, coarsest=-0.2)

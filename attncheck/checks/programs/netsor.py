@@ -36,9 +36,9 @@ def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
     noise, weight = [np.zeros(0)], [np.zeros(0)]
     for later in range(1, uses):
         earlier = draw % later
-        kept = residual.kept[:, later] & residual.kept[draw, earlier]
-        noise.append(residual.values[:, later][kept])
-        weight.append(residual.values[draw, earlier][kept])
+        valid = residual.kept[:, later] & residual.kept[draw, earlier]
+        noise.append(residual.values[:, later][valid])
+        weight.append(residual.values[draw, earlier][valid])
     return np.concatenate(noise), np.concatenate(weight)
 
 
@@ -54,23 +54,23 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
 
 def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
     """Return how many draws have a line that is not the declared function of its parents."""
-    place = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
+    index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores = sample.need("vectors"), sample.need("scores")
     wrong = np.zeros(len(sample), dtype=bool)
     for node in sample.case.program.nodes:
         if isinstance(node, Nonlin):
-            expected = np.asarray(node.function(*(vectors[:, place[parent]] for parent in node.parents)))
+            expected = np.asarray(node.function(*(vectors[:, index[parent]] for parent in node.parents)))
         elif isinstance(node, Output):
-            arguments = vectors[:, [place[parent] for parent in node.vectors]]
+            arguments = vectors[:, [index[parent] for parent in node.vectors]]
             expected = node.function(arguments, scores[:, np.array([score[p] for p in node.scores], dtype=np.intp)])
         else:
             continue
-        given = vectors[:, place[node]]
-        size = np.maximum(np.abs(given), np.abs(expected)).max(axis=1)
+        actual = vectors[:, index[node]]
+        size = np.maximum(np.abs(actual), np.abs(expected)).max(axis=1)
         # Functions may be steep, so tolerances are relative to the largest of the line and its arguments.
-        reach = np.maximum(size, np.abs(vectors[:, [place[p] for p in node.parents if p in place]]).max(axis=(1, 2)))
-        wrong |= np.abs(given - expected).max(axis=1) > _ROUNDING * reach
+        largest = np.maximum(size, np.abs(vectors[:, [index[p] for p in node.parents if p in index]]).max(axis=(1, 2)))
+        wrong |= np.abs(actual - expected).max(axis=1) > _ROUNDING * largest
     return int(wrong.sum()), len(sample)
 
 

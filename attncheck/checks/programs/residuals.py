@@ -36,14 +36,14 @@ class Images:
 
 def images_of(program: Program) -> tuple[Images, ...]:
     """Return the uses of every nonzero matrix, in the order of the program."""
-    place = {node: k for k, node in enumerate(vectors_of(program))}
+    index = {node: k for k, node in enumerate(vectors_of(program))}
     uses: dict[Weight, list[MatMul]] = {}
     for node in program.nodes:
         if isinstance(node, MatMul) and node.weight.std > 0:
             uses.setdefault(node.weight, []).append(node)
     return tuple(
-        Images(weight, tuple(place[node.parents[0]] for node in made), tuple(place[node] for node in made))
-        for weight, made in uses.items()
+        Images(weight, tuple(index[node.parents[0]] for node in matmuls), tuple(index[node] for node in matmuls))
+        for weight, matmuls in uses.items()
     )
 
 
@@ -52,8 +52,8 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
 
     `gram` is (draws, vectors, vectors), `vectors` (draws, vectors, neurons). Uses without a new direction are dropped.
     """
-    known, made = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
-    values, kept = np.zeros_like(made), np.zeros(made.shape, dtype=bool)
+    known, unit_images = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
+    values, retained = np.zeros_like(unit_images), np.zeros(unit_images.shape, dtype=bool)
     factor = np.zeros_like(known)
     lost = precision(gram) ** _LOST
     for j in range(len(images.inputs)):
@@ -61,9 +61,9 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
         new = column[:, 0] > lost * known[:, j, j]
         pivot = np.sqrt(np.where(new, column[:, 0], 1.0))[:, None]
         factor[:, j:, j] = np.where(new[:, None], column / pivot, 0.0)
-        rest = made[:, j] - (factor[:, j, None, :j] @ values[:, :j])[:, 0]
-        values[:, j], kept[:, j] = np.where(new[:, None], rest / pivot, 0.0), np.asarray(new)[:, None]
-    return Residual(values, kept)
+        rest = unit_images[:, j] - (factor[:, j, None, :j] @ values[:, :j])[:, 0]
+        values[:, j], retained[:, j] = np.where(new[:, None], rest / pivot, 0.0), np.asarray(new)[:, None]
+    return Residual(values, retained)
 
 
 def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
@@ -72,19 +72,19 @@ def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual
     They are independent χ², with as many degrees of freedom as the matrix has rows.
     """
     rows, uses = images.weight.shape(width)[0], len(images.images)
-    made = gram[:, images.images][:, :, images.images]
+    image_gram = gram[:, images.images][:, :, images.images]
     # Express the images of new directions as combinations of all images.
     unit = np.zeros((*gram.shape[:2], uses))
     unit[:, images.images] = np.eye(uses)
     residual = sequential_residual(images, gram, unit)
-    values = rows * np.maximum(((residual.values @ made) * residual.values).sum(axis=-1), 0.0)
-    kept: BoolArray = np.asarray(residual.kept.any(axis=-1))
-    return Residual(values, kept)
+    values = rows * np.maximum(((residual.values @ image_gram) * residual.values).sum(axis=-1), 0.0)
+    retained: BoolArray = np.asarray(residual.kept.any(axis=-1))
+    return Residual(values, retained)
 
 
 def initial_residual(program: Program, vectors: FloatArray) -> Residual:
     """Return the normals that generate the initial vectors, (draws, directions, neurons)."""
-    place = {node: k for k, node in enumerate(vectors_of(program))}
+    index = {node: k for k, node in enumerate(vectors_of(program))}
     groups: dict[int, list[Initial]] = {}
     for node in program.nodes:
         if isinstance(node, Initial):
@@ -92,7 +92,7 @@ def initial_residual(program: Program, vectors: FloatArray) -> Residual:
     parts = [np.zeros((len(vectors), 0, vectors.shape[-1]))]
     for group in groups.values():
         root = np.array([node.root for node in group])
-        centred = vectors[:, [place[node] for node in group]] - np.array([node.mean for node in group])[:, None]
+        centred = vectors[:, [index[node] for node in group]] - np.array([node.mean for node in group])[:, None]
         lengths = (root**2).sum(axis=0)
         # Skip directions that consist of rounding errors.
         real = lengths > precision(vectors) ** _LOST * lengths.max(initial=0.0)
@@ -124,7 +124,7 @@ def conditioned_sides(program: Program) -> tuple[dict[Score, Sides], str]:
     if not scores:
         return {}, "the program has no scores"
     weights = list(dict.fromkeys(weight for score in scores for weight in _weights(score)))
-    if any(one is other for one, other in map(_weights, scores)):
+    if any(one is two for one, two in map(_weights, scores)):
         return {}, "a score has the same matrix on both sides"
     components = _components(weights, scores)
     if None in components:
@@ -139,8 +139,8 @@ def conditioned_sides(program: Program) -> tuple[dict[Score, Sides], str]:
     return chosen, ""
 
 
-def _sides(score: Score, given: int) -> Sides:
-    sides = score.parents[::-1] if given == 0 else score.parents
+def _sides(score: Score, known_index: int) -> Sides:
+    sides = score.parents[::-1] if known_index == 0 else score.parents
     return Sides(*(side for side in sides if isinstance(side, MatMul)))
 
 
@@ -151,27 +151,27 @@ def _weights(score: Score) -> tuple[Weight, Weight]:
 
 def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight, int] | None]:
     """Two-colour matrices so that both matrices of a score differ in colour; None for components with odd cycles."""
-    found: list[dict[Weight, int] | None] = []
-    left = list(weights)
-    while left:
-        colours = {left[0]: 0}
+    components: list[dict[Weight, int] | None] = []
+    remaining = list(weights)
+    while remaining:
+        colours = {remaining[0]: 0}
         grown, proper = True, True
         while grown:
             grown = False
-            for one, other in itertools.chain.from_iterable((p, p[::-1]) for p in map(_weights, scores)):
-                if one in colours and other not in colours:
-                    colours[other], grown = 1 - colours[one], True
-                proper &= not (one in colours and other in colours and colours[one] == colours[other])
-        found.append(colours if proper else None)
-        left = [weight for weight in left if weight not in colours]
-    return found
+            for one, two in itertools.chain.from_iterable((p, p[::-1]) for p in map(_weights, scores)):
+                if one in colours and two not in colours:
+                    colours[two], grown = 1 - colours[one], True
+                proper &= not (one in colours and two in colours and colours[one] == colours[two])
+        components.append(colours if proper else None)
+        remaining = [weight for weight in remaining if weight not in colours]
+    return components
 
 
 def _free(program: Program, sides: dict[Score, Sides]) -> bool:
     """Return whether no conditioned vector depends on the free sides' matrices."""
-    random = {each.free.weight for each in sides.values()}
-    made = made_from(program.nodes, lambda node: isinstance(node, MatMul) and node.weight in random)
-    return not any(node in made for each in sides.values() for node in each.known)
+    random = {side.free.weight for side in sides.values()}
+    dependents = made_from(program.nodes, lambda node: isinstance(node, MatMul) and node.weight in random)
+    return not any(node in dependents for side in sides.values() for node in side.known)
 
 
 def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray, scores: FloatArray) -> Residual:
@@ -189,8 +189,8 @@ def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArra
 def given_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
     """Return the covariance of the scores given the vectors and one side of each score, (draws, scores, scores)."""
 
-    def entry(one: Score, other: Score, products: Products) -> FloatArray | float:
-        (mine, theirs) = (sides[score] for score in (one, other))
+    def entry(one: Score, two: Score, products: Products) -> FloatArray | float:
+        (mine, theirs) = (sides[score] for score in (one, two))
         return _shared(mine.free, theirs.free, products) * products(mine.given, theirs.given)
 
     return _covariance(case, gram, entry)
@@ -202,8 +202,8 @@ def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
     This is formula (*) with x·x'/n for E[Z^x Z^x'], both terms of Isserlis' theorem: exact at every width.
     """
 
-    def entry(one: Score, other: Score, products: Products) -> FloatArray | float:
-        (a, b), (c, d) = one.parents, other.parents
+    def entry(one: Score, two: Score, products: Products) -> FloatArray | float:
+        (a, b), (c, d) = one.parents, two.parents
         return _shared(a, c, products) * _shared(b, d, products) + _shared(a, d, products) * _shared(b, c, products)
 
     return _covariance(case, gram, entry)
@@ -213,19 +213,19 @@ def _covariance(
     case: ProgramCase, gram: FloatArray, entry: Callable[[Score, Score, Products], FloatArray | float]
 ) -> FloatArray:
     """Return the covariance of the scores; `entry` gives that of two scores before their factors are applied."""
-    place = {node: k for k, node in enumerate(vectors_of(case.program))}
+    index = {node: k for k, node in enumerate(vectors_of(case.program))}
     covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
     for i, one in enumerate(case.scores):
-        for k, other in enumerate(case.scores):
-            value = entry(one, other, lambda x, y: gram[:, place[x], place[y]])
-            covariance[:, i, k] = one.factor * other.factor * value
+        for k, two in enumerate(case.scores):
+            value = entry(one, two, lambda x, y: gram[:, index[x], index[y]])
+            covariance[:, i, k] = one.factor * two.factor * value
     return covariance
 
 
-def _shared(one: Node, other: Node, products: Products) -> FloatArray | float:
+def _shared(one: Node, two: Node, products: Products) -> FloatArray | float:
     """Return the covariance of the same neuron of two products W x and W' x', 0 unless W is W'."""
     assert isinstance(one, MatMul)
-    assert isinstance(other, MatMul)
-    if one.weight is not other.weight:
+    assert isinstance(two, MatMul)
+    if one.weight is not two.weight:
         return 0.0
-    return one.weight.std**2 * products(one.parents[0], other.parents[0])
+    return one.weight.std**2 * products(one.parents[0], two.parents[0])

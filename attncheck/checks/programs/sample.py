@@ -117,7 +117,7 @@ def sample_of(case: ProgramCase, mappings: list[Any], size: int) -> ProgramSampl
         For unknown names, wrong shapes, or values that are not finite.
     """
     return ProgramSample(
-        case, tuple(_draws_of(case, n, each, size) for n, each in zip(case.widths, mappings, strict=True))
+        case, tuple(_draws_of(case, n, mapping, size) for n, mapping in zip(case.widths, mappings, strict=True))
     )
 
 
@@ -127,16 +127,16 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
     if not isinstance(arrays, Mapping):
         remedy = "return {'outputs': ..., 'scores': ...}"
         refuse("subject", type(arrays).__name__, "must return a mapping of arrays", remedy)
-    given = {name: value for name, value in arrays.items() if value is not None}
-    for name in given:
+    entries = {name: value for name, value in arrays.items() if value is not None}
+    for name in entries:
         if name not in PROGRAM_FIELDS:
             refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(PROGRAM_FIELDS))
     for name in ("outputs", *(["scores"] if case.scores else [])):
-        if name not in given:
-            refuse("subject", sorted(given), f"returned no {name}", "return outputs and scores, one row per draw")
-    found = {name: np.asarray(value) for name, value in given.items()}
-    found.setdefault("scores", np.empty((size, 0)))
-    coordinates = found["outputs"].shape[-1] if found["outputs"].ndim == 3 else 0
+        if name not in entries:
+            refuse("subject", sorted(entries), f"returned no {name}", "return outputs and scores, one row per draw")
+    raw = {name: np.asarray(value) for name, value in entries.items()}
+    raw.setdefault("scores", np.empty((size, 0)))
+    coordinates = raw["outputs"].shape[-1] if raw["outputs"].ndim == 3 else 0
     count = len(vectors_of(case.program))
     shapes = {
         "outputs": (size, len(results_of(case.program)), coordinates),
@@ -144,15 +144,15 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
         "vectors": (size, count, coordinates),
         "gram": (size, count, count),
     }
-    settled = {}
-    for name, value in found.items():
+    result = {}
+    for name, value in raw.items():
         if value.shape != shapes[name] or not coordinates:
-            wanted = (
+            requirement = (
                 f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, results, neurons)"
             )
             remedy = "order lines as in the program, see attncheck.ProgramDraws"
-            refuse(f"subject[{name!r}].shape", value.shape, wanted, remedy)
-        settled[name] = value.astype(np.float64)
-        if not (np.abs(settled[name]) <= _LARGEST).all():
+            refuse(f"subject[{name!r}].shape", value.shape, requirement, remedy)
+        result[name] = value.astype(np.float64)
+        if not (np.abs(result[name]) <= _LARGEST).all():
             refuse(f"subject[{name!r}]", "...", "holds NaN, infinity or numbers beyond 1e100", "mend the simulator")
-    return ProgramDraws(**settled)
+    return ProgramDraws(**result)

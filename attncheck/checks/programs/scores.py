@@ -33,24 +33,24 @@ def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
     """Pair each whitened score with a coordinate of a given vector; which vector rotates from draw to draw."""
     free = {sides.free.weight for sides in conditioned_sides(sample.case.program)[0].values()}
     uses = [images.weight for images in sample.images for _ in images.inputs]
-    given = [k for k, weight in enumerate(uses) if weight not in free]
+    indices = [k for k, weight in enumerate(uses) if weight not in free]
     residual, noise = sample.matmuls, sample.score_noise
-    if not given:
+    if not indices:
         return np.zeros(0), np.zeros(0)
     draw = np.arange(len(sample))
-    columns = (draw[:, None] + np.arange(noise.values.shape[1])) % len(given)
-    weight = residual.values[draw[:, None], np.array(given)[columns], 0]
+    columns = (draw[:, None] + np.arange(noise.values.shape[1])) % len(indices)
+    weight = residual.values[draw[:, None], np.array(indices)[columns], 0]
     return noise.flat(), weight[noise.kept]
 
 
 def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
     """Pair the size of each draw's whitened scores with the size of the given vectors."""
     noise = sample.score_noise
-    seen = noise.kept.any(axis=1)
+    valid = noise.kept.any(axis=1)
     squares = np.diagonal(sample.need("gram"), axis1=1, axis2=2)
     known = {node for sides in conditioned_sides(sample.case.program)[0].values() for node in sides.known}
-    given = [k for k, node in enumerate(vectors_of(sample.case.program)) if node in known]
-    return noise.energy_scores(1)[seen], standard(log(squares[:, given].sum(axis=1)))[seen]
+    indices = [k for k, node in enumerate(vectors_of(sample.case.program)) if node in known]
+    return noise.energy_scores(1)[valid], standard(log(squares[:, indices].sum(axis=1)))[valid]
 
 
 _check = functools.partial(ProgramCheck, claim="program_scores", needs=_NEEDS, excluded=_no_choice)

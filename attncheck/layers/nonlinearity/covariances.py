@@ -17,9 +17,9 @@ def check_covariances(var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple
     >>> check_covariances(1.0, [1.0, 4.0], 1.0)
     (array([1., 1.]), array([1., 4.]), array([1., 1.]))
     """
-    given = {"var1": var1, "var2": var2, "cov": cov}
+    arguments = {"var1": var1, "var2": var2, "cov": cov}
     arrays = {}
-    for field, value in given.items():
+    for field, value in arguments.items():
         try:
             arrays[field] = np.asarray(value, dtype=np.float64)
         except (TypeError, ValueError):

@@ -73,10 +73,10 @@ def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """Clip, by clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised X and the bound a of clip in standard deviations."""
-    (bound,) = parameters
+    (limit,) = parameters
     rho, scale = correlation(v1, v2, c)
     # Double precision shows no clipping beyond 40 standard deviations.
-    a, b = (np.minimum(bound / np.sqrt(np.where(v > 0, v, 1.0)), 40.0) for v in (v1, v2))
+    a, b = (np.minimum(limit / np.sqrt(np.where(v > 0, v, 1.0)), 40.0) for v in (v1, v2))
     inner = rho * (special.erf(a / np.sqrt(2)) - 2 * special.ndtr(-b))
     overshoot = _excess_product(a, b, rho) - _excess_product(a, b, -rho)
     return scale * (inner + 2 * overshoot), 16 * _EPS * scale

@@ -71,9 +71,9 @@ def of_inputs(law: InputLaw) -> Nonlinearity:
     return _make(law.activation, *([law.clip] if law.activation == "clip" else []))
 
 
-def _make(name: str, *given: float) -> Nonlinearity:
+def _make(name: str, *values: float) -> Nonlinearity:
     family = FAMILIES[name]
     parameters = tuple(
-        check(field, value) for (field, check), value in zip(family.parameters.items(), given, strict=True)
+        check(field, value) for (field, check), value in zip(family.parameters.items(), values, strict=True)
     )
     return Nonlinearity(name, parameters, 1, family.bounded)

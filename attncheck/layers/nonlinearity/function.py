@@ -114,10 +114,10 @@ class Nonlinearity:
         checks = zip(family.parameters.items(), self.parameters, strict=True)
         checked = tuple(check(field, value) for (field, check), value in checks)
         object.__setattr__(self, "parameters", checked)
-        for field, right in (("order", 1), ("bounded", family.bounded)):
-            given = getattr(self, field)
-            if given != right:
-                refuse(f"nonlinearity.{field}", given, f"is wrong for {self.name}", f"pass {right}")
+        for field, expected in (("order", 1), ("bounded", family.bounded)):
+            actual = getattr(self, field)
+            if actual != expected:
+                refuse(f"nonlinearity.{field}", actual, f"is wrong for {self.name}", f"pass {expected}")
 
     def __call__(self, x: ArrayLike) -> FloatArray:
         """Return φ(x)."""

@@ -29,7 +29,7 @@ RANKS: Final = tuple(_STEPS)
 
 
 def trapezoidal(
-    function: Function, rank: int, settled: float = 1e-12, agreements: int = 1, reach: float = REACH
+    function: Function, rank: int, tolerance: float = 1e-12, agreements: int = 1, half_range: float = REACH
 ) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(0, I), and an estimate of the error.
 
@@ -42,11 +42,11 @@ def trapezoidal(
         Maps (rank, points) to (points,).
     rank : int
         1 or 2.
-    settled : float
+    tolerance : float
         Change, relative to E |f|, that counts as convergence.
     agreements : int
         Number of consecutive changes that must be that small.
-    reach : float
+    half_range : float
         Integration range on both sides of 0, in standard deviations.
 
     Returns
@@ -63,9 +63,9 @@ def trapezoidal(
     """
     previous, changes, calm = np.nan, [], 0
     for steps in _STEPS[rank]:
-        value, size = _sum(function, rank, steps, reach)
+        value, size = _sum(function, rank, steps, half_range)
         changes.append(abs(value - previous))
-        calm = calm + 1 if changes[-1] <= settled * size else 0
+        calm = calm + 1 if changes[-1] <= tolerance * size else 0
         if calm == agreements:
             return value, changes[-1] + _ROUNDING * size
         previous = value
@@ -74,9 +74,9 @@ def trapezoidal(
     return value, max(c * g for c, g in zip(changes[-3:], gained, strict=True)) + _ROUNDING * size
 
 
-def _sum(function: Function, rank: int, steps: int, reach: float) -> tuple[float, float]:
+def _sum(function: Function, rank: int, steps: int, half_range: float) -> tuple[float, float]:
     """Return E f(Z) and E |f(Z)| from a grid of `steps` per direction."""
-    nodes = np.linspace(-reach, reach, steps + 1)
+    nodes = np.linspace(-half_range, half_range, steps + 1)
     weights = np.exp(-0.5 * nodes**2)
     weights /= weights.sum()
     if rank == 1:
@@ -110,15 +110,15 @@ def dual(
     # A kernel has few distinct covariances, and each is integrated once.
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
     # The mass of |x|^{2d} exp(-x²/2) lies around √(2d).
-    reach = REACH + (2.0 * (order - 1)) ** 0.5
-    found = [_dual_of_one(phi, v, w, cov, smooth, reach) for v, w, cov in distinct.tolist()]
-    spread = np.array(found).reshape(-1, 2)[np.reshape(inverse, -1)]
+    half_range = REACH + (2.0 * (order - 1)) ** 0.5
+    results = [_dual_of_one(phi, v, w, cov, smooth, half_range) for v, w, cov in distinct.tolist()]
+    spread = np.array(results).reshape(-1, 2)[np.reshape(inverse, -1)]
     return spread[:, 0].reshape(v1.shape), spread[:, 1].reshape(v1.shape)
 
 
-def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, reach: float) -> tuple[float, float]:
-    found, _ = correlation(np.asarray(v1), np.asarray(v2), np.asarray(c))
-    rho, root1, root2 = float(found), float(np.sqrt(v1)), float(np.sqrt(v2))
+def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, half_range: float) -> tuple[float, float]:
+    coefficient, _ = correlation(np.asarray(v1), np.asarray(v2), np.asarray(c))
+    rho, root1, root2 = float(coefficient), float(np.sqrt(v1)), float(np.sqrt(v2))
     sine = float(np.sqrt((1 - rho) * (1 + rho)))
 
     def product(z: FloatArray) -> FloatArray:
@@ -127,16 +127,16 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, re
 
     # An unknown function may be flat at the points of the first grids.
     agreements = 1 if smooth else 2
-    value, error = trapezoidal(product, 2 if sine > 0 else 1, _SETTLED, agreements, reach)
+    value, error = trapezoidal(product, 2 if sine > 0 else 1, _SETTLED, agreements, half_range)
     if smooth:
         return value, error
     error *= _UNKNOWN
     if 0 < sine < _NARROW:
-        error += sine**3 * _size_if_kinked(phi, root1, reach) * _size_if_kinked(phi, root2, reach)
+        error += sine**3 * _size_if_kinked(phi, root1, half_range) * _size_if_kinked(phi, root2, half_range)
     return value, error
 
 
-def _size_if_kinked(phi: Function, root: float, reach: float) -> float:
+def _size_if_kinked(phi: Function, root: float, half_range: float) -> float:
     """Return √(E φ²), or 0 if φ is smooth.
 
     At correlations near ±1 kinks can fall between grid points, with an error of order (1 - ρ²)^{3/2} E φ².
@@ -145,6 +145,6 @@ def _size_if_kinked(phi: Function, root: float, reach: float) -> float:
     def shifted(z: FloatArray) -> FloatArray:
         return np.asarray(phi(root * (z[0] + _SHIFT)) * np.exp(-_SHIFT * (z[0] + 0.5 * _SHIFT)))
 
-    square, _ = trapezoidal(lambda z: phi(root * z[0]) ** 2, 1, _SETTLED, 2, reach)
-    _, error = trapezoidal(shifted, 1, _SETTLED, 2, reach)
+    square, _ = trapezoidal(lambda z: phi(root * z[0]) ** 2, 1, _SETTLED, 2, half_range)
+    _, error = trapezoidal(shifted, 1, _SETTLED, 2, half_range)
     return square**0.5 if error > 1e-11 * square**0.5 else 0.0

@@ -66,17 +66,17 @@ class AttentionMap(abc.ABC):
         """The map's mathematical properties."""
 
     @abc.abstractmethod
-    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
-        """Return weights (..., s) for scores (..., s), 0 where `seen` is False."""
+    def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
+        """Return weights (..., s) for scores (..., s), 0 where `mask` is False."""
 
     @abc.abstractmethod
-    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+    def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, (..., s, s).
 
         `values` are u, (..., s).
         """
 
-    def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray | None:
+    def scores_of(self, weights: FloatArray, mask: BoolArray) -> FloatArray | None:
         """Return visible scores from weights, or None if weights do not determine them."""
         return None
 
@@ -92,9 +92,9 @@ class Softmax(AttentionMap):
         """The map's mathematical properties."""
         return Traits(sums_to_one=self.sink is None, shift_invariant=self.sink is None, bounded=True, positive=True)
 
-    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+    def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
-        shifted = np.where(seen, scores, -np.inf)
+        shifted = np.where(mask, scores, -np.inf)
         largest = _over_rows(np.maximum, shifted)
         if self.sink is not None:
             largest = np.maximum(largest, self.sink)
@@ -104,9 +104,9 @@ class Softmax(AttentionMap):
         shifted /= total if self.sink is None else total + np.exp(self.sink - largest)
         return shifted
 
-    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+    def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivatives A_rl (u_l - Σ_j A_rj u_j)."""
-        weights = self.weights(scores, seen)
+        weights = self.weights(scores, mask)
         return np.asarray(weights * (values[..., None, :] - weights @ values[..., None]))
 
 
@@ -121,13 +121,13 @@ class _Elementwise(AttentionMap):
     def slope(self, scores: FloatArray) -> FloatArray:
         """Return the derivatives of weights by their scores."""
 
-    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+    def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
-        return np.where(seen, self.of(scores), 0.0)
+        return np.where(mask, self.of(scores), 0.0)
 
-    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+    def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
-        return np.where(seen, self.slope(scores), 0.0) * values[..., None, :]
+        return np.where(mask, self.slope(scores), 0.0) * values[..., None, :]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Linear(_Elementwise):
         """Return the derivatives of weights by their scores."""
         return np.ones_like(scores)
 
-    def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray:
+    def scores_of(self, weights: FloatArray, mask: BoolArray) -> FloatArray:
         """Return visible scores from weights."""
         return weights
 
@@ -181,9 +181,9 @@ class Sigmoid(_Elementwise):
         weights = self.of(scores)
         return np.asarray(weights * (1.0 - weights))
 
-    def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray:
+    def scores_of(self, weights: FloatArray, mask: BoolArray) -> FloatArray:
         """Return visible scores from weights."""
-        if not ((weights[..., seen] > 0) & (weights[..., seen] < 1)).all():
+        if not ((weights[..., mask] > 0) & (weights[..., mask] < 1)).all():
             refuse(
                 "subject['attention']", weights, "contains values outside (0, 1)", "return the sigmoid of the scores"
             )
@@ -203,14 +203,14 @@ class Softcapped(AttentionMap):
         """The map's mathematical properties."""
         return dataclasses.replace(self.inner.traits, shift_invariant=False, homogeneous=False, bounded=True)
 
-    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+    def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
-        return self.inner.weights(self._capped(scores), seen)
+        return self.inner.weights(self._capped(scores), mask)
 
-    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+    def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
         capped = self._capped(scores)
-        return self.inner.slopes(capped, seen, values) * (1.0 - (capped / self.cap) ** 2)
+        return self.inner.slopes(capped, mask, values) * (1.0 - (capped / self.cap) ** 2)
 
     def _capped(self, scores: FloatArray) -> FloatArray:
         return np.asarray(self.cap * np.tanh(scores / self.cap))
@@ -227,14 +227,14 @@ class HeadMaps(AttentionMap):
         """The mathematical properties of every head's map."""
         return self.maps[0].traits
 
-    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+    def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
         """Return weights for scores (..., H, rows, s)."""
-        return self._by_head(scores, lambda head, rows: self.maps[head].weights(rows, seen))
+        return self._by_head(scores, lambda head, rows: self.maps[head].weights(rows, mask))
 
-    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+    def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u, (..., H, s)."""
         values = np.broadcast_to(values, (*values.shape[:-2], len(self.maps), values.shape[-1]))
-        return self._by_head(scores, lambda head, rows: self.maps[head].slopes(rows, seen, values[..., head, :]))
+        return self._by_head(scores, lambda head, rows: self.maps[head].slopes(rows, mask, values[..., head, :]))
 
     def _by_head(self, scores: FloatArray, of: Callable[[int, FloatArray], FloatArray]) -> FloatArray:
         """Return an array of a head's rows of scores, of all heads; one head's scores may stand for all."""
@@ -250,15 +250,17 @@ class DeclaredMap(AttentionMap):
     name: str
     traits = Traits(may_vanish=True, may_jump=True)
 
-    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+    def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
-        shown = np.broadcast_to(seen, scores.shape)
-        made = np.where(shown, np.asarray(self.function(np.where(shown, scores, 0.0), shown), dtype=np.float64), 0.0)
-        if not np.isfinite(made).all():
+        full_mask = np.broadcast_to(mask, scores.shape)
+        result = np.where(
+            full_mask, np.asarray(self.function(np.where(full_mask, scores, 0.0), full_mask), dtype=np.float64), 0.0
+        )
+        if not np.isfinite(result).all():
             refuse("attention_map", self.name, "gave weights that are not finite", "make them finite for all scores")
-        return made
+        return result
 
-    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+    def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
         refuse("attention_map", self.name, "has no declared derivative", "use a map of attncheck for tangent kernels")
 
@@ -305,31 +307,31 @@ class AttentionMapPart(LayerPart):
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `attention_map`."""
         remedy = "or pass a function of (scores, visible), arrays (..., s), that returns weights"
-        settled = named_function.settle("attention_map", layer.attention_map, ATTENTION_MAPS, remedy, _try_map)
-        return {"attention_map": settled}
+        attention_map = named_function.settle("attention_map", layer.attention_map, ATTENTION_MAPS, remedy, _try_map)
+        return {"attention_map": attention_map}
 
 
 def _try_map(function: Callable[..., Any]) -> None:
     """Raise `InputError` unless weights are finite, have the shape of scores, and depend on their own row only."""
     scores = np.linspace(-4.0, 4.0, _ROWS * _TRIED).reshape(_ROWS, _TRIED) * np.linspace(0.1, 2.0, _ROWS)[:, None]
-    seen = np.tri(_ROWS, _TRIED, dtype=bool)
+    mask = np.tri(_ROWS, _TRIED, dtype=bool)
     remedy = "pass a vectorised function of (scores, visible) with visible entries of a row along the last axis"
     try:
-        weights = np.asarray(function(scores.copy(), seen.copy()))
-        alone = np.asarray(function(scores[:1].copy(), seen[:1].copy()), dtype=np.float64)
-        hidden = np.asarray(function(np.where(seen, scores, 1.0), seen.copy()), dtype=np.float64)
+        weights = np.asarray(function(scores.copy(), mask.copy()))
+        alone = np.asarray(function(scores[:1].copy(), mask[:1].copy()), dtype=np.float64)
+        hidden = np.asarray(function(np.where(mask, scores, 1.0), mask.copy()), dtype=np.float64)
     except Exception as error:
         refuse("attention_map", function, f"raised {type(error).__name__}: {error}", remedy)
     if weights.dtype.kind not in "fiu":
         refuse("attention_map", function, f"returned {weights.dtype}, not real numbers", remedy)
     if weights.shape != scores.shape:
         refuse("attention_map", function, f"returned shape {weights.shape} for shape {scores.shape}", remedy)
-    if not np.isfinite(weights[seen]).all():
+    if not np.isfinite(weights[mask]).all():
         refuse("attention_map", function, "returned weights that are not finite", remedy)
     close = functools.partial(np.allclose, rtol=_TOLERANCE, atol=_TOLERANCE)
-    if not close(alone[0, seen[0]], weights[0, seen[0]]):
+    if not close(alone[0, mask[0]], weights[0, mask[0]]):
         refuse("attention_map", function, "gives weights that depend on other rows or vary between calls", remedy)
-    if not close(hidden[seen], weights[seen]):
+    if not close(hidden[mask], weights[mask]):
         refuse("attention_map", function, "gives weights that depend on scores that are not visible", remedy)
 
 

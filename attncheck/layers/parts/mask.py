@@ -44,18 +44,18 @@ def plain_mask(layer: AttentionLayer) -> bool:
 @functools.lru_cache(maxsize=256)
 def _visible(mask: Any, window: int | None, seq_len: int) -> BoolArray:
     rows, columns = np.ogrid[:seq_len, :seq_len]
-    seen = np.ones((seq_len, seq_len), dtype=bool)
+    matrix = np.ones((seq_len, seq_len), dtype=bool)
     if mask == "causal":
-        seen = rows >= columns
+        matrix = rows >= columns
     elif mask != "none":
-        seen = _evaluated(named_function.resolve("mask", mask), seq_len)
+        matrix = _evaluated(named_function.resolve("mask", mask), seq_len)
     if window is not None:
-        seen = seen & (np.abs(rows - columns) < window)
-    seen.setflags(write=False)
-    return seen
+        matrix = matrix & (np.abs(rows - columns) < window)
+    matrix.setflags(write=False)
+    return matrix
 
 
-def nested(seen: BoolArray) -> bool:
+def nested(mask: BoolArray) -> bool:
     """Return whether a mask lets scores be drawn through triangular factors, as no mask and the causal mask do.
 
     In P = U N Lᵀ, with triangular U and L, visible scores then depend on visible entries of N alone.
@@ -65,9 +65,9 @@ def nested(seen: BoolArray) -> bool:
     >>> nested(np.tri(3, dtype=bool)), nested(np.eye(3, dtype=bool))
     (True, False)
     """
-    needed = np.flip(np.logical_or.accumulate(np.flip(seen, axis=1), axis=1), axis=1)
+    needed = np.flip(np.logical_or.accumulate(np.flip(mask, axis=1), axis=1), axis=1)
     needed = np.logical_or.accumulate(needed, axis=0)
-    return bool((seen == needed).all())
+    return bool((mask == needed).all())
 
 
 class MaskPart(LayerPart):
@@ -88,15 +88,15 @@ def _evaluated(function: Callable[..., Any], seq_len: int) -> BoolArray:
     """Return a user's mask as a matrix, after validating it."""
     rows, columns = np.indices((seq_len, seq_len))
     try:
-        seen, again = (np.asarray(function(rows.copy(), columns.copy())) for _ in range(2))
+        matrix, again = (np.asarray(function(rows.copy(), columns.copy())) for _ in range(2))
     except Exception as error:
         refuse("mask", function, f"raised {type(error).__name__}: {error}", _REMEDY[3:])
-    if seen.shape != rows.shape or seen.dtype != bool:
-        problem = f"returned {seen.dtype} of shape {seen.shape} for positions of shape {rows.shape}"
+    if matrix.shape != rows.shape or matrix.dtype != bool:
+        problem = f"returned {matrix.dtype} of shape {matrix.shape} for positions of shape {rows.shape}"
         refuse("mask", function, problem, "return booleans of that shape")
-    if not np.array_equal(seen, again):
+    if not np.array_equal(matrix, again):
         refuse("mask", function, "varies between calls", "pass a function without randomness")
-    if not np.diagonal(seen).all():
-        hidden = int(np.flatnonzero(~np.diagonal(seen))[0])
+    if not np.diagonal(matrix).all():
+        hidden = int(np.flatnonzero(~np.diagonal(matrix))[0])
         refuse("mask", function, f"hides position {hidden} from itself", "let each position attend to itself")
-    return seen
+    return matrix

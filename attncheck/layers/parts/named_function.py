@@ -39,10 +39,10 @@ def resolve(field: str, value: Any) -> Callable[..., Any]:
     if value.startswith(_LOCAL):
         _refuse_local(field, value)
     try:
-        found: Callable[..., Any] = find(value)
+        target: Callable[..., Any] = find(value)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         refuse(field, value, f"cannot be imported ({error})", "write module:function, importable from here")
-    return found
+    return target
 
 
 def label(value: Any) -> str:

@@ -58,7 +58,7 @@ class LayerPart(abc.ABC):
         """Return whether a layer has the part."""
         return any(getattr(layer, field) != absent for field, absent in self.fields.items())
 
-    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+    def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
         """Return whether two layers that differ in this part only can have different weights."""
         return layer.seq_len > 1
 

@@ -32,9 +32,9 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
     (0.0625, 0.00390625, 0.25)
     """
     power = 2 ** math.floor(math.log2(heads))
-    own = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
+    slopes = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
     between = [2.0 ** (-4.0 * h / power) for h in range(1, 2 * power + 1, 2)]
-    return tuple((own + between)[:heads])
+    return tuple((slopes + between)[:heads])
 
 
 def slopes_of(layer: AttentionLayer) -> tuple[float, ...]:
@@ -128,11 +128,11 @@ class PositionBiasPart(LayerPart):
         """Return the slope of the given head."""
         return {} if layer.bias_slopes is None else {"bias_slopes": (slopes_of(layer)[head],)}
 
-    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+    def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
         """Return whether biases differ by a tenth of a score's standard deviation at this width."""
         spread = 0.1 * layer.query_std * layer.key_std * layer.score_factor * layer.inputs.scale**2
-        slopes = np.abs(np.subtract(slopes_of(layer), slopes_of(misread))).max() * (layer.seq_len - 1)
-        return max(slopes, abs(layer.bias_std - misread.bias_std)) > spread and layer.seq_len > 1
+        slopes = np.abs(np.subtract(slopes_of(layer), slopes_of(variant))).max() * (layer.seq_len - 1)
+        return max(slopes, abs(layer.bias_std - variant.bias_std)) > spread and layer.seq_len > 1
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return values for random layers."""
@@ -143,5 +143,5 @@ class PositionBiasPart(LayerPart):
 
 def _steps(layer: AttentionLayer) -> IntArray:
     """Return j - i, (seq_len, seq_len)."""
-    places = np.arange(layer.seq_len)
-    return np.asarray(places - places[:, None])
+    positions = np.arange(layer.seq_len)
+    return np.asarray(positions - positions[:, None])

@@ -45,19 +45,19 @@ class QKNormPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `qk_norm`."""
-        wanted = check_boolean("qk_norm", layer.qk_norm, "pass True for normalised queries and keys, or False")
+        qk_norm = check_boolean("qk_norm", layer.qk_norm, "pass True for normalised queries and keys, or False")
         if layer.qk_norm and layer.head_width == 1:
             problem = "allows only two score values if heads have one neuron"
             refuse("qk_norm", True, problem, "pass head_dim=2 or more, or leave it out")
         if layer.qk_norm and layer.tied_query_key:
             refuse("qk_norm", True, "is not supported with tied_query_key", "leave out one of them")
-        return {"qk_norm": wanted}
+        return {"qk_norm": qk_norm}
 
     def describe(self, fields: Mapping[str, Any]) -> str:
         """Return the part as text."""
         return self.name
 
-    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+    def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
         """Return whether heads are so small that the lengths of queries and keys vary visibly."""
         return layer.head_width <= 16
 

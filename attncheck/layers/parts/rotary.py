@@ -105,19 +105,19 @@ def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray
         return np.ones(len(distances))
     if not limit:
         return np.asarray(np.cos(np.multiply.outer(distances, frequencies(layer))).mean(axis=1))
-    apart = np.maximum(distances, 1)
-    cosines = special.sici(apart)[1] - special.sici(apart / layer.rotary_base)[1]
+    separations = np.maximum(distances, 1)
+    cosines = special.sici(separations)[1] - special.sici(separations / layer.rotary_base)[1]
     return np.where(distances > 0, cosines / np.log(layer.rotary_base), 1.0)
 
 
 def row_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
     """Return `score_alignment` for all pairs of scores in a row, (seq_len, seq_len)."""
-    places = np.arange(layer.seq_len)
-    return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(places, places))]
+    positions = np.arange(layer.seq_len)
+    return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(positions, positions))]
 
 
 def pair_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
     """Return `score_alignment` for all pairs of a head's scores in row-major order, (seq_len², seq_len²)."""
-    places = np.arange(layer.seq_len)
-    steps = np.subtract.outer(places, places).ravel()
+    positions = np.arange(layer.seq_len)
+    steps = np.subtract.outer(positions, positions).ravel()
     return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(steps, steps))]

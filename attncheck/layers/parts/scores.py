@@ -60,9 +60,9 @@ def offset_covariance(layer: AttentionLayer, rows: IntArray, columns: IntArray) 
     return covariance
 
 
-def offset_count(layer: AttentionLayer, seen: BoolArray) -> int:
+def offset_count(layer: AttentionLayer, mask: BoolArray) -> int:
     """Return how many random numbers are added to the given scores of a head."""
-    return sum(len(np.unique(index[seen])) for _, index in _random_offsets(layer))
+    return sum(len(np.unique(index[mask])) for _, index in _random_offsets(layer))
 
 
 def with_offsets(layer: AttentionLayer, scores: FloatArray, rng: np.random.Generator) -> FloatArray:

@@ -47,9 +47,9 @@ class SinkPart(LayerPart):
         ),
     )
 
-    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+    def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
         """Return whether the sinks differ, which changes weights at any sequence length."""
-        return layer.sink != misread.sink
+        return layer.sink != variant.sink
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `sink`: a number if it is the same in all heads."""

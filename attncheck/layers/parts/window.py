@@ -40,9 +40,9 @@ class WindowPart(LayerPart):
         ),
     )
 
-    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+    def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
         """Return whether the two layers make different positions visible."""
-        return not np.array_equal(visible(layer), visible(misread))
+        return not np.array_equal(visible(layer), visible(variant))
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `window`."""

@@ -136,16 +136,16 @@ def coverage(program: Lines) -> Coverage:
     p2: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)
     """
     nodes = program.lines()
-    own, after = _own_findings(nodes), made_from(nodes, lambda node: isinstance(node, Score))
-    found: dict[Node, LineCoverage] = {}
+    findings, after = _own_findings(nodes), made_from(nodes, lambda node: isinstance(node, Score))
+    by_node: dict[Node, LineCoverage] = {}
     order = list(CoverageKind)
     for node in nodes:
         # A line inherits the findings of its parents.
-        inherited = [found[parent] for parent in node.parents if _passes_on(found[parent].statement)]
-        candidates = [_basis(node, after), *own.get(node, []), *inherited]
+        inherited = [by_node[parent] for parent in node.parents if _passes_on(by_node[parent].statement)]
+        candidates = [_basis(node, after), *findings.get(node, []), *inherited]
         worst = max(candidates, key=lambda line: order.index(line.statement))
-        found[node] = dataclasses.replace(worst, name=node.name)
-    return Coverage(tuple(found.values()))
+        by_node[node] = dataclasses.replace(worst, name=node.name)
+    return Coverage(tuple(by_node.values()))
 
 
 def _passes_on(statement: CoverageKind) -> bool:
@@ -169,7 +169,7 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     after = made_from(nodes, lambda node: isinstance(node, Score))
     # Lines that depend on a matrix only through scores fall under the conjecture.
     vectors = [node for node in nodes if not isinstance(node, Score)]
-    made = made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
+    dependents = made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
     cyclic = _cycles(scores, _correlations(nodes, after))
     zero = zero_lines(nodes)
@@ -184,7 +184,7 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
         if node.size is not None and not isinstance(node, Score):
             yield LineCoverage(node.name, CoverageKind.FIXED_SIZE, f"{node.name} has {node.size} coordinates")
         if isinstance(node, Score):
-            yield from _of_score(node, extra, made)
+            yield from _of_score(node, extra, dependents)
             if node in zero:
                 yield LineCoverage(node.name, CoverageKind.ZERO, _why_zero(node, zero))
             if node in cyclic:
@@ -194,19 +194,19 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     return {node: list(findings(node)) for node in nodes}
 
 
-def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> Iterator[LineCoverage]:
+def _of_score(score: Score, extra: dict[Weight, MatMul], dependents: set[Node]) -> Iterator[LineCoverage]:
     """Check one score against Assumption 1."""
-    left, right = _sides(score)
-    if left.weight is right.weight:
-        tied = f"{left.weight.name} is on both sides; give the score two matrices"
+    first, second = _sides(score)
+    if first.weight is second.weight:
+        tied = f"{first.weight.name} is on both sides; give the score two matrices"
         yield LineCoverage(score.name, CoverageKind.TIED, tied)
-    for side in (left, right):
+    for side in (first, second):
         if side.weight in extra:
-            other = f"{side.weight.name} also makes {extra[side.weight].name}, which is in no score"
-            yield LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a separate matrix")
+            problem = f"{side.weight.name} also makes {extra[side.weight].name}, which is in no score"
+            yield LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{problem}; give that one a separate matrix")
         source = side.parents[0]
-        if source in made:
-            maker = _first_made(source, made)
+        if source in dependents:
+            maker = _first_made(source, dependents)
             circular = f"{source.name} depends on {maker.name}, a product with {maker.weight.name}, a matrix of scores"
             yield LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs")
         if not _bounded(source):
@@ -219,11 +219,11 @@ def _why_zero(score: Score, zero: set[Node]) -> str:
     return f"{still[0]} is 0" if still else "its factor is 0"
 
 
-def _first_made(node: Node, made: set[Node]) -> MatMul:
-    """Return a line's first ancestor in `made`."""
+def _first_made(node: Node, dependents: set[Node]) -> MatMul:
+    """Return a line's first ancestor in `dependents`."""
     for parent in node.parents:
-        if parent in made:
-            return _first_made(parent, made)
+        if parent in dependents:
+            return _first_made(parent, dependents)
     assert isinstance(node, MatMul)
     return node
 
@@ -236,7 +236,7 @@ def _known(function: Any) -> bool:
         return not function.layer.map.traits.may_jump
     if isinstance(function, Nonlinearity | LinearCombination):
         return True
-    return any(function is each for each in (*MIXES.values(), *_OF_SEVERAL))
+    return any(function is candidate for candidate in (*MIXES.values(), *_OF_SEVERAL))
 
 
 def _bounded(node: Node) -> bool:
@@ -262,20 +262,20 @@ def _cycles(
             edges.setdefault(pair, []).append(score)
     neighbours: dict[Weight, set[Weight]] = {}
     for pair in edges:
-        for one, other in itertools.permutations(pair, 2):
-            neighbours.setdefault(one, set()).add(other)
+        for one, two in itertools.permutations(pair, 2):
+            neighbours.setdefault(one, set()).add(two)
     sources = {score: {side.weight: side.parents[0] for side in _sides(score)} for score in scores}
-    found: dict[Score, tuple[Weight, Weight, Weight]] = {}
+    triangles: dict[Score, tuple[Weight, Weight, Weight]] = {}
     for pair, members in edges.items():
-        one, other = sorted(pair, key=lambda weight: weight.name)
-        common = sorted(neighbours[one] & neighbours[other], key=lambda weight: weight.name)
+        one, two = sorted(pair, key=lambda weight: weight.name)
+        common = sorted(neighbours[one] & neighbours[two], key=lambda weight: weight.name)
         for score, third in itertools.product(members, common):
-            others = itertools.product(edges[frozenset((other, third))], edges[frozenset((third, one))])
-            for second, last in others:
-                meetings = ((other, score, second), (third, second, last), (one, last, score))
+            pairs = itertools.product(edges[frozenset((two, third))], edges[frozenset((third, one))])
+            for second, last in pairs:
+                meetings = ((two, score, second), (third, second, last), (one, last, score))
                 if all(correlated(sources[p][weight], sources[q][weight]) for weight, p, q in meetings):
-                    found.setdefault(score, (one, other, third))
-    return found
+                    triangles.setdefault(score, (one, two, third))
+    return triangles
 
 
 def _sides(score: Score) -> tuple[MatMul, ...]:
@@ -286,15 +286,15 @@ def _correlations(nodes: Sequence[Node], after: set[Node]) -> Callable[[Node, No
     """Return whether E[Z^x Z^x'] may differ from 0; always so for vectors that depend on scores, the nodes `after`."""
     moments = Moments()
 
-    def correlated(one: Node, other: Node) -> bool:
-        if one in after or other in after:
+    def correlated(one: Node, two: Node) -> bool:
+        if one in after or two in after:
             return True
-        needed = set(ancestors_of((one, other)))
+        needed = set(ancestors_of((one, two)))
         for node in nodes:
             if node in needed and isinstance(node, Initial | MatMul) and node not in moments.place:
                 moments.add(node)
         with np.errstate(all="ignore"):
-            value, squares = moments.second(one, other), [moments.second(node, node) for node in (one, other)]
+            value, squares = moments.second(one, two), [moments.second(node, node) for node in (one, two)]
         return bool(abs(value) > moments.error + _ROUNDING * np.sqrt(np.prod(squares)))
 
     return correlated
@@ -352,6 +352,6 @@ def _values(node: Node, tried: dict[Node, FloatArray], points: Callable[[Any], F
         return points((node.weight, vector.tobytes())) if alive else np.zeros(_POINTS)
     if isinstance(node, Nonlin):
         with np.errstate(all="ignore"):
-            found = np.asarray(node.function(*(tried[parent][None] for parent in node.parents)), dtype=np.float64)
-        return found.reshape(_POINTS)
+            result = np.asarray(node.function(*(tried[parent][None] for parent in node.parents)), dtype=np.float64)
+        return result.reshape(_POINTS)
     return None

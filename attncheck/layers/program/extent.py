@@ -45,7 +45,7 @@ def entries_of(program: Lines, width: int) -> Entries:
     """Return the memory bounds of a draw at a width."""
     uses = Counter(node.weight for node in program.nodes if isinstance(node, MatMul))
     sizes = {weight: weight.shape(width) for weight in uses}
-    kept = sum(rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] > 1)
+    reused = sum(rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] > 1)
     once = max((rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] == 1), default=0)
     bases = sum(uses[weight] * sum(shape) for weight, shape in sizes.items())
-    return Entries(sum(2 * node.length(width) for node in program.nodes), kept + once, 2 * bases)
+    return Entries(sum(2 * node.length(width) for node in program.nodes), reused + once, 2 * bases)

@@ -23,14 +23,14 @@ def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _found(lines: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return each feature by name, with whether the lines of a program have it."""
-    made = {line["name"]: line for line in lines if "matmul" in line}
-    scores = [[made[side] for side in line["score"]] for line in lines if "score" in line]
+    matmuls = {line["name"]: line for line in lines if "matmul" in line}
+    scores = [[matmuls[side] for side in line["score"]] for line in lines if "score" in line]
     lefts, rights = ([sides[k]["matmul"] for sides in scores] for k in (0, 1))
     inputs = Counter(of for sides in scores for of in {side["of"] for side in sides})
     return {
         "scores": bool(scores),
         "outputs of scores": any(line.get("scores") for line in lines),
-        "reused weight": _repeated([line["matmul"] for line in made.values()]),
+        "reused weight": _repeated([line["matmul"] for line in matmuls.values()]),
         "shared between scores": _repeated(lefts) or _repeated(rights),
         "crossed sharing": bool(set(lefts) & set(rights)),
         "scores share inputs": max(inputs.values(), default=0) > 1,

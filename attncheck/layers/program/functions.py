@@ -60,15 +60,15 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
     remedy = "write it coordinatewise in NumPy; it takes one array per vector, then per score, and must not change them"
     try:
         with np.errstate(all="ignore"):
-            whole = np.asarray(function(*arguments))
+            values = np.asarray(function(*arguments))
             first = np.asarray(function(*(array[:, :1] for array in arguments)))
     except Exception as error:
         problem = f"cannot be called with {len(arguments)} arrays ({type(error).__name__}: {error})"
         raise InputError(f"function={name_of(function)}: {' '.join(problem.split())}; {remedy}") from error
-    if whole.shape != shape:
-        raise InputError(f"function={name_of(function)}: returned shape {whole.shape}, not {shape}; {remedy}")
+    if values.shape != shape:
+        raise InputError(f"function={name_of(function)}: returned shape {values.shape}, not {shape}; {remedy}")
     # Summation order may depend on the shape, in single precision too.
-    if not np.allclose(whole[:, :1], first, rtol=1e-6, atol=1e-9, equal_nan=True):
+    if not np.allclose(values[:, :1], first, rtol=1e-6, atol=1e-9, equal_nan=True):
         raise InputError(f"function={name_of(function)}: gives values that depend on the other coordinates; {remedy}")
 
 

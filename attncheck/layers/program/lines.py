@@ -197,8 +197,8 @@ class Lines:
         return f"<{type(self).__name__} of {len(self._nodes)} lines and {len(self._weights)} weights>\n{self}"
 
     def _write(self, node: Node) -> Node:
-        given: object = node.name
-        if not isinstance(given, str) or not given:
+        name: object = node.name
+        if not isinstance(name, str) or not name:
             refuse("name", node.name, "is not a valid line name", "pass text, e.g. name='x'")
         if node.name in self._names:
             refuse("name", node.name, "is the name of another line", "give each line its own name")

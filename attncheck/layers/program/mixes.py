@@ -50,8 +50,8 @@ class AttentionRow(StackedFunction):
     def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
         """Map ṽ (draws, H·s, coordinates) and row i of all heads' scores (draws, H·s) to y^i."""
         rows = scores.reshape(len(scores), self.layer.num_heads, self.layer.seq_len)
-        seen = visible(self.layer)[self.position : self.position + 1]
-        weights = self.layer.map.weights(rows[..., None, :], seen)
+        mask = visible(self.layer)[self.position : self.position + 1]
+        weights = self.layer.map.weights(rows[..., None, :], mask)
         return self.layer.head_factor * (weights.reshape(len(scores), 1, -1) @ vectors)[:, 0]
 
     def __str__(self) -> str:

@@ -27,66 +27,66 @@ class Moments:
 
     def add(self, node: Node) -> None:
         """Extend the covariance by the vector of a node, by Definition 1 (i) and (ii) of the paper."""
-        row = [self._with(node, other) for other in self.place]
-        own = self._with(node, node)
+        row = [self._with(node, earlier) for earlier in self.place]
+        variance = self._with(node, node)
         self.place[node] = len(self.place)
         size = len(self.place)
         grown = np.empty((size, size))
-        grown[:-1, :-1], grown[-1, :-1], grown[:-1, -1], grown[-1, -1] = self.covariance, row, row, own
+        grown[:-1, :-1], grown[-1, :-1], grown[:-1, -1], grown[-1, -1] = self.covariance, row, row, variance
         self.covariance = grown
 
-    def _with(self, one: Node, other: Node) -> float:
-        if isinstance(one, Initial) and isinstance(other, Initial):
-            return float(np.dot(one.root, other.root)) if one.group == other.group else 0.0
-        if isinstance(one, MatMul) and isinstance(other, MatMul) and one.weight is other.weight:
-            return one.weight.std**2 * self.second(one.parents[0], other.parents[0])
+    def _with(self, one: Node, two: Node) -> float:
+        if isinstance(one, Initial) and isinstance(two, Initial):
+            return float(np.dot(one.root, two.root)) if one.group == two.group else 0.0
+        if isinstance(one, MatMul) and isinstance(two, MatMul) and one.weight is two.weight:
+            return one.weight.std**2 * self.second(one.parents[0], two.parents[0])
         return 0.0
 
-    def second(self, one: Node, other: Node) -> float:
+    def second(self, one: Node, two: Node) -> float:
         """Return E[Z^x Z^x'] of two lines without scores."""
-        key = frozenset((one, other))
+        key = frozenset((one, two))
         if key not in self._known:
-            value, error = self._second(one, other)
+            value, error = self._second(one, two)
             self._known[key], self.error = value, max(self.error, error)
         return self._known[key]
 
-    def _second(self, one: Node, other: Node) -> tuple[float, float]:
-        left, right = _linear(one), _linear(other)
-        if left is not None and right is not None:
-            return self._moment(left, right), 0.0
-        inner = self._same_function(one, other)
+    def _second(self, one: Node, two: Node) -> tuple[float, float]:
+        first, second = _linear(one), _linear(two)
+        if first is not None and second is not None:
+            return self._moment(first, second), 0.0
+        inner = self._same_function(one, two)
         if inner is not None:
             function, a, b = inner
             value, error = function.dual(self._cov(a, a), self._cov(b, b), self._cov(a, b))
             return float(value), float(error)
-        bases = bases_of((one, other))
-        place = [self.place[node] for node in bases]
+        bases = bases_of((one, two))
+        indices = [self.place[node] for node in bases]
 
         def product(z: FloatArray) -> FloatArray:
             known = dict(zip(bases, z, strict=True))
-            return value_of(one, known, {}) * value_of(other, known, {})
+            return value_of(one, known, {}) * value_of(two, known, {})
 
         mean = np.array([node.mean if isinstance(node, Initial) else 0.0 for node in bases])
-        return expectation(product, mean, self.covariance[np.ix_(place, place)])
+        return expectation(product, mean, self.covariance[np.ix_(indices, indices)])
 
-    def _same_function(self, one: Node, other: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
+    def _same_function(self, one: Node, two: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
         """Return φ, a and b if the lines are φ(a) and φ(b) of centred Gaussian lines, else None."""
-        if not (isinstance(one, Nonlin) and isinstance(other, Nonlin) and len(one.parents) == len(other.parents) == 1):
+        if not (isinstance(one, Nonlin) and isinstance(two, Nonlin) and len(one.parents) == len(two.parents) == 1):
             return None
         function = one.function
-        if not isinstance(function, Nonlinearity) or function != other.function:
+        if not isinstance(function, Nonlinearity) or function != two.function:
             return None
-        a, b = _linear(one.parents[0]), _linear(other.parents[0])
+        a, b = _linear(one.parents[0]), _linear(two.parents[0])
         if a is None or b is None or _mean(a) or _mean(b):
             return None
         return function, a, b
 
-    def _cov(self, left: _Linear, right: _Linear) -> float:
-        pairs = ((c * d, self.place[g], self.place[h]) for g, c in left.items() for h, d in right.items())
+    def _cov(self, first: _Linear, second: _Linear) -> float:
+        pairs = ((c * d, self.place[g], self.place[h]) for g, c in first.items() for h, d in second.items())
         return float(sum(product * self.covariance[i, j] for product, i, j in pairs))
 
-    def _moment(self, left: _Linear, right: _Linear) -> float:
-        return self._cov(left, right) + _mean(left) * _mean(right)
+    def _moment(self, first: _Linear, second: _Linear) -> float:
+        return self._cov(first, second) + _mean(first) * _mean(second)
 
 
 def _linear(node: Node) -> _Linear | None:
@@ -116,15 +116,15 @@ def bases_of(nodes: Sequence[Node]) -> list[Node]:
 
 def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
     """Return lines and their ancestors, without duplicates, stopping at lines of the given kinds."""
-    found: dict[Node, None] = {}
+    ancestors: dict[Node, None] = {}
     waiting = list(reversed(nodes))
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found[node] = None
+        if node not in ancestors:
+            ancestors[node] = None
             if not isinstance(node, ends):
                 waiting += reversed(node.parents)
-    return list(found)
+    return list(ancestors)
 
 
 def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:

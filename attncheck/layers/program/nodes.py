@@ -95,11 +95,11 @@ class Output(Node):
 
 def made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:
     """Return the nodes that satisfy `starts`, and their descendants; `nodes` must be in program order."""
-    found: set[Node] = set()
+    descendants: set[Node] = set()
     for node in nodes:
-        if starts(node) or any(parent in found for parent in node.parents):
-            found.add(node)
-    return found
+        if starts(node) or any(parent in descendants for parent in node.parents):
+            descendants.add(node)
+    return descendants
 
 
 @dataclasses.dataclass(frozen=True)

@@ -126,7 +126,7 @@ class ProgramCase:
     def weight_entries(self) -> int:
         """Approximate cost of a draw in entries."""
         bounds = [entries_of(self.program, n) for n in self.widths]
-        return sum(each.lines + min(each.matrices, 2 * each.bases) for each in bounds)
+        return sum(entry.lines + min(entry.matrices, 2 * entry.bases) for entry in bounds)
 
     @property
     def stored_entries(self) -> int:

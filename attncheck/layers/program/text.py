@@ -39,7 +39,7 @@ def to_dict(program: Lines) -> dict[str, Any]:
 
 def from_dict(program: _Program, fields: Mapping[str, Any], trust: Sequence[str]) -> _Program:
     """Write the result of `to_dict` into an empty program; see `Program.from_dict` for `trust`."""
-    if isinstance(trust, str) or not all(isinstance(each, str) for each in trust):
+    if isinstance(trust, str) or not all(isinstance(module, str) for module in trust):
         refuse("trust", trust, "must be a list of names of modules", "pass e.g. trust=['mymodule']")
     _check_table("program", fields, required=("lines",), optional=("weights",))
     weights: dict[str, Weight] = {}
@@ -68,11 +68,11 @@ def _write_line(node: Node, nodes: Iterable[Node]) -> list[dict[str, Any]]:
     """Return the tables for a line, or none if its group is already written."""
     parents = [parent.name for parent in node.parents]
     if isinstance(node, Initial):
-        group = [each for each in nodes if isinstance(each, Initial) and each.group == node.group]
+        group = [member for member in nodes if isinstance(member, Initial) and member.group == node.group]
         if group[0] is not node:
             return []
         cov = [list(row) for row in node.covariance]
-        return [{"initial": [each.name for each in group], "mean": [each.mean for each in group], "cov": cov}]
+        return [{"initial": [member.name for member in group], "mean": [member.mean for member in group], "cov": cov}]
     if isinstance(node, MatMul):
         return [{"matmul": node.weight.name, "of": parents[0], "name": node.name}]
     if isinstance(node, Score):
@@ -105,10 +105,10 @@ def _read_line(
         return nodes[key]
 
     def lines(field: str, names: Any) -> list[Node]:
-        return [line(each) for each in _listed(f"{where}.{field}", names)]
+        return [line(entry) for entry in _listed(f"{where}.{field}", names)]
 
     if kind == "initial":
-        names = [str(each) for each in _listed(where, value)]
+        names = [str(entry) for entry in _listed(where, value)]
         zeros, unit = [0.0] * len(names), [[float(i == j) for j in range(len(names))] for i in range(len(names))]
         return program.initials(names, _listed(where, row.get("mean", zeros)), row.get("cov", unit))
     if kind == "matmul":
@@ -167,7 +167,7 @@ def _read_function(where: str, fields: Any, trust: Sequence[str]) -> Any:
 
 
 def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any]:
-    known = [each for each in nonlinearity.__all__ if each.islower() and each not in _NO_FUNCTIONS]
+    known = [symbol for symbol in nonlinearity.__all__ if symbol.islower() and symbol not in _NO_FUNCTIONS]
     check_choice(f"{where}.name", name, (*known, *MIXES))
     values = _listed(where, parameters)
     if name in MIXES and not values:
