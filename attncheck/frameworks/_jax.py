@@ -34,8 +34,8 @@ class JaxAdapter(FrameworkAdapter):
     Layers run compiled, and models eagerly.
     """
 
-    def __init__(self, *options: Any, **others: Any) -> None:
-        super().__init__(*options, **others)
+    def __init__(self, *options: Any, **keywords: Any) -> None:
+        super().__init__(*options, **keywords)
         self._watch = Watch()
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
@@ -79,24 +79,26 @@ class JaxAdapter(FrameworkAdapter):
 
     def fill(self, module: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a copy of the module with the given arrays."""
-        structure, held = self._split(module)
+        structure, parameters = self._split(module)
         with on_cpu():
-            return self._joined(structure, _filled(held, arrays))
+            return self._joined(structure, _filled(parameters, arrays))
 
     def unused(self, module: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
         """Return the names of arrays that the outputs do not depend on."""
-        structure, held = self._split(module)
-        leaves = jax.tree_util.tree_leaves_with_path(held)
+        structure, parameters = self._split(module)
+        leaves = jax.tree_util.tree_leaves_with_path(parameters)
         with on_cpu(), jax.disable_jit():
             function = functools.partial(self._outputs, structure)
-            jaxpr = jax.make_jaxpr(function)(held, jax.numpy.asarray(x)).jaxpr
+            jaxpr = jax.make_jaxpr(function)(parameters, jax.numpy.asarray(x)).jaxpr
         needed = set(map(id, jaxpr.outvars))
         for equation in reversed(jaxpr.eqns):
             if needed & set(map(id, equation.outvars)):
                 needed.update(map(id, equation.invars))
         named = zip(leaves, jaxpr.invars, strict=False)  # the last variable is x
         return tuple(
-            jax.tree_util.keystr(where) for (where, leaf), given in named if _is_real(leaf) and id(given) not in needed
+            jax.tree_util.keystr(where)
+            for (where, leaf), variable in named
+            if _is_real(leaf) and id(variable) not in needed
         )
 
     @contextlib.contextmanager
@@ -157,51 +159,51 @@ class Watch:
         """Return a function of parameters and x that reports the attention cores in their order."""
 
         def watched(parameters: Any, x: Any) -> Any:
-            made: list[Any] = []
+            results: list[Any] = []
 
-            def core(*given: Any) -> Any:
-                shape = jax.ShapeDtypeStruct(given[-1].shape, given[-1].dtype)
-                answer = functools.partial(self._answer, len(made))
+            def core(*operands: Any) -> Any:
+                shape = jax.ShapeDtypeStruct(operands[-1].shape, operands[-1].dtype)
+                answer = functools.partial(self._answer, len(results))
                 # Passing the previous result as an argument fixes the order.
-                made.append(jax.pure_callback(answer, shape, *given, *made[-1:], vmap_method="broadcast_all"))
-                return made[-1]
+                results.append(jax.pure_callback(answer, shape, *operands, *results[-1:], vmap_method="broadcast_all"))
+                return results[-1]
 
             return watching(function, core)(parameters, x)
 
         return watched
 
-    def _answer(self, index: int, *given: Any) -> Any:
-        """Report a core; return the trace's result, shaped and typed like the core's `own`, or `own` if it is None."""
-        q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
-        self.precision = max(self.precision, *(roundoff(each.dtype) for each in (q, k, v)))
-        wide = [each.astype(np.float64).reshape(-1, *each.shape[-2:]) for each in (q, k, v, weights)]
+    def _answer(self, index: int, *operands: Any) -> Any:
+        """Report a core; return the trace's result, shaped and typed like the core's own, or the core's own if that is None."""
+        q, k, v, weights, result, *_ = (np.asarray(array) for array in operands)
+        self.precision = max(self.precision, *(roundoff(array.dtype) for array in (q, k, v)))
+        wide = [array.astype(np.float64).reshape(-1, *array.shape[-2:]) for array in (q, k, v, weights)]
         try:
-            found = self._trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
-            return own if found is None else np.asarray(found).reshape(own.shape).astype(own.dtype)
+            replacement = self._trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
+            return result if replacement is None else np.asarray(replacement).reshape(result.shape).astype(result.dtype)
         except Exception as failure:  # kept, because JAX would wrap it in its own error
             self._failure = self._failure or failure
-            return own
+            return result
 
 
-def _named(held: Any) -> dict[str, FloatArray]:
+def _named(tree: Any) -> dict[str, FloatArray]:
     """Return the arrays of real numbers in a tree, by path."""
-    leaves = jax.tree_util.tree_leaves_with_path(held)
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
 
 
-def _filled(held: Any, arrays: Mapping[str, Any]) -> Any:
+def _filled(tree: Any, arrays: Mapping[str, Any]) -> Any:
     """Return a tree in which `arrays`, given by path, replace all arrays of real numbers."""
 
-    def leaf(path: Any, own: Any) -> Any:
-        return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own
+    def leaf(path: Any, array: Any) -> Any:
+        return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], array.dtype) if _is_real(array) else array
 
-    return jax.tree_util.tree_map_with_path(leaf, held)
+    return jax.tree_util.tree_map_with_path(leaf, tree)
 
 
-def _close(one: FloatArray, other: FloatArray) -> bool:
+def _close(one: FloatArray, reference: FloatArray) -> bool:
     """Return whether arrays agree up to rounding."""
-    return one.shape == other.shape and bool(
-        np.abs(one - other).max(initial=0.0) <= _SAME * np.abs(other).max(initial=0.0)
+    return one.shape == reference.shape and bool(
+        np.abs(one - reference).max(initial=0.0) <= _SAME * np.abs(reference).max(initial=0.0)
     )
 
 

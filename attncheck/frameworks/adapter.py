@@ -139,22 +139,22 @@ class Adapter(abc.ABC):
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
         """Return the output, (batch, positions, m)."""
         with np.errstate(all="ignore"):  # unit vectors are scaled up, which gives large scores
-            made = in_words("call", self.run, state, np.ascontiguousarray(x), trace, path)
-        if made is None:
-            refuse("call", made, "is not an output array", "return the outputs, (batch, positions, width)")
+            result = in_words("call", self.run, state, np.ascontiguousarray(x), trace, path)
+        if result is None:
+            refuse("call", result, "is not an output array", "return the outputs, (batch, positions, width)")
         try:
-            y = np.asarray(made, dtype=np.float64)
+            y = np.asarray(result, dtype=np.float64)
         except (TypeError, ValueError):
             refuse(
                 "call",
-                made,
+                result,
                 "was returned, which is not an array",
                 "pass call=lambda module, x: ..., which returns outputs",
             )
         if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             remedy = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
-            what = f"is the output shape for inputs of shape {x.shape}, but should be (batch, positions, width)"
-            refuse("call", y.shape, what, remedy)
+            problem = f"is the output shape for inputs of shape {x.shape}, but should be (batch, positions, width)"
+            refuse("call", y.shape, problem, remedy)
         return y
 
 
@@ -167,10 +167,10 @@ def in_words(field: str, function: Callable[..., Any], *arguments: Any, **option
     except (Exception, SystemExit) as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE]
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}"
-        given = [f"inputs of shape {a.shape}" for a in arguments if isinstance(a, np.ndarray)]
-        on = f" on {given[0]}" if given else ""
-        raise InputError(f"{field}: failed{on} with {text} ({place}); {_REMEDIES[field]}") from error
+        location = f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}"
+        shapes = [f"inputs of shape {a.shape}" for a in arguments if isinstance(a, np.ndarray)]
+        on = f" on {shapes[0]}" if shapes else ""
+        raise InputError(f"{field}: failed{on} with {text} ({location}); {_REMEDIES[field]}") from error
 
 
 def roundoff(dtype: Any) -> float:

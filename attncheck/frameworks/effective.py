@@ -39,11 +39,11 @@ _CALL = 2**19
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
-def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
+def alike(one: FloatArray, second: FloatArray, precision: float) -> bool:
     """Return whether arrays of one shape agree up to rounding, relative to the largest entry."""
-    if one.shape != other.shape:
+    if one.shape != second.shape:
         return False
-    return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
+    return bool(np.all(np.abs(one - second) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
 
 
 def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]:
@@ -89,7 +89,7 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
     """Return the kind of norm before attention; with a norm, results of `probe` do not grow with its inputs."""
     # Large compared with a norm's epsilon, but small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
-    once, twice, shifted = (probe(each) for each in (x, 2 * x, x + 32.0))
+    once, twice, shifted = (probe(inputs) for inputs in (x, 2 * x, x + 32.0))
     small = _ALIKE * np.abs(once).max()
     if np.abs(once).max() == 0.0 or np.abs(twice - once).max() > small:
         return NONE
@@ -113,8 +113,8 @@ class AttentionCall:
     calls: int = 1
 
     def __getitem__(self, role: str) -> FloatArray:
-        found: FloatArray = getattr(self, role)
-        return found
+        array: FloatArray = getattr(self, role)
+        return array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +139,8 @@ class Effective:
     past: FloatArray
 
     def __getitem__(self, role: str) -> FloatArray:
-        found: FloatArray = getattr(self, role)
-        return found
+        matrix: FloatArray = getattr(self, role)
+        return matrix
 
 
 class ModuleReader:
@@ -169,9 +169,9 @@ class ModuleReader:
 
     def placed(self, x: FloatArray) -> FloatArray:
         """Return sequences, (N, positions, n), each of a vector from `x`, (N, n), followed by zeros."""
-        made = np.zeros((len(x), self.length, self.width))
-        made[:, 0] = x
-        return made
+        sequences = np.zeros((len(x), self.length, self.width))
+        sequences[:, 0] = x
+        return sequences
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
         """Run the module on x, (batch, positions, n); return its output, and inputs and weights of the first attention.
@@ -180,28 +180,28 @@ class ModuleReader:
         """
         layout = self.layout
 
-        def answer(each: AttentionCore) -> FloatArray | None:
-            if each.index >= layout.parallel or (returns is None and not silent):
+        def answer(core: AttentionCore) -> FloatArray | None:
+            if core.index >= layout.parallel or (returns is None and not silent):
                 return None
             if returns is not None:
-                return layout.own(returns, each.index, each.weights)
-            return zeros(each)
+                return layout.own(returns, core.index, core.weights)
+            return zeros(core)
 
         trace = CoreTrace(answer)
         y = self.outputs(state, x, trace, self.path)
-        first = sorted((each for each in trace.cores if each.index < layout.parallel), key=lambda each: each.index)
+        first = sorted((core for core in trace.cores if core.index < layout.parallel), key=lambda core: core.index)
         if len(first) < layout.parallel:
             raise InputError("call: attention did not run; " + _REMEDY)
         calls = 1 + max(0, len(trace.cores) - layout.parallel)
         try:
-            found = layout.standard(first, *x.shape[:2])
+            fields = layout.standard(first, *x.shape[:2])
         except ValueError:
             if first[0].key.shape[-2] == x.shape[1] + layout.extra:
-                what = "pass attention one after another, not in one batch"
-                refuse("call", f"{len(x)} sequences", what, "test it by sampling: attncheck.check")
-            shown = f"{first[0].key.shape[-2]} for {x.shape[1]} positions"
-            refuse("keys", shown, "exceed the positions by a length-dependent number", "inspect self-attention")
-        return AttentionCall(y, **found, calls=calls)
+                problem = "pass attention one after another, not in one batch"
+                refuse("call", f"{len(x)} sequences", problem, "test it by sampling: attncheck.check")
+            counts = f"{first[0].key.shape[-2]} for {x.shape[1]} positions"
+            refuse("keys", counts, "exceed the positions by a length-dependent number", "inspect self-attention")
+        return AttentionCall(y, **fields, calls=calls)
 
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
         """Return the output, (batch, positions, m), on a code path; attention runs over the axis called positions."""
@@ -235,10 +235,10 @@ class ModuleReader:
         output = self._change(after["output"], none.y[0, 0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
-                finite = all(np.isfinite(each).all() for each in self.adapter.parameters(state).values())
-                what = "is an entry of this matrix, which must be finite"
+                finite = all(np.isfinite(array).all() for array in self.adapter.parameters(state).values())
+                problem = "is an entry of this matrix, which must be finite"
                 remedy = "mend the forward pass: all parameters are finite" if finite else "mend the initialiser"
-                refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, remedy)
+                refuse(name, float(matrix[~np.isfinite(matrix)][0]), problem, remedy)
         past = self._change(units["output"], none.y[0, 0]) / length
         return Effective(**read, output=output, biases=self._added(none), past=past)
 
@@ -247,17 +247,17 @@ class ModuleReader:
         size = max(1, _CALL // (self.length * self.width))
         parts = []
         for start in range(0, max(1, len(vectors)), size):
-            seen = see(vectors[start : start + size])
-            views = {"output": seen.y[:, 0]} | {role: self._first(seen, role) for role in ROLES}
+            call = see(vectors[start : start + size])
+            views = {"output": call.y[:, 0]} | {role: self._first(call, role) for role in ROLES}
             parts.append({name: view.copy() for name, view in views.items()})  # a view would keep all positions
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _first(self, seen: AttentionCall, role: str) -> FloatArray:
+    def _first(self, call: AttentionCall, role: str) -> FloatArray:
         """Return the queries, keys or values of the first position, (N, heads, d)."""
-        at = np.arange(seen[role].shape[1])
+        at = np.arange(call[role].shape[1])
         if self.split[role] == WITHOUT_TRANSPOSE:
-            return np.asarray(seen[role][:, at // self.length, at % self.length])
-        return seen[role][:, :, 0]
+            return np.asarray(call[role][:, at // self.length, at % self.length])
+        return call[role][:, :, 0]
 
     def _split(self, state: Any) -> dict[str, str]:
         """Return how queries, keys and values are split into heads, from the effect of the first position's input."""
@@ -265,17 +265,17 @@ class ModuleReader:
         x = np.zeros((2, length, self.width))
         x[0] = x[1] = np.round(np.random.default_rng(0).standard_normal((length, self.width)) * 8) / 8
         x[1, 0] *= -1.0
-        seen = self.see(state, x, silent=True)
-        found = {}
+        call = self.see(state, x, silent=True)
+        splits = {}
         for role in ROLES:
-            number = seen[role].shape[1]
-            moved = np.abs(seen[role][1] - seen[role][0]).max(axis=-1)[:, :length] > 0
+            number = call[role].shape[1]
+            changed = np.abs(call[role][1] - call[role][0]).max(axis=-1)[:, :length] > 0
             at = np.arange(number)
-            wrong = np.zeros_like(moved)
+            wrong = np.zeros_like(changed)
             wrong[at // length, at % length] = True
-            transposed = not np.array_equal(moved, wrong) or number == 1
-            found[role] = PROPERLY if transposed else WITHOUT_TRANSPOSE
-        return found
+            transposed = not np.array_equal(changed, wrong) or number == 1
+            splits[role] = PROPERLY if transposed else WITHOUT_TRANSPOSE
+        return splits
 
     def _heads(self, chosen: FloatArray) -> FloatArray:
         """Return attention results, (N, heads, positions, e), that become `chosen`, (N, heads, e), at position 0."""
@@ -298,9 +298,9 @@ class ModuleReader:
         none = self.see(state, x, silent=True)
         heads = np.zeros((length, number, length, none.value.shape[-1]))
         heads[at, number - 1, at] = np.round(rng.standard_normal(heads.shape[-1]) * 8) + 0.5
-        moved = np.abs(self.see(state, x, heads).y - none.y).max(axis=-1)  # (changed position, output position)
-        bound = rounding(self.adapter.precision, max(self.width, number * heads.shape[-1]))
-        reached = moved > 4 * bound * max(float(np.abs(none.y).max()), float(moved.max()))
+        changes = np.abs(self.see(state, x, heads).y - none.y).max(axis=-1)  # (changed position, output position)
+        max_error = rounding(self.adapter.precision, max(self.width, number * heads.shape[-1]))
+        reached = changes > 4 * max_error * max(float(np.abs(none.y).max()), float(changes.max()))
         for way, positions in ((PROPERLY, at), (WITHOUT_TRANSPOSE, ((number - 1) * length + at) // number)):
             expected = np.zeros_like(reached)
             expected[at, positions] = True
@@ -308,9 +308,9 @@ class ModuleReader:
                 return way
         return None
 
-    def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
+    def _change(self, result: FloatArray, before: FloatArray) -> FloatArray:
         """Return the change of a result due to unit vectors, or 0 if it is only rounding."""
-        change = made - before
+        change = result - before
         size = float(np.abs(before).max(initial=0.0))
         rounded = np.all(np.abs(change) <= _ROUNDED * self.adapter.precision * size)
         return np.zeros_like(change) if rounded else change
@@ -319,11 +319,11 @@ class ModuleReader:
 
     def _lengths(self, state: Any) -> tuple[int, bool]:
         """Return the shortest accepted sequence length, and whether all lengths are accepted."""
-        first, *others = self.adapter.lengths
+        first, *rest = self.adapter.lengths
         failure = self._failure(state, first)
         if failure is None:
-            return first, bool(others) and self._failure(state, _POSITIONS) is None
-        for length in others:
+            return first, bool(rest) and self._failure(state, _POSITIONS) is None
+        for length in rest:
             if self._failure(state, length) is None:
                 return length, False
         raise failure
@@ -340,11 +340,11 @@ class ModuleReader:
         """Return the layout; raise `NoAttentionCall` if there is no attention."""
 
         def cores(x: FloatArray, silenced: int) -> list[AttentionCore]:
-            trace = CoreTrace(lambda each: zeros(each) if each.index < silenced else None)
+            trace = CoreTrace(lambda core: zeros(core) if core.index < silenced else None)
             self.adapter.outputs(state, x, trace, self.path)
-            return sorted(trace.cores, key=lambda each: each.index)
+            return sorted(trace.cores, key=lambda core: core.index)
 
-        found = layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)
-        if found is None:
+        layout = layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)
+        if layout is None:
             raise NoAttentionCall
-        return found
+        return layout

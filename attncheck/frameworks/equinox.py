@@ -26,7 +26,7 @@ class Equinox(JaxAdapter):
     def plain(self, module: Any, x: Any) -> Any:
         """Call a module on each sequence; attention of equinox gets it as queries, keys and values."""
         several = 3 if isinstance(module, equinox.nn.MultiheadAttention) else 1
-        return jax.vmap(lambda each: module(*[each] * several))(x)
+        return jax.vmap(lambda sequence: module(*[sequence] * several))(x)
 
     def _split(self, module: Any) -> tuple[Any, Any]:
         return tuple(reversed(equinox.partition(module, equinox.is_array)))

@@ -18,7 +18,7 @@ _OF_SHAPE = ("num_heads", "kv_heads", "head_dim")
 #: Levels of notes that may be excluded: ``blamed=False`` allows no errors, ``asked=False`` no undeclared choices.
 LEVELS = ("blamed", "asked")
 _NAMES = (
-    *(f"{role}_{what}" for what in ("std", "law", "bias") for role in _ROLES),
+    *(f"{role}_{quantity}" for quantity in ("std", "law", "bias") for role in _ROLES),
     "bias",
     *_OF_FORWARD,
     *_OF_SHAPE,
@@ -62,8 +62,8 @@ def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, An
     """
     if text in _WORDS:
         return dict([_WORDS[text]])
-    if found := _INITIALISER.fullmatch(text):
-        role, law, std = found.groups()
+    if match := _INITIALISER.fullmatch(text):
+        role, law, std = match.groups()
         fan_in = weights[role].fan_in if role in weights else 1
         number = check_number(
             "expect", _number(std), "write the standard deviation of an entry, e.g. query=normal(0.02)"
@@ -101,22 +101,22 @@ def unmet(
     notes: Mapping[str, Sequence[str]],
 ) -> list[str]:
     """Return one sentence per unmet expectation; `notes` are texts of notes for each of `LEVELS`."""
-    said: list[str] = []
+    sentences: list[str] = []
     for name, value in expected.items():
         value = _checked(name, value)
         if name in LEVELS:
-            said += excluding(notes[name], value)
+            sentences += excluding(notes[name], value)
         elif name == "bias":
-            said.append(_of_biases(weights, bool(value)))
+            sentences.append(_of_biases(weights, bool(value)))
         elif name in _OF_SHAPE:
-            said.append("" if shape[name] == value else f"{name} is {shape[name]}, not {value}")
+            sentences.append("" if shape[name] == value else f"{name} is {shape[name]}, not {value}")
         elif name in _OF_FORWARD:
-            said.append(_of_forward(forward, name, value))
+            sentences.append(_of_forward(forward, name, value))
         else:
-            role, _, what = name.rpartition("_")
-            unread = f"{name} cannot be compared with {value}: the matrix is unknown"
-            said.append(_of_matrix(weights[role], role, what, value) if role in weights else unread)
-    return [sentence for sentence in said if sentence]
+            role, _, quantity = name.rpartition("_")
+            message = f"{name} cannot be compared with {value}: the matrix is unknown"
+            sentences.append(_of_matrix(weights[role], role, quantity, value) if role in weights else message)
+    return [sentence for sentence in sentences if sentence]
 
 
 def excluding(texts: Sequence[str], allowed: Any) -> list[str]:
@@ -139,22 +139,22 @@ def _checked(name: str, value: Any) -> Any:
         close = difflib.get_close_matches(name, _NAMES, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
         refuse(name, value, "is not a known expectation", remedy)
-    what = name.rpartition("_")[2] if name.endswith("_law") else name
-    if what == "rotary_base":
+    field = name.rpartition("_")[2] if name.endswith("_law") else name
+    if field == "rotary_base":
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
-    if what not in _CHOICES or (what == "scale" and not isinstance(value, str)):
+    if field not in _CHOICES or (field == "scale" and not isinstance(value, str)):
         return value
     # A window of any size is valid if one of size 4 is.
-    alike = re.sub(r"\b[1-9]\d*$", str(_SHOWN - 1), value) if what == "mask" and isinstance(value, str) else value
-    if value not in _CHOICES[what] and alike not in _CHOICES[what]:
-        more = ", or a number, e.g. 0.25" if what == "scale" else ""
-        refuse(name, value, "is not known", "use one of " + ", ".join(map(repr, _CHOICES[what])) + more)
-    return _SYNONYMS.get(value, value) if what == "law" else value
+    canonical = re.sub(r"\b[1-9]\d*$", str(_SHOWN - 1), value) if field == "mask" and isinstance(value, str) else value
+    if value not in _CHOICES[field] and canonical not in _CHOICES[field]:
+        more = ", or a number, e.g. 0.25" if field == "scale" else ""
+        refuse(name, value, "is not known", "use one of " + ", ".join(map(repr, _CHOICES[field])) + more)
+    return _SYNONYMS.get(value, value) if field == "law" else value
 
 
-def _of_biases(weights: Mapping[str, MatrixStatistics], wanted: bool) -> str:
+def _of_biases(weights: Mapping[str, MatrixStatistics], expects_bias: bool) -> str:
     biased = [m.name for m in weights.values() if m.bias_std > 0]
-    if bool(biased) == wanted:
+    if bool(biased) == expects_bias:
         return ""
     return f"biases: {', '.join(biased)} have one" if biased else "biases: all are 0"
 
@@ -172,10 +172,10 @@ def _of_forward(forward: Forward, name: str, value: Any) -> str:
     return "" if value in (is_, *ties) else f"{name} is {is_!r}, not {value!r}"
 
 
-def _of_matrix(m: MatrixStatistics, role: str, what: str, value: Any) -> str:
-    if what == "law":
+def _of_matrix(m: MatrixStatistics, role: str, quantity: str, value: Any) -> str:
+    if quantity == "law":
         return "" if value in m.laws else f"{m.name}: the law is {m.law}, not {value}"
-    if what == "bias":
+    if quantity == "bias":
         has = m.bias_std > 0
         return "" if has == bool(value) else f"{m.name}: the bias is {m.bias_std:.3g}/sqrt(fan_in)"
     std = check_number(f"{role}_std", value, "pass a standard deviation times √fan-in, e.g. 1.0", minimum=0.0)

@@ -21,18 +21,18 @@ _WAYS = ("consecutive", "strided", "strided thirds", "thirds")
 
 def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return all parameters as matrices, in every common layout of heads."""
-    found = {name: array for name, array in parameters.items() if array.ndim == 2}
+    matrices = {name: array for name, array in parameters.items() if array.ndim == 2}
     for name, array in parameters.items():
         if array.ndim == 3:
-            found[f"{name}, heads between"] = array.reshape(len(array), -1)
-            found[f"{name}, heads before rows"] = array.reshape(-1, array.shape[-1])
-            found[f"{name}, heads before"] = array.swapaxes(0, 1).reshape(array.shape[1], -1)
-    return found
+            matrices[f"{name}, heads between"] = array.reshape(len(array), -1)
+            matrices[f"{name}, heads before rows"] = array.reshape(-1, array.shape[-1])
+            matrices[f"{name}, heads before"] = array.swapaxes(0, 1).reshape(array.shape[1], -1)
+    return matrices
 
 
-def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
-    """Cut a parameter, transposed if `turned`, into blocks of d rows, (number of blocks, d, n); maybe none."""
-    matrix = parameter.T if turned else parameter
+def _cut(parameter: FloatArray, transposed: bool, way: str, d: int) -> FloatArray:
+    """Cut a parameter, transposed if `transposed`, into blocks of d rows, (number of blocks, d, n); maybe none."""
+    matrix = parameter.T if transposed else parameter
     rows, n = matrix.shape
     if rows % d or (way != "consecutive" and (d == 1 or rows == d)) or ("thirds" in way and rows % (3 * d)):
         return np.zeros((0, d, n))
@@ -73,7 +73,7 @@ class ParameterBlocks:
         squares = np.sum(matrix**2, axis=1)
         small = self._small * squares.max()
         close = (np.abs(np.sum(blocks**2, axis=1) - squares) <= small for blocks in self._like(matrix))
-        return len(matrix) >= _FEWEST and any(each.all(axis=1).any() for each in close)
+        return len(matrix) >= _FEWEST and any(matches.all(axis=1).any() for matches in close)
 
     def gain(self, matrix: FloatArray) -> float | None:
         """Return the factor by which a matrix, (n, d), is a multiple of a block, or None.
@@ -88,9 +88,9 @@ class ParameterBlocks:
         for blocks in self._like(matrix) if matrix.size >= _FEWEST else ():
             products, squares = np.tensordot(blocks, matrix.T, 2), np.sum(blocks**2, axis=(1, 2))
             # Squared sine of the angle between matrix and block.
-            apart = 1 - products**2 / np.maximum(squares * size, 1e-300)
-            best = int(np.argmin(apart))
-            if apart[best] <= self._small**2:
+            squared_sines = 1 - products**2 / np.maximum(squares * size, 1e-300)
+            best = int(np.argmin(squared_sines))
+            if squared_sines[best] <= self._small**2:
                 return float(products[best] / squares[best])
         return None
 
@@ -104,6 +104,6 @@ class ParameterBlocks:
         for parameter in _flat(self.parameters).values():
             if not np.ptp(parameter):
                 continue
-            for turned, way in itertools.product((False, True), _WAYS):
-                if parameter.shape[0 if turned else 1] == n and len(found := _cut(parameter, turned, way, d)):
-                    yield found - found.mean(axis=-1, keepdims=True) if self.centred else found
+            for transposed, way in itertools.product((False, True), _WAYS):
+                if parameter.shape[0 if transposed else 1] == n and len(blocks := _cut(parameter, transposed, way, d)):
+                    yield blocks - blocks.mean(axis=-1, keepdims=True) if self.centred else blocks

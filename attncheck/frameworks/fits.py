@@ -48,27 +48,30 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
     >>> found.map, found.mask, round(found.factor, 9), found.known
     ('softmax over the query axis', 'causal', 0.25, True)
     """
-    found = []
-    for shown in _shown(weights, rounding):
-        mask = _mask_of(shown)
-        plain = Formula(mask=mask, groups=groups, shown=shown if mask == OTHER or _has_extra(shown) else None)
-        for formula in _fits(plain, weights, products, np.broadcast_to(shown, weights.shape[1:]), rounding):
-            found.append(formula.compared(weights, products, rounding))
-            if formula.bias is None and found[-1].known:
-                return found[-1]
-    return next((each for each in found if each.known), min(found, key=lambda each: each.error / each.bound))
+    candidates = []
+    for support in _shown(weights, rounding):
+        mask = _mask_of(support)
+        plain = Formula(mask=mask, groups=groups, shown=support if mask == OTHER or _has_extra(support) else None)
+        for formula in _fits(plain, weights, products, np.broadcast_to(support, weights.shape[1:]), rounding):
+            candidates.append(formula.compared(weights, products, rounding))
+            if formula.bias is None and candidates[-1].known:
+                return candidates[-1]
+    return next(
+        (candidate for candidate in candidates if candidate.known),
+        min(candidates, key=lambda candidate: candidate.error / candidate.bound),
+    )
 
 
-def _mask_of(shown: BoolArray) -> str:
+def _mask_of(support: BoolArray) -> str:
     """Return the name of a mask, (positions, keys) or (heads, positions, keys); `OTHER` if it hides an extra key."""
-    rows = shown.shape[-2]
-    if not shown[..., rows:].all():
+    rows = support.shape[-2]
+    if not support[..., rows:].all():
         return OTHER
-    return next((m for m in masks(rows) if np.array_equal(visible(m, rows, rows), shown[..., :rows])), OTHER)
+    return next((m for m in masks(rows) if np.array_equal(visible(m, rows, rows), support[..., :rows])), OTHER)
 
 
-def _has_extra(shown: BoolArray) -> bool:
-    return bool(shown.shape[-1] != shown.shape[-2])
+def _has_extra(support: BoolArray) -> bool:
+    return bool(support.shape[-1] != support.shape[-2])
 
 
 def _shown(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
@@ -76,57 +79,57 @@ def _shown(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
 
     Weights below the threshold count as zero.
     """
-    found: list[BoolArray] = []
+    supports: list[BoolArray] = []
     for least in (_NOTHING, _HARDLY):
-        each = np.asarray((np.abs(weights) > least).any(axis=0))
+        per_head = np.asarray((np.abs(weights) > least).any(axis=0))
         # A sharp head gives keys that others see a weight below the threshold.
-        union = np.asarray(each.any(axis=0))
+        union = np.asarray(per_head.any(axis=0))
         # Maps that do not normalise may give weight 0 to visible keys.
-        whole = np.abs(weights.sum(-1) - 1).max() <= FITTED * tolerance
-        for shown in (union, each) if whole and not (each == union).all() else (union,):
-            if not any(np.array_equal(shown, other) for other in found):
-                found.append(shown)
-                yield shown
+        is_normalised = np.abs(weights.sum(-1) - 1).max() <= FITTED * tolerance
+        for support in (union, per_head) if is_normalised and not (per_head == union).all() else (union,):
+            if not any(np.array_equal(support, earlier) for earlier in supports):
+                supports.append(support)
+                yield support
 
 
 def _fits(
-    plain: Formula, weights: FloatArray, products: FloatArray, shown: BoolArray, tolerance: float
+    plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
     """Yield fitted formulas, the simplest first."""
     normalised = False
     for name, axis in AXES.items():
         sums = weights.sum(axis)
-        some = np.broadcast_to(shown, weights.shape).any(axis)
-        if np.abs(np.where(some, sums - 1, 0)).max() <= FITTED * tolerance:
+        nonempty = np.broadcast_to(support, weights.shape).any(axis)
+        if np.abs(np.where(nonempty, sums - 1, 0)).max() <= FITTED * tolerance:
             normalised = True
-            yield from _softmaxes(dataclasses.replace(plain, map=name), weights, products, shown, tolerance)
+            yield from _softmaxes(dataclasses.replace(plain, map=name), weights, products, support, tolerance)
     if not normalised:
-        yield from _with_sinks(plain, weights, products, shown, tolerance)
+        yield from _with_sinks(plain, weights, products, support, tolerance)
         for name in (LINEAR, RELU, SIGMOID):
-            yield from _unnormalised(dataclasses.replace(plain, map=name), weights, products, shown)
+            yield from _unnormalised(dataclasses.replace(plain, map=name), weights, products, support)
     yield dataclasses.replace(plain, map=OTHER)
 
 
 def _softmaxes(
-    plain: Formula, weights: FloatArray, products: FloatArray, shown: BoolArray, tolerance: float
+    plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
     """Yield softmax formulas fitted to the logarithms of the weights."""
     axis = AXES[plain.map]
     # Weights have full relative accuracy unless they are so small that a coarse type loses digits.
     least = _NOTHING if tolerance < _FINE else tolerance**1.5
-    use = np.broadcast_to(shown, weights.shape) & (weights > least)
+    use = np.broadcast_to(support, weights.shape) & (weights > least)
     logs = centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
     p = centred(products, use, axis) * use
     powers, both = (np.sum(p * a, axis=(0, 2, 3)) for a in (p, logs))
     if powers.sum() <= 0.0:  # all scores are 0, so no factor can be fitted
         yield dataclasses.replace(plain, factor=math.nan)
         return
-    whole = dataclasses.replace(plain, factor=float(both.sum() / powers.sum()))
-    yield whole
-    yield _capped(whole, logs, products, use, axis)
+    fitted = dataclasses.replace(plain, factor=float(both.sum() / powers.sum()))
+    yield fitted
+    yield _capped(fitted, logs, products, use, axis)
     factors = both / np.maximum(powers, 1e-300)
     yield dataclasses.replace(plain, factor=float(factors.mean()), factors=tuple(map(float, factors)))
-    yield from _filled(whole, weights, products)
+    yield from _filled(fitted, weights, products)
     # A bias by position is constant over the batch, so variation over the batch gives the factor.
     use = np.broadcast_to(use.all(axis=0), use.shape)
     logs = centred(np.log(np.maximum(weights, least)), use, axis)
@@ -134,14 +137,14 @@ def _softmaxes(
     change = np.where(use, p - p.mean(axis=0), 0.0)
     factor = float(np.sum(change * logs)) / max(float(np.sum(change**2)), 1e-300)
     bias = np.average(logs - factor * p, axis=0, weights=np.maximum(weights, _HARDLY))
-    yield dataclasses.replace(plain, factor=factor, bias=np.where(shown, bias, 0.0))
+    yield dataclasses.replace(plain, factor=factor, bias=np.where(support, bias, 0.0))
 
 
 def _with_sinks(
-    plain: Formula, weights: FloatArray, products: FloatArray, shown: BoolArray, tolerance: float
+    plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
     """Yield the softmax formula with a sink, one more score per head, for rows that sum to less than 1."""
-    use, sums = np.broadcast_to(shown, weights.shape), weights.sum(-1)
+    use, sums = np.broadcast_to(support, weights.shape), weights.sum(-1)
     if not np.all(weights[use] > 0) or np.any((sums <= 0) | (sums > 1 + tolerance)) or not np.any(sums < 1):
         return
     logs, p = np.log(np.where(use, weights, 1.0)), centred(products, use, -1) * use
@@ -159,32 +162,32 @@ def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterat
         return
     logs = np.log(np.maximum(weights, 1e-300))
     for mask in _FILLED:
-        shown = np.broadcast_to(visible(mask, *weights.shape[-2:]), weights.shape)
-        p, own = centred(products, shown, -1) * shown, centred(logs, shown, -1) * shown
-        factor = float(np.sum(p * own)) / max(float(np.sum(p**2)), 1e-300)
+        support = np.broadcast_to(visible(mask, *weights.shape[-2:]), weights.shape)
+        p, centred_logs = centred(products, support, -1) * support, centred(logs, support, -1) * support
+        factor = float(np.sum(p * centred_logs)) / max(float(np.sum(p**2)), 1e-300)
         # The logarithms of a row are its scores minus a constant.
-        less = np.mean(factor * products - logs, axis=-1, where=shown, keepdims=True)
-        fill = float(np.mean(logs + less, where=~shown))
+        less = np.mean(factor * products - logs, axis=-1, where=support, keepdims=True)
+        fill = float(np.mean(logs + less, where=~support))
         yield dataclasses.replace(plain, mask=mask, factor=factor, fill=fill)
 
 
 def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: BoolArray, axis: int) -> Formula:
     """Return the formula with scores s replaced by c·tanh(s/c), with the c that fits best."""
 
-    def left(logarithms: FloatArray) -> FloatArray:
+    def residuals(logarithms: FloatArray) -> FloatArray:
         factor, cap = np.exp(logarithms)
-        made = cap * np.tanh(factor * products / cap)
-        return np.asarray((centred(made, use, axis) - logs)[use])
+        scores = cap * np.tanh(factor * products / cap)
+        return np.asarray((centred(scores, use, axis) - logs)[use])
 
     start = np.log([max(abs(plain.factor), 1e-6), 3.0 * max(float(np.abs(plain.factor * products).max()), 1e-6)])
-    found = optimize.least_squares(left, start, x_scale=1.0, max_nfev=50)
-    factor, cap = np.exp(found.x)
+    fit = optimize.least_squares(residuals, start, x_scale=1.0, max_nfev=50)
+    factor, cap = np.exp(fit.x)
     return dataclasses.replace(plain, factor=math.copysign(float(factor), plain.factor), cap=float(cap))
 
 
-def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, shown: BoolArray) -> Iterator[Formula]:
+def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray) -> Iterator[Formula]:
     """Yield fitted formulas of maps that do not normalise."""
-    use = np.broadcast_to(shown, weights.shape)
+    use = np.broadcast_to(support, weights.shape)
     if not use.any():
         return
     if plain.map == SIGMOID:

@@ -31,14 +31,14 @@ class Flax(JaxAdapter):
         """Return the module's structure, parameters and other variables."""
 
     @abc.abstractmethod
-    def _trained(self, structure: Any, parameters: Any, others: Any) -> Any:
+    def _trained(self, structure: Any, parameters: Any, non_trainable: Any) -> Any:
         """Return the module with these variables."""
 
     def trainer(
         self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
     ) -> Callable[[], Any]:
         """Return a function that takes a step of an optimiser of optax, compiled once, and returns the module."""
-        structure, parameters, others = self._trainable(module)
+        structure, parameters, non_trainable = self._trainable(module)
         transformation = in_words("optimizer", optimizer, parameters)
         state = parameters, transformation.init(parameters)
         compiled = self._compiled_step or jax.jit(functools.partial(self._stepped, transformation, loss, structure))
@@ -47,13 +47,20 @@ class Flax(JaxAdapter):
         def step() -> Any:
             nonlocal state
             with jax.disable_jit(False):
-                state = in_words("loss", compiled, *state, others, *data)
-            return self._trained(structure, state[0], others)
+                state = in_words("loss", compiled, *state, non_trainable, *data)
+            return self._trained(structure, state[0], non_trainable)
 
         return step
 
     def _stepped(
-        self, transformation: Any, loss: Any, structure: Any, parameters: Any, state: Any, others: Any, *data: Any
+        self,
+        transformation: Any,
+        loss: Any,
+        structure: Any,
+        parameters: Any,
+        state: Any,
+        non_trainable: Any,
+        *data: Any,
     ) -> tuple[Any, Any]:
         """Return the parameters and the optimiser's state after one step.
 
@@ -61,7 +68,7 @@ class Flax(JaxAdapter):
         """
         import optax
 
-        gradient = jax.grad(lambda values: loss(self._trained(structure, values, others), *data))(parameters)
+        gradient = jax.grad(lambda values: loss(self._trained(structure, values, non_trainable), *data))(parameters)
         changes, state = transformation.update(gradient, state, parameters)
         return optax.apply_updates(parameters, changes), state
 
@@ -69,8 +76,8 @@ class Flax(JaxAdapter):
 class Linen(Flax):
     """Adapter to flax.linen modules that ``make()`` returns, bound to their variables."""
 
-    def __init__(self, *options: Any, **others: Any) -> None:
-        super().__init__(*options, **others)
+    def __init__(self, *options: Any, **keywords: Any) -> None:
+        super().__init__(*options, **keywords)
         self._modules: dict[str, Any] = {}
 
     @functools.cached_property
@@ -113,7 +120,7 @@ class Linen(Flax):
         """Yield the parameters of a model."""
         modules = self.modules(model)
         for path, leaf in jax.tree_util.tree_leaves_with_path(model.variables["params"]):
-            keys = [str(each.key) for each in path]
+            keys = [str(entry.key) for entry in path]
             yield _stored(modules.get(".".join(keys[:-1])), ".".join(keys), leaf)
 
     def _split(self, module: Any) -> tuple[Any, Any]:
@@ -126,8 +133,8 @@ class Linen(Flax):
         variables = dict(module.variables)
         return None, variables.pop("params"), variables
 
-    def _trained(self, structure: Any, parameters: Any, others: Any) -> Any:
-        return self._module.bind({"params": parameters, **others})
+    def _trained(self, structure: Any, parameters: Any, non_trainable: Any) -> Any:
+        return self._module.bind({"params": parameters, **non_trainable})
 
 
 class NNX(Flax):
@@ -136,8 +143,8 @@ class NNX(Flax):
     def make(self, seed: int) -> Any:
         """Return a freshly initialised module."""
         with on_cpu():
-            wanted = "rngs" in parameters_of(self.build)
-            return self.new_module(**({"rngs": nnx.Rngs(jax.random.key(seed))} if wanted else {}))
+            takes_rngs = "rngs" in parameters_of(self.build)
+            return self.new_module(**({"rngs": nnx.Rngs(jax.random.key(seed))} if takes_rngs else {}))
 
     def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a module on whole sequences, without step-by-step decoding."""
@@ -180,11 +187,11 @@ class NNX(Flax):
         return nnx.merge(structure, arrays)
 
     def _trainable(self, module: Any) -> tuple[Any, Any, Any]:
-        structure, parameters, others = nnx.split(module, nnx.Param, ...)
-        return structure, parameters, others
+        structure, parameters, non_trainable = nnx.split(module, nnx.Param, ...)
+        return structure, parameters, non_trainable
 
-    def _trained(self, structure: Any, parameters: Any, others: Any) -> Any:
-        return nnx.merge(structure, parameters, others)
+    def _trained(self, structure: Any, parameters: Any, non_trainable: Any) -> Any:
+        return nnx.merge(structure, parameters, non_trainable)
 
 
 def _dotted(path: Sequence[Any]) -> str:
@@ -194,10 +201,10 @@ def _dotted(path: Sequence[Any]) -> str:
 def _variables_at(model: Any, name: str) -> dict[str, Any]:
     """Return the variables of the module of that name in a linen model."""
     variables = {}
-    for collection, held in model.variables.items():
+    for collection, subtree in model.variables.items():
         for key in name.split(".") if name else ():
-            held = held.get(key, {})
-        variables[collection] = held
+            subtree = subtree.get(key, {})
+        variables[collection] = subtree
     return variables
 
 

@@ -98,8 +98,8 @@ class Forward:
     def optional_parts(self) -> str:
         """All optional parts other than the mask, as text, with those that no field expresses; "none" without any."""
         fields = dict(self.parts)
-        found = [part.describe(fields) for part in PARTS if fields.keys() & part.fields.keys()]
-        return ", ".join([*found, *filter(None, [self.unlike])]) or "none"
+        descriptions = [part.describe(fields) for part in PARTS if fields.keys() & part.fields.keys()]
+        return ", ".join([*descriptions, *filter(None, [self.unlike])]) or "none"
 
     def __str__(self) -> str:
         if self.error == math.inf:
@@ -169,14 +169,16 @@ class Formula:
     @property
     def adjusted(self) -> bool:
         """Whether scores have a bias by position, a soft cap, sinks, finite hidden scores, or a factor per head."""
-        return bool(self.factors or self.sinks) or any(each is not None for each in (self.bias, self.cap, self.fill))
+        return bool(self.factors or self.sinks) or any(
+            adjustment is not None for adjustment in (self.bias, self.cap, self.fill)
+        )
 
     def compared(self, weights: FloatArray, products: FloatArray, rounding: float, exact: bool = False) -> Formula:
         """Return the formula with its error and bound for given weights and q·k; `exact`: no number was fitted."""
         largest = max(float(np.abs(weights).max()), 1e-300)
         error = float(np.abs(self.weights(products) - weights).max()) / largest
-        bound = rounding * (1.0 + float(np.std(self.scores(products)))) * (1.0 if exact else FITTED)
-        return dataclasses.replace(self, error=error, bound=bound if math.isfinite(bound) else math.inf)
+        max_error = rounding * (1.0 + float(np.std(self.scores(products)))) * (1.0 if exact else FITTED)
+        return dataclasses.replace(self, error=error, bound=max_error if math.isfinite(max_error) else math.inf)
 
     def scores(self, products: FloatArray) -> FloatArray:
         """Return scores from products q·k, (batch, heads, positions, keys)."""
@@ -186,10 +188,10 @@ class Formula:
 
     def weights(self, products: FloatArray) -> FloatArray:
         """Return weights from products q·k, (batch, heads, positions, keys)."""
-        shown = visible(self.mask, *products.shape[-2:]) if self.shown is None else self.shown
+        support = visible(self.mask, *products.shape[-2:]) if self.shown is None else self.shown
         p = self.scores(products)
         if self.map in AXES:
-            p = np.where(shown, p, -np.inf if self.fill is None else self.fill)
+            p = np.where(support, p, -np.inf if self.fill is None else self.fill)
             with np.errstate(invalid="ignore"):
                 largest = p.max(AXES[self.map], keepdims=True)
                 a = np.exp(p - largest)
@@ -197,7 +199,7 @@ class Formula:
                 return np.asarray(np.nan_to_num(a / (a.sum(AXES[self.map], keepdims=True) + sinks)))
         if self.map == SIGMOID:
             p = 1 / (1 + np.exp(-p - self.offset))
-        return np.asarray((np.maximum(p, 0) if self.map == RELU else p) * shown)
+        return np.asarray((np.maximum(p, 0) if self.map == RELU else p) * support)
 
 
 def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
@@ -286,12 +288,12 @@ def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
     """
     names = (name for name in masks(bias.shape[1]) if name != "none" and not name.endswith(" of 1"))
     for mask in names if bias.shape[1] >= _FEWEST else ():
-        seen = visible(mask, *bias.shape[1:])
-        both = seen.any(axis=1) & ~seen.all(axis=1)
-        shown, hidden = (np.mean(bias[:, both], axis=-1, where=which[both]) for which in (seen, ~seen))
-        less = float(np.mean(shown - hidden))
-        left = bias - less * seen
-        off = float(np.abs(left - left.mean(axis=-1, keepdims=True)).max())
+        support = visible(mask, *bias.shape[1:])
+        both = support.any(axis=1) & ~support.all(axis=1)
+        visible_mean, hidden = (np.mean(bias[:, both], axis=-1, where=which[both]) for which in (support, ~support))
+        less = float(np.mean(visible_mean - hidden))
+        residual = bias - less * support
+        off = float(np.abs(residual - residual.mean(axis=-1, keepdims=True)).max())
         one = abs(abs(less) - 1.0) <= _TWO_NUMBERS
         if off > _TWO_NUMBERS * abs(less) or not (one or (mask in _BY_ANY_NUMBER and 0.0 < less < most)):
             continue

@@ -75,8 +75,8 @@ class Parameter:
     @property
     def drawn(self) -> bool:
         """Whether draws differ; with one draw, whether the array has several axes."""
-        first, *others = self.entries
-        return not np.array_equal(first, others[0]) if others else len(self.shape) > 1
+        first, *rest = self.entries
+        return not np.array_equal(first, rest[0]) if rest else len(self.shape) > 1
 
 
 class FrameworkAdapter(Adapter):

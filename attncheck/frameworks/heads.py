@@ -36,14 +36,14 @@ def about_heads(
 
     Heads with the same label share keys and values; their equality is not an error.
     """
-    own = [list(labels).index(label) for label in sorted(set(labels))]
+    first_heads = [list(labels).index(label) for label in sorted(set(labels))]
     if doubled := _doubled(draws_by_role["query"][0], precision):
         yield Note("several heads have the same queries and keys, as if the values of one head were split")
     for role in roles:
         draws = draws_by_role[role]
         heads = list(range(draws[0].query.shape[1]))
         if role in ("key", "value"):
-            heads = [head for head in own if head < draws[0][role].shape[1]]
+            heads = [head for head in first_heads if head < draws[0][role].shape[1]]
         notes = [] if doubled and role != "output" else list(_of_heads(draws, role, heads, precision))
         yield from notes
         yield from _of_lines(draws, role, heads, precision, bool(notes))
@@ -59,44 +59,44 @@ def _doubled(first: Effective, precision: float) -> bool:
 
 
 def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    blocks = [_blocks(each, role, len(draws[0].query[0]))[heads] for each in draws if _whole(each, draws[0], role)]
+    blocks = [_blocks(draw, role, len(draws[0].query[0]))[heads] for draw in draws if _whole(draw, draws[0], role)]
     if len(heads) < 2 or not np.ptp(blocks[0]):
         return
-    kept = _kept(blocks, precision)
+    fixed_heads = _kept(blocks, precision)
     yield from _copies(SYMBOLS[role], blocks[0], heads, precision)
-    if kept and len(kept) < len(heads):
-        which = _numbered([heads[h] for h in kept])
+    if fixed_heads and len(fixed_heads) < len(heads):
+        which = _numbered([heads[h] for h in fixed_heads])
         yield wrong(f"{SYMBOLS[role]} is the same in every draw in {which}: this initialiser does not draw it")
-    if not kept:
+    if not fixed_heads:
         yield from _uneven(SYMBOLS[role], blocks, heads)
 
 
 def _of_lines(
-    draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, apart: bool
+    draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, heads_differ: bool
 ) -> Iterator[Note]:
     """Report the row and the column whose size differs most clearly from that of the others.
 
-    If heads are known to differ (`apart`), rows and columns are compared within heads.
+    If heads are known to differ (`heads_differ`), rows and columns are compared within heads.
     """
-    if apart:
-        draws = [_levelled(each, role) for each in draws if _whole(each, draws[0], role)]
-    parts = [each.output if role == "output" else each[role][:, heads] for each in draws]
+    if heads_differ:
+        draws = [_levelled(draw, role) for draw in draws if _whole(draw, draws[0], role)]
+    parts = [draw.output if role == "output" else draw[role][:, heads] for draw in draws]
     rows = min(len(part) for part in parts)
     flat = [part[:rows].reshape(rows, -1) for part in parts]
-    flat = [flat[group[0]] for group in groups_of((each[:1] for each in flat), precision)]
+    flat = [flat[group[0]] for group in groups_of((draw[:1] for draw in flat), precision)]
     if len(flat) < 2 or min(flat[0].shape) < 2:
         return
-    for what, axis in (("row", 1), ("column", 0)):
+    for line, axis in (("row", 1), ("column", 0)):
         if (odd := _odd(flat, axis)) is not None:
-            found, ratio, mean = odd
+            index, ratio, mean = odd
             nothing = int(np.sum(mean == 0.0))
-            if what == "column" and nothing > 1 and nothing % draws[0].query.shape[1] == 0:
+            if line == "column" and nothing > 1 and nothing % draws[0].query.shape[1] == 0:
                 yield Note(
                     f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw, as if they had other inputs or none"
                 )
                 continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
-            yield wrong(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}")
+            yield wrong(f"{SYMBOLS[role]}: {line} {index} {'has' if ratio else 'is'} {text}")
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
@@ -151,7 +151,7 @@ def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> 
     """Report the head whose size differs most clearly; `blocks` has an array (heads, ·, ·) per draw."""
     rows = blocks[-1].shape[1]
     # Repeated draws add no information.
-    drawn = {each[:, :rows].tobytes(): each for each in blocks[::-1]}.values()
+    drawn = {block[:, :rows].tobytes(): block for block in blocks[::-1]}.values()
     if (odd := _odd(list(drawn), (1, 2))) is not None:
         text = f"{symbol} of head {heads[odd[0]]} has {odd[1]:.3g} times the standard deviation of the other heads"
         yield wrong(text)
@@ -162,10 +162,10 @@ def _odd(drawn: Sequence[FloatArray], axis: int | tuple[int, int]) -> tuple[int,
 
     None if no part clearly differs from the others.
     """
-    squares = np.array([np.mean(each**2, axis=axis) for each in drawn])
-    sizes = np.array([each.size // squares.shape[1] for each in drawn])
-    found = laws.uneven(squares, sizes, np.concatenate([each.ravel() for each in drawn]))
-    if found is None:
+    squares = np.array([np.mean(draw**2, axis=axis) for draw in drawn])
+    sizes = np.array([draw.size // squares.shape[1] for draw in drawn])
+    outlier = laws.uneven(squares, sizes, np.concatenate([draw.ravel() for draw in drawn]))
+    if outlier is None:
         return None
     mean = np.average(squares, axis=0, weights=sizes)
-    return found, float(np.sqrt(mean[found] / np.delete(mean, found).mean())), mean
+    return outlier, float(np.sqrt(mean[outlier] / np.delete(mean, outlier).mean())), mean

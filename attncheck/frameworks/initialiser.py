@@ -79,22 +79,22 @@ def matrix_of(
     rows = first.shape[0]
     lost = 1 / rows if centred and role != "output" and rows > 1 else 0.0
     heads = [head for head in distinct if head < first.shape[1]] if role in ("key", "value") else slice(None)
-    parts = [each[role] if role == "output" else each[role][:, heads] for each in draws]
+    parts = [draw[role] if role == "output" else draw[role][:, heads] for draw in draws]
     if len(parts) > 1 and _repeats(parts[1], parts[0], precision):
         parts = parts[:1]
     fan_in = first.shape[0]
     entries = np.concatenate([part.ravel() for part in parts])
     scale = laws.scale_of(entries).times(float(np.sqrt(fan_in / (1 - lost))))
     flat = parts[0].reshape(fan_in, -1)
-    held = laws.laws_of(entries, laws.scale_of(entries), precision, lost)
-    if held != (laws.CONSTANT,) and laws.orthogonal(flat):
-        held = (laws.ORTHOGONAL,)
+    law_names = laws.laws_of(entries, laws.scale_of(entries), precision, lost)
+    if law_names != (laws.CONSTANT,) and laws.orthogonal(flat):
+        law_names = (laws.ORTHOGONAL,)
     packed = 0 if role == "output" else sum(draws[0][r].shape[1] * draws[0][r].shape[2] for r in ROLES)
     known = laws.conventions(fan_in, flat.shape[1], packed, 0 if role == "output" else first.shape[2])
-    biases = np.concatenate([np.ravel(each.biases[role]) for each in draws])
+    biases = np.concatenate([np.ravel(draw.biases[role]) for draw in draws])
     bias_std = float(np.sqrt(np.mean(biases**2) * fan_in))
     return MatrixStatistics(
-        SYMBOLS[role], fan_in, scale.std, scale.low, scale.high, held, bias_std, laws.known_by(scale, known)
+        SYMBOLS[role], fan_in, scale.std, scale.low, scale.high, law_names, bias_std, laws.known_by(scale, known)
     )
 
 
@@ -110,27 +110,27 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
     """
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
-    shown = [role for role in roles if np.ptp(first[role])]
-    own = [labels.index(label) for label in sorted(set(labels))]
-    heads = {role: first[role][:, own] if role in ("key", "value") else first[role] for role in shown}
+    varying = [role for role in roles if np.ptp(first[role])]
+    first_heads = [labels.index(label) for label in sorted(set(labels))]
+    heads = {role: first[role][:, first_heads] if role in ("key", "value") else first[role] for role in varying}
     flat = {role: matrix.reshape(len(matrix), -1) for role, matrix in heads.items()}
-    for one, other in itertools.combinations(shown, 2):
-        for turned, matrix in (("", flat[other]), (", transposed", flat[other].T)):
+    for one, second in itertools.combinations(varying, 2):
+        for suffix, matrix in (("", flat[second]), (", transposed", flat[second].T)):
             if matrix.shape != flat[one].shape:
                 continue
             if alike(flat[one], matrix, precision):
-                if turned or other == "output":
-                    notes.append(wrong(f"{SYMBOLS[one]} is {SYMBOLS[other]}{turned}"))
+                if suffix or second == "output":
+                    notes.append(wrong(f"{SYMBOLS[one]} is {SYMBOLS[second]}{suffix}"))
                 break
             if r := laws.correlated(flat[one].ravel()[:_MOST], matrix.ravel()[:_MOST]):
-                text = f"entries of {SYMBOLS[one]} and {SYMBOLS[other]}{turned} have correlation {r:.2f}"
+                text = f"entries of {SYMBOLS[one]} and {SYMBOLS[second]}{suffix} have correlation {r:.2f}"
                 notes.append(wrong(text))
-    inner = [role for role in shown if role != "output"]
+    inner = [role for role in varying if role != "output"]
     for group in groups_of((flat[role] for role in inner), precision):
         if len(group) > 1:
             same = listed(SYMBOLS[inner[i]] for i in group)
             notes.append(wrong(f"{same} are the same matrix"))
-    for role in shown:
+    for role in varying:
         scale = laws.scale_of(first[role])
         if laws.off_centre(first[role], scale):
             mean = f"mean {first[role].mean():.2g}, at a standard deviation of {scale.std:.2g}"
@@ -152,27 +152,27 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
         number, zero = first[role].flat[0], not first[role].any()
         if np.ptp(first[role]) or first[role].size == 1 or (role == "output" and zero):
             continue
-        what = "this initialiser does not draw it"
+        cause = "this initialiser does not draw it"
         if zero and _all_drawn(parameters):
-            zero = not all(each.any() for each in parameters.values())
+            zero = not all(array.any() for array in parameters.values())
             by = "0, or a parameter that starts at 0" if zero else "0"
-            what = f"no weight matrix is, but the forward pass multiplies {PLURALS[role]} by {by}"
+            cause = f"no weight matrix is, but the forward pass multiplies {PLURALS[role]} by {by}"
         # Zeros may be intended, so that they are no error but a convention.
-        text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {what}", (f"{role}_std", f"{role}_law")
+        text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {cause}", (f"{role}_std", f"{role}_law")
         yield Note(text, ASKS if zero else WRONG, declared)
 
 
 def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
     """Return whether there are parameters with several axes, and none has a slice of zeros along any axis."""
-    matrices = [each for each in parameters.values() if each.ndim > 1]
-    axes = ((each, axis) for each in matrices for axis in range(each.ndim))
-    return bool(matrices) and all(each.any(axis=tuple({*range(each.ndim)} - {axis})).all() for each, axis in axes)
+    matrices = [array for array in parameters.values() if array.ndim > 1]
+    axes = ((array, axis) for array in matrices for axis in range(array.ndim))
+    return bool(matrices) and all(array.any(axis=tuple({*range(array.ndim)} - {axis})).all() for array, axis in axes)
 
 
 def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
     """Report matrices of the first draw that recur in the second, and so presumably in all, or only in a later one."""
-    first, *others = draws
-    for i, draw in enumerate(others):
+    first, *rest = draws
+    for i, draw in enumerate(rest):
         same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]
         if i == 0 and len(same) == len(roles) > 1:
             return [wrong("all weights are the same in every draw: make returns the same module")]
@@ -187,11 +187,11 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
 
 def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
     """Report nonzero biases, in one sentence."""
-    found = {PLURALS[role]: f"{m.bias_std:.3g}" for role, m in matrices.items() if m.bias_std > 0}
-    if not found:
+    stds = {PLURALS[role]: f"{m.bias_std:.3g}" for role, m in matrices.items() if m.bias_std > 0}
+    if not stds:
         return []
-    what = "a bias" if len(found) == 1 else "biases"
-    text = f"{listed(list(found))} have {what} of standard deviation {listed(list(found.values()))} over sqrt(fan_in)"
+    noun = "a bias" if len(stds) == 1 else "biases"
+    text = f"{listed(list(stds))} have {noun} of standard deviation {listed(list(stds.values()))} over sqrt(fan_in)"
     return [Note(text)]
 
 
@@ -205,8 +205,8 @@ def equal(arrays: Mapping[str, FloatArray]) -> list[list[str]]:
     [['q', 'k']]
     """
     drawn = [name for name, array in arrays.items() if array.ndim > 1 and np.ptp(array)]
-    alike = grouped(drawn, lambda name: (arrays[name].shape, arrays[name].tobytes()))
-    return [names for names in alike.values() if len(names) > 1]
+    groups = grouped(drawn, lambda name: (arrays[name].shape, arrays[name].tobytes()))
+    return [names for names in groups.values() if len(names) > 1]
 
 
 def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
@@ -227,7 +227,7 @@ def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
 
 
 def same_layers(
-    parameters: Mapping[str, FloatArray], what: str = "have the same weights", level: str = WRONG
+    parameters: Mapping[str, FloatArray], claim: str = "have the same weights", level: str = WRONG
 ) -> list[Note]:
     """Report equal parameters whose names differ in one number.
 
@@ -244,4 +244,4 @@ def same_layers(
             columns = [column for column in zip(*map(indices, names), strict=True) if len(set(column)) > 1]
             if len(columns) == 1:
                 layers.setdefault(columns[0], []).append(name_of(names, names))
-    return [Note(f"layers {listed(which)} {what}: {some(names, 1)}", level) for which, names in layers.items()]
+    return [Note(f"layers {listed(which)} {claim}: {some(names, 1)}", level) for which, names in layers.items()]

@@ -64,50 +64,50 @@ def about_inputs(probe: Probe) -> InputFindings:
         notes.append(Note(f"attention sees {keys} beyond the positions: bias_k and bias_v, or add_zero_attn"))
     if probe.value_dim != probe.head_dim:
         notes.append(Note(f"heads of values have {probe.value_dim} neurons, those of keys {probe.head_dim}"))
-    found = {role: _kinds(probe, role) for role in ROLES}
-    if probe.reader.norm != NONE and any(_UNKNOWN not in each for each in found.values()):
+    by_role = {role: _kinds(probe, role) for role in ROLES}
+    if probe.reader.norm != NONE and any(_UNKNOWN not in kinds for kinds in by_role.values()):
         notes.append(Note(f"the inputs are normalised before attention: {probe.reader.norm}"))
-    fixed = {role for role in ROLES if _is_fixed(probe, role) and _MIXED not in found[role]}
+    fixed = {role for role in ROLES if _is_fixed(probe, role) and _MIXED not in by_role[role]}
     if "query" in fixed:
         notes.append(Note("queries do not depend on the inputs: they are learned, or fixed by `call`"))
     elif fixed:
         notes.append(Note("keys do not depend on the inputs: cross-attention, whose other inputs `call` keeps fixed"))
     roles_by_kind: dict[str, list[str]] = {}
-    for role, each in found.items():
-        for what in each:
-            roles_by_kind.setdefault(what, []).append(role)
-    for what, roles in roles_by_kind.items():
+    for role, kinds in by_role.items():
+        for kind in kinds:
+            roles_by_kind.setdefault(kind, []).append(role)
+    for kind, roles in roles_by_kind.items():
         which = listed([PLURALS[role] for role in roles])
-        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what in _WITHOUT_MATRIX else ""
-        text = f"{which} are {what}{claims}"
-        notes.append(Note(text, _LEVELS.get(what, NOTE), ("positions",)))
-    unclaimed = {role for what, roles in roles_by_kind.items() if what in _WITHOUT_MATRIX for role in roles}
-    normalised = {role for role, each in found.items() if NORMALISED in each and {*each} <= {NORMALISED, ROTATED}}
-    return InputFindings(tuple(notes), found, frozenset(unclaimed | fixed), frozenset(normalised - fixed))
+        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if kind in _WITHOUT_MATRIX else ""
+        text = f"{which} are {kind}{claims}"
+        notes.append(Note(text, _LEVELS.get(kind, NOTE), ("positions",)))
+    unclaimed = {role for kind, roles in roles_by_kind.items() if kind in _WITHOUT_MATRIX for role in roles}
+    normalised = {role for role, kinds in by_role.items() if NORMALISED in kinds and {*kinds} <= {NORMALISED, ROTATED}}
+    return InputFindings(tuple(notes), by_role, frozenset(unclaimed | fixed), frozenset(normalised - fixed))
 
 
 def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
     """Return how queries, keys or values, as named by `role`, differ from x W + b; empty if they do not."""
-    seen, length = probe.seen[role], probe.x.shape[1]
-    lin, seen = probe.lin(role), seen[:, :, :length]
+    vectors, length = probe.seen[role], probe.x.shape[1]
+    lin, vectors = probe.lin(role), vectors[:, :, :length]
     small = 2 * probe.bound * max(float(np.abs(lin).max()), 1e-300)
-    if np.abs(lin - seen).max() <= small:
+    if np.abs(lin - vectors).max() <= small:
         return ()
     reader, state = probe.reader, probe.state
-    if np.abs(reader.see(state, probe.x)[role][:, :, :length] - seen).max() > small:
+    if np.abs(reader.see(state, probe.x)[role][:, :, :length] - vectors).max() > small:
         return (_CHANGED if reader.adapter.random(state, probe.x, reader.path) is False else _RANDOM,)
-    if np.abs(lin.swapaxes(1, 2).reshape(lin.shape) - seen).max() <= small:
+    if np.abs(lin.swapaxes(1, 2).reshape(lin.shape) - vectors).max() <= small:
         return (_SPLIT,)
-    lengths = np.linalg.norm(seen, axis=-1)
+    lengths = np.linalg.norm(vectors, axis=-1)
     together = np.linalg.norm(lengths, axis=1)
     steady = _steady(lengths.swapaxes(0, 1).reshape(lengths.shape[1], -1)) or _steady(together.reshape(1, -1))
     normalised = (NORMALISED,) if steady else ()
-    if _is_mixed(probe, role, seen, small):
+    if _is_mixed(probe, role, vectors, small):
         return (_MIXED,)
     same = reader.see(state, np.repeat(probe.x[:, :1], length, axis=1))[role][:, :, :length]
-    moved = same - same[:, :, :1]
-    if np.abs(moved).max() > small:
-        if np.ptp(moved, axis=0).max() <= 4 * small:
+    changes = same - same[:, :, :1]
+    if np.abs(changes).max() > small:
+        if np.ptp(changes, axis=0).max() <= 4 * small:
             return (*normalised, PLACED)
         # A rotation does not change the products of vectors at the same position.
         gram = np.einsum("bhld,chld->hlbc", same, same)
@@ -123,13 +123,13 @@ def _is_fixed(probe: Probe, role: str) -> bool:
     return not probe.matrices[role].any() and bool(probe.seen[role].any())
 
 
-def _is_mixed(probe: Probe, role: str, seen: FloatArray, small: float) -> bool:
+def _is_mixed(probe: Probe, role: str, vectors: FloatArray, small: float) -> bool:
     """Return whether queries, keys or values depend on inputs at other positions."""
-    for at, others in ((-1, slice(None, -1)), (0, slice(1, None))):
+    for at, positions in ((-1, slice(None, -1)), (0, slice(1, None))):
         changed = probe.x.copy()
         changed[:, at] = 0.0
-        moved = probe.reader.see(probe.state, changed)[role][:, :, : seen.shape[2]] - seen
-        if np.abs(moved[:, :, others]).max() > small:
+        changes = probe.reader.see(probe.state, changed)[role][:, :, : vectors.shape[2]] - vectors
+        if np.abs(changes[:, :, positions]).max() > small:
             return True
     return False
 
@@ -158,9 +158,11 @@ def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
         notes.append(Note(f"outputs have {output.shape[1]} neurons, inputs {probe.reader.width}"))
     small = 4 * probe.bound * max(float(np.abs(past).max()), float(np.abs(output).max()))
     if np.abs(past).max() > small:
-        own = past.shape[0] == past.shape[1] and np.abs(past - np.eye(len(past))).max() <= small
-        what = "the inputs" if own else "inputs that bypass attention"
-        notes.append(Note(f"a residual path: the outputs include {what}" if own else f"the outputs include {what}"))
+        is_identity = past.shape[0] == past.shape[1] and np.abs(past - np.eye(len(past))).max() <= small
+        source = "the inputs" if is_identity else "inputs that bypass attention"
+        notes.append(
+            Note(f"a residual path: the outputs include {source}" if is_identity else f"the outputs include {source}")
+        )
     none = output.shape[0] <= output.shape[1] and np.abs(output - np.eye(*output.shape)).max() <= small
     if none:
         notes.append(Note("heads are concatenated and returned: there is no W_O"))
@@ -174,7 +176,7 @@ def _after(probe: Probe) -> str:
     shape = (1, probe.num_heads, probe.length, probe.value_dim)
     heads = np.round(np.random.default_rng(0).standard_normal(shape) * 8) * 2.0**7
     zero = np.zeros((1, probe.length, probe.reader.width))
-    once, twice = (probe.reader.see(probe.state, zero, each).y for each in (heads, 2 * heads))
+    once, twice = (probe.reader.see(probe.state, zero, array).y for array in (heads, 2 * heads))
     if np.abs(twice - once).max() <= _STEADY * np.abs(once).max():
         return "the outputs are normalised: W_O is not read"
     return "what follows attention is not linear: W_O is not read"

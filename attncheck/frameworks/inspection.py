@@ -63,14 +63,14 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     adapter = adapter_of(make, width, call)
-    found = inspected(adapter, width, draws, seed, whole=call is None)
-    if found is None:
-        what = "its forward pass has no attention that is recognised: no product of weights and values"
-        refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
+    inspection = inspected(adapter, width, draws, seed, calls_module=call is None)
+    if inspection is None:
+        problem = "its forward pass has no attention that is recognised: no product of weights and values"
+        refuse("make", make, problem, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Adapter) and "width" in parameters_of(make):
-        other = _other_width(make, 2 * width, call, seed)
-        found = dataclasses.replace(found, notes=(*found.notes, *_scale_over_widths(found, other)))
-    return found
+        wide = _other_width(make, 2 * width, call, seed)
+        inspection = dataclasses.replace(inspection, notes=(*inspection.notes, *_scale_over_widths(inspection, wide)))
+    return inspection
 
 
 def _reader(adapter: Adapter, state: Any, width: int) -> ModuleReader | None:
@@ -87,10 +87,10 @@ def _reader(adapter: Adapter, state: Any, width: int) -> ModuleReader | None:
     return None
 
 
-def inspected(adapter: Adapter, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
+def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module: bool) -> Inspection | None:
     """Return the inspection; None if there is no attention, or if the outputs do not depend on attention.
 
-    `whole` tells whether the module itself is called, rather than a user's function that may use only a part of it.
+    `calls_module` tells whether the module itself is called, and not a user's function that may use only a part of it.
     """
     state = adapter.fresh(seed)
     reader = _reader(adapter, state, width)
@@ -122,13 +122,13 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, whole: bool) 
     precision = adapter.precision
     labels = kv_labels(first, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
-    unused = _unused(adapter.unused(state, probe.x, reader.path) if whole else ())
+    unused = _unused(adapter.unused(state, probe.x, reader.path) if calls_module else ())
     # If `make` returns the same module every time, later draws modify it, so it is probed first.
     leaking = list(leaks(probe, forward, formula))
-    read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
+    read = [_ungained(draw, gains) for draw in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     maps = sharing_maps(first, reader.layout.parallel, precision)
-    of_values = [of_first_map(each, maps) for each in read]
+    of_values = [of_first_map(draw, maps) for draw in read]
     by_role = {"query": read, "key": read, "value": of_values, "output": of_values}
     weights = {r: matrix_of(r, by_role[r], distinct, precision, reader.norm == LAYER) for r in roles}
     # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
@@ -173,14 +173,14 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
         return probe.unknown(), Formula(), []
     if not np.isfinite(probe.seen.weights).any():
         return probe.unknown(), Formula(), [wrong("all attention weights are NaN or infinite")]
-    made, formula = probe.forward(probe.seen)
+    forward, formula = probe.forward(probe.seen)
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
-    made = dataclasses.replace(made, positions=positions.name, rotary_base=base)
+    forward = dataclasses.replace(forward, positions=positions.name, rotary_base=base)
     missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
-    notes = about_weights(made, formula, probe.seen, "" if made.known else probe.changed(probe.seen))
+    notes = about_weights(forward, formula, probe.seen, "" if forward.known else probe.changed(probe.seen))
     if len(missing):
         notes.append(wrong(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}"))
-    return made, formula, notes
+    return forward, formula, notes
 
 
 def _over_paths(
@@ -195,10 +195,10 @@ def _over_paths(
         except NoAttentionCall:
             return probe.unknown(), []
         there = probe.on(reader)
-        own = _gains(reader, state, reader.read(state))
-        there.gain = math.prod(own.get(role, gain) for role, gain in gains.items())
-        made, _, notes = _forward(there, positions, steady=True)
-        return made, notes
+        path_gains = _gains(reader, state, reader.read(state))
+        there.gain = math.prod(path_gains.get(role, gain) for role, gain in gains.items())
+        path_forward, _, notes = _forward(there, positions, steady=True)
+        return path_forward, notes
 
     return over_paths(probe, forward, look)
 
@@ -227,9 +227,9 @@ def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
     """Return the factors of q, k and v relative to parameters, by role; empty unless those of q and k are found."""
     blocks = _blocks(reader, state)
-    found = {role: blocks.gain(read[role][:, 0]) for role in ROLES}
-    seen = {role: gain for role, gain in found.items() if gain is not None}
-    return seen if {"query", "key"} <= seen.keys() else {}
+    candidates = {role: blocks.gain(read[role][:, 0]) for role in ROLES}
+    known = {role: gain for role, gain in candidates.items() if gain is not None}
+    return known if {"query", "key"} <= known.keys() else {}
 
 
 def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
@@ -238,54 +238,54 @@ def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
     Their first head is an unrotated block.
     """
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
-    found = [PLURALS[role] for role, each in second.items() if blocks.gain(each) is None and blocks.rotates(each)]
+    rotated = [PLURALS[role] for role, head in second.items() if blocks.gain(head) is None and blocks.rotates(head)]
     text = "are rotated in the same way at every position, by angles that depend on the head"
-    return [wrong(f"{listed(found)} {text}")] if found else []
+    return [wrong(f"{listed(rotated)} {text}")] if rotated else []
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
     """Return the common factor of queries, keys and values, or None."""
     value = gains.get("value", 1.0)
-    alike = all(abs(gain / value - 1) <= _GAIN for gain in gains.values()) if value else False
-    return value if alike and abs(value - 1) > _GAIN else None
+    is_common = all(abs(gain / value - 1) <= _GAIN for gain in gains.values()) if value else False
+    return value if is_common and abs(value - 1) > _GAIN else None
 
 
 def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, float]:
     """Return the factors that are the same in every draw, which belong to the scale of scores, not to the matrices."""
     if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
         return gains
-    reader, kept = probe.reader, gains
+    reader, fixed = probe.reader, gains
     constant = max(_CONSTANT, _ROUNDED * reader.adapter.precision)
     # Factors that vary agree by chance in one draw in some thousand, so two more draws are compared.
     for state in (reader.adapter.fresh(seed + i) for i in (1, 2)):
-        other = _gains(reader, state, reader.read(state))
-        kept = {role: gain for role, gain in kept.items() if abs(other.get(role, math.inf) / gain - 1) <= constant}
-    probe.gain = math.prod(kept.values())
-    return kept
+        redraw = _gains(reader, state, reader.read(state))
+        fixed = {role: gain for role, gain in fixed.items() if abs(redraw.get(role, math.inf) / gain - 1) <= constant}
+    probe.gain = math.prod(fixed.values())
+    return fixed
 
 
 def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
     """Divide matrices and biases by the known factors that multiply queries and keys."""
     biases = {role: bias / gains.get(role, 1.0) for role, bias in read.biases.items()}
-    made = {role: read[role] / gain for role, gain in gains.items() if abs(gain - 1) > _GAIN}
-    return dataclasses.replace(read, **made, biases=biases) if made else read
+    matrices = {role: read[role] / gain for role, gain in gains.items() if abs(gain - 1) > _GAIN}
+    return dataclasses.replace(read, **matrices, biases=biases) if matrices else read
 
 
 def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int) -> Inspection | None:
     """Return the inspection of a module of another width, or None."""
     try:
-        return inspected(adapter_of(make, width, call), width, 2, seed, whole=False)
+        return inspected(adapter_of(make, width, call), width, 2, seed, calls_module=False)
     except InputError:
         return None
 
 
-def _scale_over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
+def _scale_over_widths(narrow: Inspection, wide: Inspection | None) -> list[Note]:
     """Report a scale of scores that is right at one width only."""
-    if other is None:
-        return [Note(f"a module of width {2 * found.width} could not be inspected: scales of scores are not compared")]
-    mine, theirs = ({f.scale, *f.ties} for f in (found.forward, other.forward))
-    if not (found.forward.known and other.forward.known) or RIGHT not in mine or RIGHT in theirs:
+    if wide is None:
+        return [Note(f"a module of width {2 * narrow.width} could not be inspected: scales of scores are not compared")]
+    mine, theirs = ({f.scale, *f.ties} for f in (narrow.forward, wide.forward))
+    if not (narrow.forward.known and wide.forward.known) or RIGHT not in mine or RIGHT in theirs:
         return []
     common = sorted(mine & theirs)
-    scale = common[0] if common else other.forward.scale
-    return [wrong(f"scores times {scale}, not {RIGHT}: width {other.width} tells them apart")]
+    scale = common[0] if common else wide.forward.scale
+    return [wrong(f"scores times {scale}, not {RIGHT}: width {wide.width} tells them apart")]

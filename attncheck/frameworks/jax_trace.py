@@ -43,7 +43,7 @@ class _Product:
     @property
     def both(self) -> bool:
         """Whether both operands depend on x."""
-        return all(each.depends for each in self.operands)
+        return all(operand.depends for operand in self.operands)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,9 +86,9 @@ def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> C
     def watched(parameters: Any, x: Any) -> Any:
         with jax.disable_jit():  # parts that are already compiled would be opaque
             closed, shapes = jax.make_jaxpr(function, return_shape=True)(parameters, x)
-        given = [*map(_Traced, jax.tree.leaves(parameters)), _Traced(x, depends=True)]
-        made = _Evaluation(x.shape[1], core).results(closed.jaxpr, closed.consts, given)
-        return jax.tree.unflatten(jax.tree.structure(shapes), [each.value for each in made])
+        arguments = [*map(_Traced, jax.tree.leaves(parameters)), _Traced(x, depends=True)]
+        results = _Evaluation(x.shape[1], core).results(closed.jaxpr, closed.consts, arguments)
+        return jax.tree.unflatten(jax.tree.structure(shapes), [result.value for result in results])
 
     return watched
 
@@ -100,8 +100,8 @@ class _Evaluation:
     length: int
     core: Callable[..., Any]
 
-    def results(self, jaxpr: Any, constants: Sequence[Any], given: Sequence[_Traced]) -> list[_Traced]:
-        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*map(_Traced, constants), *given], strict=True))
+    def results(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[_Traced]) -> list[_Traced]:
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*map(_Traced, constants), *arguments], strict=True))
 
         def read(atom: Any) -> _Traced:
             return _Traced(atom.val) if isinstance(atom, Literal) else known[atom]
@@ -110,55 +110,55 @@ class _Evaluation:
             known |= zip(equation.outvars, self._evaluated(equation, [*map(read, equation.invars)]), strict=True)
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _evaluated(self, equation: Any, given: list[_Traced]) -> list[_Traced]:
+    def _evaluated(self, equation: Any, operands: list[_Traced]) -> list[_Traced]:
         primitive, params = equation.primitive, equation.params
         if primitive.name in _INLINED:
             inner = params.get("jaxpr", params.get("call_jaxpr"))
-            return self.results(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given)
+            return self.results(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands)
         if isinstance(params.get("precision"), jax.lax.DotAlgorithmPreset):  # some fail on the CPU
             params = {**params, "precision": None}
-        made = primitive.bind(*(each.value for each in given), **params)
-        depends = any(each.depends for each in given)
+        output = primitive.bind(*(array.value for array in operands), **params)
+        depends = any(array.depends for array in operands)
         if primitive.name == "dot_general" and depends:
-            return [self._multiplied(given, params["dimension_numbers"], made)]
-        results = made if primitive.multiple_results else [made]
-        return [_Traced(each, depends, _descent(primitive.name, params, given, each)) for each in results]
+            return [self._multiplied(operands, params["dimension_numbers"], output)]
+        results = output if primitive.multiple_results else [output]
+        return [_Traced(array, depends, _descent(primitive.name, params, operands, array)) for array in results]
 
-    def _multiplied(self, given: list[_Traced], dimensions: Any, made: Any) -> _Traced:
+    def _multiplied(self, operands: list[_Traced], dimensions: Any, product: Any) -> _Traced:
         """Return a product, or the result of the core if the product ends an attention core."""
         for side in (0, 1):
-            found = self._core_of(given, dimensions, side)
-            if found is not None:
-                rows, size = found[0].shape[1], found[2].shape[2]
-                own = made.reshape(-1, *((size, rows) if side else (rows, size)))
-                result = self.core(*found, own.swapaxes(1, 2) if side else own)
-                return _Traced((result.swapaxes(1, 2) if side else result).reshape(made.shape), True)
-        free = (given[side].value.ndim - len(dimensions[0][side]) - len(dimensions[1][side]) for side in (0, 1))
+            core = self._core_of(operands, dimensions, side)
+            if core is not None:
+                rows, size = core[0].shape[1], core[2].shape[2]
+                matrices = product.reshape(-1, *((size, rows) if side else (rows, size)))
+                result = self.core(*core, matrices.swapaxes(1, 2) if side else matrices)
+                return _Traced((result.swapaxes(1, 2) if side else result).reshape(product.shape), True)
+        free = (operands[side].value.ndim - len(dimensions[0][side]) - len(dimensions[1][side]) for side in (0, 1))
         sides = (-1,) * len(dimensions[1][0]) + sum(((side,) * count for side, count in enumerate(free)), ())
-        return _Traced(made, True, _Open(_Product((given[0], given[1]), dimensions, made.shape), (), sides))
+        return _Traced(product, True, _Open(_Product((operands[0], operands[1]), dimensions, product.shape), (), sides))
 
-    def _core_of(self, given: list[_Traced], dimensions: Any, side: int) -> tuple[Any, ...] | None:
+    def _core_of(self, factors: list[_Traced], dimensions: Any, side: int) -> tuple[Any, ...] | None:
         """Return q, k, v and weights if operand `side` of a product contains attention weights, else None."""
-        weights, values = given[side], given[1 - side]
+        weights, values = factors[side], factors[1 - side]
         origin = weights.open
         if origin is None or origin.moves is None or not values.depends:
             return None
         product = origin.product
-        operands = [_canonical(each.value, i, product.dimensions) for i, each in enumerate(product.operands)]
+        operands = [_canonical(operand.value, i, product.dimensions) for i, operand in enumerate(product.operands)]
         if operands[0].shape[-1] == self.length and origin.met <= _LINEAR | _MOVES.keys():
             return None
-        places = np.arange(math.prod(product.shape)).reshape(product.shape)
-        places = _canonical(functools.reduce(lambda array, move: move(array), origin.moves, places), side, dimensions)
-        if places.min(initial=0) < 0:
+        indices = np.arange(math.prod(product.shape)).reshape(product.shape)
+        indices = _canonical(functools.reduce(lambda array, move: move(array), origin.moves, indices), side, dimensions)
+        if indices.min(initial=0) < 0:
             return None
-        batch, *entries = np.unravel_index(places, (*operands[0].shape[:2], operands[1].shape[1]))
+        batch, *entries = np.unravel_index(indices, (*operands[0].shape[:2], operands[1].shape[1]))
         first = int({origin.sides[axis] for axis in dimensions[0][side]} == {0})
         for query, key in ((first, 1 - first), (1 - first, first)):
             at, rows, columns = _along(batch, (1, 2)), _along(entries[query], (2,)), _along(entries[key], (1,))
             if at is None or rows is None or columns is None:
                 continue
-            alike = len(at) == len(operands[0]) and len(product.dimensions[1][0]) == len(dimensions[1][0])
-            if not product.both and not (product.operands[key].depends and alike and "exp" in origin.met):
+            same_batch = len(at) == len(operands[0]) and len(product.dimensions[1][0]) == len(dimensions[1][0])
+            if not product.both and not (product.operands[key].depends and same_batch and "exp" in origin.met):
                 continue
             q, k = operands[query][at[:, None], rows], operands[key][at[:, None], columns]
             v = _canonical(values.value, 1 - side, dimensions).swapaxes(1, 2)
@@ -166,29 +166,29 @@ class _Evaluation:
         return None
 
 
-def _descent(name: str, params: Any, given: Sequence[_Traced], made: Any) -> _Open | None:
+def _descent(name: str, params: Any, operands: Sequence[_Traced], result: Any) -> _Open | None:
     """Return the derivation of a primitive's result from a product, or None."""
-    origins = [(each.open, each.value.shape) for each in given if each.open is not None]
+    origins = [(operand.open, operand.value.shape) for operand in operands if operand.open is not None]
     if not origins or name in _OPAQUE:
         return None
     best, shape = max(origins, key=lambda one: (one[0].product.both, bool(one[0].sides)))
     met = best.met.union([name], *(one.met for one, _ in origins if one.product is best.product))
-    if name not in _MOVES and shape == made.shape:
+    if name not in _MOVES and shape == result.shape:
         return dataclasses.replace(best, met=met)
     if name not in _MOVES or best.moves is None:
         return _Open(best.product, None, (), met)
     if name == "concatenate":
-        params = {"widths": _widths(params["dimension"], given, best)}
-    sides = _sides_after(name, params, best.sides, shape, made.shape)
+        params = {"widths": _widths(params["dimension"], operands, best)}
+    sides = _sides_after(name, params, best.sides, shape, result.shape)
     return _Open(best.product, (*best.moves, lambda array: _MOVES[name](array, params)), sides, met)
 
 
-def _widths(axis: int, given: Sequence[_Traced], origin: _Open) -> list[tuple[int, int]]:
+def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple[int, int]]:
     """Return the numbers of entries concatenated before and after an array, for each axis."""
-    sizes = [each.value.shape[axis] for each in given]
-    at = next(i for i, each in enumerate(given) if each.open is origin)
+    sizes = [operand.value.shape[axis] for operand in operands]
+    at = next(i for i, operand in enumerate(operands) if operand.open is origin)
     width = sum(sizes[:at]), sum(sizes[at + 1 :])
-    return [width if i == axis else (0, 0) for i in range(given[0].value.ndim)]
+    return [width if i == axis else (0, 0) for i in range(operands[0].value.ndim)]
 
 
 def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, after: Any) -> tuple[int, ...]:

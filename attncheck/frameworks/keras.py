@@ -36,8 +36,8 @@ class Keras(FrameworkAdapter):
 
     method = "call"
 
-    def __init__(self, *options: Any, example: Any = None, **others: Any) -> None:
-        super().__init__(*options, **others)
+    def __init__(self, *options: Any, example: Any = None, **keywords: Any) -> None:
+        super().__init__(*options, **keywords)
         self._runs = 0
         if self.call is None and example is not None:
             arguments = inspect.signature(example.call).parameters
@@ -50,7 +50,7 @@ class Keras(FrameworkAdapter):
             global_state.set_global_attribute(_NUMBERS, None)
             layer = self.new_module()
             self.called(layer, self.inputs(layer))
-        self.precision = max(SINGLE, *(roundoff(each.compute_dtype) for each in layer._flatten_layers()))
+        self.precision = max(SINGLE, *(roundoff(sublayer.compute_dtype) for sublayer in layer._flatten_layers()))
         return layer
 
     def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
@@ -74,12 +74,12 @@ class Keras(FrameworkAdapter):
 
     def parameters(self, module: Any) -> Mapping[str, FloatArray]:
         """Return the layer's arrays by name."""
-        return {each.path: numbers_of(each) for each in module.trainable_weights}
+        return {variable.path: numbers_of(variable) for variable in module.trainable_weights}
 
     def fill(self, module: Any, arrays: Arrays) -> Any:
         """Return the layer itself, with the given arrays assigned."""
-        for each in module.trainable_weights:
-            each.assign(arrays[each.path])
+        for variable in module.trainable_weights:
+            variable.assign(arrays[variable.path])
         return module
 
     def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -154,7 +154,7 @@ class Keras(FrameworkAdapter):
 
         watch, variables = Watch(), layer.variables
         with watch.reporting(trace):
-            y = watch.over(self._of_values(layer, variables, path))([each.value for each in variables], x)
+            y = watch.over(self._of_values(layer, variables, path))([variable.value for variable in variables], x)
         self.precision = max(self.precision, watch.precision)
         return y
 
@@ -166,8 +166,8 @@ def numbers_of(tensor: Any) -> FloatArray:
 
 def _generator_states(layer: Any) -> list[FloatArray]:
     """Return the states of all generators that a call of the layer may draw from."""
-    variables = [each for each in layer.variables if each.name == "seed_generator_state"]
-    states = [numbers_of(each) for each in (*variables, global_seed_generator().state)]
+    variables = [variable for variable in layer.variables if variable.name == "seed_generator_state"]
+    states = [numbers_of(variable) for variable in (*variables, global_seed_generator().state)]
     if keras.backend.backend() == "torch":
         import torch
 
@@ -179,7 +179,7 @@ def _generator_states(layer: Any) -> list[FloatArray]:
 def generators_kept() -> Iterator[None]:
     """On exit, restore name counters and all generators that keras seeds."""
     names = ("global_random_seed", "global_seed_generator", _NUMBERS)
-    own = [global_state.get_global_attribute(name) for name in names]
+    attributes = [global_state.get_global_attribute(name) for name in names]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - keras seeds it
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "torch":
@@ -191,44 +191,44 @@ def generators_kept() -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002 - keras seeds it
-            for name, value in zip(names, own, strict=True):
+            for name, value in zip(names, attributes, strict=True):
                 global_state.set_global_attribute(name, value)
 
 
 def named_layers(layer: Any) -> dict[str, Any]:
     """Return a layer and its sublayers by attribute path; layers of a functional model appear under their own names."""
-    found: dict[int, tuple[str, Any]] = {}
+    layers: dict[int, tuple[str, Any]] = {}
 
-    def visit(name: str, each: Any) -> None:
-        if isinstance(each, keras.layers.Layer):
-            if id(each) not in found:
-                found[id(each)] = (name, each)
+    def visit(name: str, node: Any) -> None:
+        if isinstance(node, keras.layers.Layer):
+            if id(node) not in layers:
+                layers[id(node)] = (name, node)
                 # On torch, attributes that are layers are stored as submodules.
-                own = {**vars(each), **vars(each).get("_modules", {})}
-                for key, held in ((key, held) for key, held in own.items() if key not in _LISTS):
+                attributes = {**vars(node), **vars(node).get("_modules", {})}
+                for key, child in ((key, child) for key, child in attributes.items() if key not in _LISTS):
                     if key == "_operations":
-                        visit(name, _by_name(held))
+                        visit(name, _by_name(child))
                     else:
-                        visit(f"{name}.{key.lstrip('_')}".lstrip("."), held)
-                for place, held in enumerate(each._layers):
-                    visit(f"{name}.{place}".lstrip("."), held)
-        elif isinstance(each, list | tuple):
-            for place, held in enumerate(each):
-                visit(f"{name}.{place}", held)
-        elif isinstance(each, dict):
-            for key, held in each.items():
-                visit(f"{name}.{key}".lstrip("."), held)
+                        visit(f"{name}.{key.lstrip('_')}".lstrip("."), child)
+                for index, child in enumerate(node._layers):
+                    visit(f"{name}.{index}".lstrip("."), child)
+        elif isinstance(node, list | tuple):
+            for index, child in enumerate(node):
+                visit(f"{name}.{index}", child)
+        elif isinstance(node, dict):
+            for key, child in node.items():
+                visit(f"{name}.{key}".lstrip("."), child)
 
     visit("", layer)
-    return dict(found.values())
+    return dict(layers.values())
 
 
 def _by_name(layers: Sequence[Any]) -> dict[str, Any]:
     """Return the layers of a functional model by name, with number 0 for the first of a kind: "dense_0", "dense_1"."""
-    names = {each.name for each in layers}
+    names = {layer.name for layer in layers}
     numbered = {name.rpartition("_")[0] for name in names if name.rpartition("_")[2].isdigit()}
     first = {name for name in names & numbered if f"{name}_0" not in names}
-    return {f"{each.name}_0" if each.name in first else each.name: each for each in layers}
+    return {f"{layer.name}_0" if layer.name in first else layer.name: layer for layer in layers}
 
 
 @contextlib.contextmanager

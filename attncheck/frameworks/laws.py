@@ -129,18 +129,18 @@ def laws_of(
     x = np.sort(x[:: -(-x.size // _MOST)]) / scale.std
     relative = (scale.high - scale.low) / (2 * scale.std) + 4 * precision
     tried = [_less_mean(law, lost) if lost else law for law in LAWS]
-    kept = [law.name for law in tried if not _refused(x, law, relative, precision, level)]
-    return tuple(kept) or (UNKNOWN,)
+    names = [law.name for law in tried if not _refused(x, law, relative, precision, level)]
+    return tuple(names) or (UNKNOWN,)
 
 
 def _less_mean(law: Law, lost: float) -> Law:
     """Return the law of an entry minus the mean of n = 1/lost entries, at unit variance; the mean is almost normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    own, others = math.sqrt(1 - lost), math.sqrt(lost)
+    law_std, normal_std = math.sqrt(1 - lost), math.sqrt(lost)
 
     def cdf(x: FloatArray) -> FloatArray:
         grid = np.linspace(-6, 6, _GRID)
-        mixed = law.cdf((grid[:, None] - others * nodes) / own) @ (weights / weights.sum())
+        mixed = law.cdf((grid[:, None] - normal_std * nodes) / law_std) @ (weights / weights.sum())
         return np.asarray(np.interp(x, grid, mixed))
 
     return dataclasses.replace(law, cdf=cdf)
@@ -184,13 +184,13 @@ def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     return bool(overlap < _OVERLAP and (overlap - 1) * columns / 2 < -z)
 
 
-def correlated(one: FloatArray, other: FloatArray, z: float = Z) -> float:
+def correlated(one: FloatArray, second: FloatArray, z: float = Z) -> float:
     """Return the correlation of two arrays' entries, 0 if it is within chance."""
     size = one.size
-    norm = math.sqrt(float(np.sum(one**2) * np.sum(other**2)))
+    norm = math.sqrt(float(np.sum(one**2) * np.sum(second**2)))
     if norm == 0.0:
         return 0.0
-    r = float(np.sum(one * other)) / norm
+    r = float(np.sum(one * second)) / norm
     return r if abs(r) * math.sqrt(size) > z else 0.0
 
 
@@ -219,11 +219,14 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
     every = entries.ravel() ** 2
     spread = float(every.var()) / float(every.mean()) ** 2
     shares = squares / squares.mean(axis=1, keepdims=True)
-    seen = float(shares.var(axis=0, ddof=1).mean()) * float(np.sum(sizes**2)) / float(np.sum(sizes)) ** 2
-    told = (spread if every.size >= _FEW else max(spread, 2.0)) / float(np.sum(sizes))
+    observed = float(shares.var(axis=0, ddof=1).mean()) * float(np.sum(sizes**2)) / float(np.sum(sizes)) ** 2
+    predicted = (spread if every.size >= _FEW else max(spread, 2.0)) / float(np.sum(sizes))
     level = LEVEL / 2 / groups
     sure = np.full(groups, True)
-    for variance, z in ((told, -special.ndtri(level)), (seen, scipy.stats.t.isf(level, (draws - 1) * (groups - 1)))):
+    for variance, z in (
+        (predicted, -special.ndtri(level)),
+        (observed, scipy.stats.t.isf(level, (draws - 1) * (groups - 1))),
+    ):
         # The cube root of a mean square is almost normal, as in `scale_of`.
         cube = max(variance, float(np.finfo(float).eps)) / 9
         off = np.abs(np.cbrt(mean / mean.mean()) - (1 - cube)) / math.sqrt(cube)

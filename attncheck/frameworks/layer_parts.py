@@ -49,8 +49,8 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
     return fields, unlike
 
 
-def refuse_unlike(unlike: str, attention_map: str, given: Collection[str]) -> None:
-    """Raise `InputError` if `unlike` describes a part without a field, unless the `given` fields replace it."""
+def refuse_unlike(unlike: str, attention_map: str, provided: Collection[str]) -> None:
+    """Raise `InputError` if `unlike` describes a part without a field, unless the `provided` fields replace it."""
     if unlike:
         problem = f"comes with {unlike}, which AttentionLayer does not support"
         refuse("forward", attention_map, problem, "inspect the layer without it")
@@ -77,8 +77,12 @@ def _of_bias(bias: FloatArray) -> dict[str, Any]:
     """
     slopes, tables, _ = by_distance(bias)
     if slopes:
-        found = tuple(-slope for slope in slopes)
-        return {"bias_slopes": ALIBI if np.allclose(found, alibi_slopes(len(found)), rtol=_STEADY) else found}
+        bias_slopes = tuple(-slope for slope in slopes)
+        return {
+            "bias_slopes": ALIBI
+            if np.allclose(bias_slopes, alibi_slopes(len(bias_slopes)), rtol=_STEADY)
+            else bias_slopes
+        }
     if not tables:
         return {}
     # One constant of each head is unknown.
@@ -88,12 +92,12 @@ def _of_bias(bias: FloatArray) -> dict[str, Any]:
     return {"bias_std": float(np.sqrt((centred**2).sum() / (centred.size - len(centred))))}
 
 
-def norm_fields(seen: Mapping[str, FloatArray]) -> dict[str, Any]:
+def norm_fields(vectors: Mapping[str, FloatArray]) -> dict[str, Any]:
     """Return the fields of `AttentionLayer` for normalised queries and keys; empty if their lengths vary.
 
-    `seen` maps "query" and "key" to arrays (batch, heads, positions, d).
+    `vectors` maps "query" and "key" to arrays (batch, heads, positions, d).
     """
-    sizes = {role: np.sqrt(np.mean(seen[role] ** 2, axis=-1)) for role in ("query", "key")}
-    if any(np.ptp(each) > _STEADY * each.max() for each in sizes.values()):
+    sizes = {role: np.sqrt(np.mean(vectors[role] ** 2, axis=-1)) for role in ("query", "key")}
+    if any(np.ptp(norms) > _STEADY * norms.max() for norms in sizes.values()):
         return {}
-    return {"qk_norm": True} | {f"{role}_std": float(f"{each.mean():.6g}") for role, each in sizes.items()}
+    return {"qk_norm": True} | {f"{role}_std": float(f"{norms.mean():.6g}") for role, norms in sizes.items()}

@@ -72,17 +72,17 @@ class CoreLayout:
         for core in cores:
             query, key = (core.key, core.query) if self.turned else (core.query, core.key)
             axes = {BATCH: batch, POSITIONS: length}
-            given = {
+            specs = {
                 "query": (query, self.query, axes, self._of("query")),
                 "key": (key, self.key, axes | {POSITIONS: keys}, self._of("key")),
                 "value": (core.value, self.value, axes | {POSITIONS: keys}, self._of("key")),
                 "weights": (core.weights, self.result, axes, self._of("query")),
             }
-            for name, (array, order, sizes, heads) in given.items():
-                made = _standard(array, order, self._sizes(sizes, heads))
+            for name, (array, order, sizes, heads) in specs.items():
+                result = _standard(array, order, self._sizes(sizes, heads))
                 if self.leading and name != "query":
-                    made = np.roll(made, -self.leading, axis=3 if name == "weights" else 2)
-                parts.setdefault(name, []).append(made)
+                    result = np.roll(result, -self.leading, axis=3 if name == "weights" else 2)
+                parts.setdefault(name, []).append(result)
         return {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
 
     def own(self, heads: FloatArray, member: int, like: FloatArray) -> FloatArray:
@@ -92,8 +92,8 @@ class CoreLayout:
         sizes = self._sizes({BATCH: part.shape[0], POSITIONS: part.shape[2]}, number)
         order = self.result
         split = part.reshape([sizes[a] for a in _full(order)] + [part.shape[-1]])
-        turned = split.transpose([_full(order).index(a) for a in order] + [len(order)])
-        return np.asarray(turned.reshape(*like.shape[:-1], part.shape[-1]))
+        transposed = split.transpose([_full(order).index(a) for a in order] + [len(order)])
+        return np.asarray(transposed.reshape(*like.shape[:-1], part.shape[-1]))
 
     def _of(self, role: str) -> int:
         """Return the number of heads per core."""
@@ -126,8 +126,8 @@ def _full(order: str) -> str:
 def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray:
     """Transpose an array with the axes of an order to (batch, heads, positions, ·)."""
     split = a.reshape([sizes[axis] for axis in order] + [a.shape[-1]])
-    turned = split.transpose([order.index(axis) for axis in _full(order)] + [len(order)])
-    return np.asarray(turned.reshape(sizes[BATCH], -1, sizes[POSITIONS], a.shape[-1]))
+    transposed = split.transpose([order.index(axis) for axis in _full(order)] + [len(order)])
+    return np.asarray(transposed.reshape(sizes[BATCH], -1, sizes[POSITIONS], a.shape[-1]))
 
 
 def order_of(
@@ -159,35 +159,35 @@ def order_of(
     >>> order_of(*flat, {"b": 2, "l": 3, "h": 4})
     'bhl'
     """
-    moved = [np.linalg.norm((each - a).reshape(-1, a.shape[-1]), axis=-1) for each in (sequence, position)]
-    shares = [each / max(float(each.sum()), 1e-300) for each in moved]
-    best, found = -1.0, None
+    changes = [np.linalg.norm((array - a).reshape(-1, a.shape[-1]), axis=-1) for array in (sequence, position)]
+    shares = [array / max(float(array.sum()), 1e-300) for array in changes]
+    best, best_order = -1.0, None
     for order in _orders(sizes):
         if not _matches(order, sizes, a.shape):
             continue
         index = np.indices([sizes[axis] for axis in order]).reshape(len(order), -1)
-        batch, places = (index[order.index(axis)] for axis in "bl")
+        batch, positions = (index[order.index(axis)] for axis in "bl")
         clear = float(shares[0][batch == 1].sum()) + max(
-            float(shares[1][places == 1 + leading].sum()) for leading in range(extra + 1)
+            float(shares[1][positions == 1 + leading].sum()) for leading in range(extra + 1)
         )
         if clear > best + _CLEAR:
-            best, found = clear, order
-    return found
+            best, best_order = clear, order
+    return best_order
 
 
 def _matches(order: str, sizes: Mapping[str, int], shape: tuple[int, ...]) -> bool:
     """Return whether an order of axes fits the shape (..., R, d) of an array, its last one or two axes making up R."""
-    each = [sizes[axis] for axis in order]
+    counts = [sizes[axis] for axis in order]
     last = 2 if EACH in order and order[-1] in (EACH, POSITIONS) and order[-2] in (EACH, POSITIONS) else 1
-    return math.prod(each) == math.prod(shape[:-1]) and math.prod(each[-last:]) == shape[-2]
+    return math.prod(counts) == math.prod(shape[:-1]) and math.prod(counts[-last:]) == shape[-2]
 
 
 def _orders(sizes: Mapping[str, int]) -> list[str]:
     """Return possible orders of axes, the usual ones first."""
-    whole = ["bhl", "hbl", "blh", "lbh", "hlb", "lhb"]
+    ungrouped = ["bhl", "hbl", "blh", "lbh", "hlb", "lhb"]
     if sizes.get(EACH, 1) == 1 or GROUPS not in sizes:
-        return whole
-    return whole + ["".join(p) for p in itertools.permutations("bglr") if p[-1] in "rl"]
+        return ungrouped
+    return ungrouped + ["".join(p) for p in itertools.permutations("bglr") if p[-1] in "rl"]
 
 
 def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
@@ -199,9 +199,9 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)
-    x, other = np.clip(np.round(rng.standard_normal((2, batch, length, width)) * 8), -31, 31) / 8
+    x, redraw = np.clip(np.round(rng.standard_normal((2, batch, length, width)) * 8), -31, 31) / 8
     sequence, position = x.copy(), x.copy()
-    sequence[1], position[:, 1] = other[1], other[:, 1]
+    sequence[1], position[:, 1] = redraw[1], redraw[:, 1]
     plainly = cores(x, 0)
     if not plainly:
         return None
@@ -213,16 +213,20 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     sizes = {"b": batch, "l": length, "h": heads, "g": groups, "r": max(heads // groups, 1)}
     order = order_of(query, by_sequence.query, by_position.query, sizes)
     if order is None:
-        shown, rows = f"{query.shape} for inputs of shape {x.shape}", query.shape[-2]
+        shape_text, rows = f"{query.shape} for inputs of shape {x.shape}", query.shape[-2]
         if rows > length:
-            alike = f", {rows // length} of each, as if heads or windows were folded into them"
+            folded = f", {rows // length} of each, as if heads or windows were folded into them"
             added = ", as if tokens or padding were added inside"
-            what = f"has {rows} rows for {length} positions{added if rows % length else alike}"
-            refuse("queries", shown, what, "inspect the attention module alone, or pass call=lambda module, x: ...")
-        what = f"is the shape of attention's inputs, without an axis of {length} positions: are windows in the batch?"
-        refuse("queries", shown, what, _REMEDY)
+            problem = f"has {rows} rows for {length} positions{added if rows % length else folded}"
+            refuse(
+                "queries", shape_text, problem, "inspect the attention module alone, or pass call=lambda module, x: ..."
+            )
+        problem = (
+            f"is the shape of attention's inputs, without an axis of {length} positions: are windows in the batch?"
+        )
+        refuse("queries", shape_text, problem, _REMEDY)
     attended = "l" if "r" in order[-2:] else order[-1]
-    fixed = all(np.array_equal(each.key, first.key) for each in (by_sequence, by_position))
+    fixed = all(np.array_equal(entry.key, first.key) for entry in (by_sequence, by_position))
     extra = 0 if attended == "h" else _extra(key, sizes[attended], fixed)
     groups = math.prod(key.shape[:-1]) // (batch * length // sizes.get(attended, 1) * key.shape[-2])
     beyond = sizes | {attended: key.shape[-2], "h": groups if attended != "h" else heads}
@@ -230,30 +234,30 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     values = order_of(first.value, by_sequence.value, by_position.value, beyond, extra)
     keys, values = keys or order, values or keys or order
     if swapped := attended == "b":
-        order, keys, values = (each.translate(_SWAPPED) for each in (order, keys, values))
+        order, keys, values = (entry.translate(_SWAPPED) for entry in (order, keys, values))
     among = attended == "h"
     counts = (heads * parallel, (heads if among else groups) * parallel)
     sides = (length, batch) if swapped else (batch, length)
     plain = not among and not extra and heads == groups
     layouts = [
-        CoreLayout(order, keys, values, result, *counts, parallel, swapped, among, turned, extra)
+        CoreLayout(order, keys, values, result, *counts, parallel, swapped, among, exchanged, extra)
         for result in results(order, values)
-        for turned in ((False, True) if plain else (False,))
+        for exchanged in ((False, True) if plain else (False,))
     ]
     best = _best(layouts, first, *sides)
     if not extra:
         return best
-    own_key, moved_key = (best.standard([each], *sides)["key"] for each in (first, by_position))
-    moved = np.abs(moved_key - own_key).max(axis=(0, 1, 3))
-    return dataclasses.replace(best, leading=max(0, int(np.argmax(moved)) - 1))
+    first_key, changed_key = (best.standard([entry], *sides)["key"] for entry in (first, by_position))
+    changes = np.abs(changed_key - first_key).max(axis=(0, 1, 3))
+    return dataclasses.replace(best, leading=max(0, int(np.argmax(changes)) - 1))
 
 
 def _extra(key: FloatArray, positions: int, fixed: bool) -> int:
     """Return the number of keys beyond the positions; refuse cross-attention and reduced keys."""
     extra = int(key.shape[-2]) - positions
     if extra < 0:
-        shown = f"{key.shape[-2]} for {positions} positions"
-        refuse("keys", shown, "are fewer than the positions, as after pooling", "inspect the layer without it")
+        counts = f"{key.shape[-2]} for {positions} positions"
+        refuse("keys", counts, "are fewer than the positions, as after pooling", "inspect the layer without it")
     if extra and fixed:
         refuse("keys", key.shape, "do not depend on the inputs: cross-attention", "inspect self-attention")
     return extra
@@ -262,9 +266,9 @@ def _extra(key: FloatArray, positions: int, fixed: bool) -> int:
 def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore]) -> int:
     """Return the number of leading cores of equal shape that do not depend on the result of the first."""
     number = 1
-    for one, other in zip(cores[1:], silenced[1:], strict=True):
+    for one, silent_core in zip(cores[1:], silenced[1:], strict=True):
         same_shape = one.query.shape == cores[0].query.shape and one.value.shape == cores[0].value.shape
-        if not same_shape or any(not np.array_equal(getattr(one, r), getattr(other, r)) for r in _ROLES):
+        if not same_shape or any(not np.array_equal(getattr(one, r), getattr(silent_core, r)) for r in _ROLES):
             break
         number += 1
     return number
@@ -274,32 +278,32 @@ def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length
     """Return the layout in which weights follow scores best, if it is clearly better than the first; else the first."""
     if len(layouts) == 1:
         return layouts[0]
-    left = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]
-    best = int(np.argmin(left))
-    return layouts[best if left[best] < _CLEARLY * left[0] and left[0] > _ROUGHLY else 0]
+    residuals = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]
+    best = int(np.argmin(residuals))
+    return layouts[best if residuals[best] < _CLEARLY * residuals[0] and residuals[0] > _ROUGHLY else 0]
 
 
-def _followed(found: Mapping[str, FloatArray]) -> float:
+def _followed(arrays: Mapping[str, FloatArray]) -> float:
     """Return the correlation of weights, or of their logarithms, with the products of queries and keys."""
-    query, key, weights = found["query"], found["key"], found["weights"]
+    query, key, weights = arrays["query"], arrays["key"], arrays["weights"]
     scores = query @ np.repeat(key, query.shape[1] // key.shape[1], axis=1).swapaxes(-1, -2)
     weights = np.where(np.isfinite(weights), weights, 0.0)
-    shown = np.broadcast_to((weights > 0.0).all(axis=0), weights.shape)
-    logarithms = np.log(np.where(shown, weights, 1.0))
+    visible = np.broadcast_to((weights > 0.0).all(axis=0), weights.shape)
+    logarithms = np.log(np.where(visible, weights, 1.0))
     # Constants per row or column, due to softmax, and biases by position, equal in all sequences, are removed.
     return max(
-        _correlation(*(_less_means(a, shown, axis) for a in (scores, each)))
-        for each in (weights, logarithms)
+        _correlation(*(_less_means(a, visible, axis) for a in (scores, target)))
+        for target in (weights, logarithms)
         for axis in (-1, -2)
     )
 
 
-def _less_means(a: FloatArray, shown: BoolArray, axis: int) -> FloatArray:
-    for each in (0, axis):
-        a = np.where(shown, centred(a, shown, each), 0.0)
+def _less_means(a: FloatArray, visible: BoolArray, axis: int) -> FloatArray:
+    for dim in (0, axis):
+        a = np.where(visible, centred(a, visible, dim), 0.0)
     return a
 
 
-def _correlation(one: FloatArray, other: FloatArray) -> float:
-    size = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return abs(float(np.sum(one * other))) / size if size else 0.0
+def _correlation(one: FloatArray, second: FloatArray) -> float:
+    size = float(np.linalg.norm(one) * np.linalg.norm(second))
+    return abs(float(np.sum(one * second))) / size if size else 0.0

@@ -26,7 +26,7 @@ _EQUAL = 1e-3
 
 
 def beyond(
-    probe: Probe, found: Forward, formula: Formula, paths: Mapping[str, Forward]
+    probe: Probe, forward: Forward, formula: Formula, paths: Mapping[str, Forward]
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
     """Return the formula, those of all code paths, and notes, after a comparison on a longer sequence.
 
@@ -35,47 +35,47 @@ def beyond(
     """
     x = probe.longer(_LENGTHS, _ENTRIES)
     missing = [] if x is None else _missing(probe, x)
-    plain = found.known and formula.bias is None and formula.shown is None and found.map in AXES
-    exact = plain and found.bound <= _COARSEST
+    plain = forward.known and formula.bias is None and formula.shown is None and forward.map in AXES
+    exact = plain and forward.bound <= _COARSEST
     if x is None or missing or not exact or probe.reader.layout.extra or not probe.apart:
-        return found, dict(paths), missing
-    longer, other = probe.forward(probe.reader.see(probe.state, x))
-    scaled = longer.scale == found.scale or math.isclose(longer.factor, found.factor, rel_tol=_EQUAL)
-    if longer.known and scaled and (longer.map, longer.mask) == (found.map, found.mask):
-        return found, dict(paths), []
-    if not longer.known or longer.map != found.map or other.bias is not None:
+        return forward, dict(paths), missing
+    longer, longer_formula = probe.forward(probe.reader.see(probe.state, x))
+    scaled = longer.scale == forward.scale or math.isclose(longer.factor, forward.factor, rel_tol=_EQUAL)
+    if longer.known and scaled and (longer.map, longer.mask) == (forward.map, forward.mask):
+        return forward, dict(paths), []
+    if not longer.known or longer.map != forward.map or longer_formula.bias is not None:
         text = f"with {x.shape[1]} positions the attention weights do not follow the formula found with fewer positions"
-        return found, dict(paths), [Note(text)]
-    if longer.mask == found.mask:
-        text = f"the scale of scores depends on the length: {found.scale} at {probe.length} positions"
-        unnamed = found.scale[:1].isdigit() and found.scale not in NAMED
-        named = dataclasses.replace(found, scale=OTHER) if unnamed else found
+        return forward, dict(paths), [Note(text)]
+    if longer.mask == forward.mask:
+        text = f"the scale of scores depends on the length: {forward.scale} at {probe.length} positions"
+        unnamed = forward.scale[:1].isdigit() and forward.scale not in NAMED
+        named = dataclasses.replace(forward, scale=OTHER) if unnamed else forward
         return named, dict(paths), [Note(f"{text}, {longer.scale} at {x.shape[1]}", ASKS if unnamed else NOTE)]
-    changed = {p: dataclasses.replace(f, mask=longer.mask) for p, f in paths.items() if f.mask == found.mask}
+    changed = {p: dataclasses.replace(f, mask=longer.mask) for p, f in paths.items() if f.mask == forward.mask}
     notes = [Note(f"the mask is neither none nor causal: {longer.mask}")]
-    return dataclasses.replace(found, mask=longer.mask), {**paths, **changed}, notes
+    return dataclasses.replace(forward, mask=longer.mask), {**paths, **changed}, notes
 
 
 def _missing(probe: Probe, x: FloatArray) -> list[Note]:
     """Report outputs that are NaN or infinite on longer inputs only, and name affected queries, keys or values."""
     if not np.isfinite(probe.y).all() or np.isfinite(probe.output(probe.reader.path, x)).all():
         return []
-    seen = probe.reader.see(probe.state, x)
-    what = [PLURALS[role] for role in ROLES if not np.isfinite(seen[role]).all()]
-    text = f"{listed([*what, PLURALS['output']])} are NaN or infinite at length {x.shape[1]}"
+    call = probe.reader.see(probe.state, x)
+    names = [PLURALS[role] for role in ROLES if not np.isfinite(call[role]).all()]
+    text = f"{listed([*names, PLURALS['output']])} are NaN or infinite at length {x.shape[1]}"
     return [wrong(f"{text}, although they are finite at length {probe.length}")]
 
 
-def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
+def leaks(probe: Probe, forward: Forward, formula: Formula) -> Iterator[Note]:
     """Report outputs that change with inputs at later positions although the mask is causal.
 
     Outputs are compared while one input at a time changes, in a short and, if possible, a longer sequence.
     """
-    hides = found.mask != OTHER and not np.triu(visible(found.mask, 3, 3), 1).any()
+    hides = forward.mask != OTHER and not np.triu(visible(forward.mask, 3, 3), 1).any()
     if (
         not hides
         or formula.fill is not None
-        or found.map != "softmax"
+        or forward.map != "softmax"
         or probe.reader.merged == WITHOUT_TRANSPOSE
         or not probe.apart
     ):
@@ -83,11 +83,11 @@ def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
     long = probe.longer(_LENGTHS, _ENTRIES)
     for x in (probe.x[:1], *([] if long is None else [long[:1]])):
         reached = _reached(probe, x)
-        idle = ~visible(found.mask, x.shape[1], x.shape[1]).any(axis=1)  # reported already
+        idle = ~visible(forward.mask, x.shape[1], x.shape[1]).any(axis=1)  # reported already
         later = np.argwhere(np.tril(reached & ~idle, -1))  # (position of the input, earlier output)
         if len(later):
             at, output = (int(i) for i in later[np.lexsort((-later[:, 0], later[:, 1]))[0]])
-            text = f"outputs at position {output} change with inputs at position {at}, despite the {found.mask} mask"
+            text = f"outputs at position {output} change with inputs at position {at}, despite the {forward.mask} mask"
             yield wrong(text)
             return
 
@@ -98,5 +98,5 @@ def _reached(probe: Probe, x: FloatArray) -> np.ndarray[tuple[int, ...], np.dtyp
     changed = np.repeat(x, length, axis=0)
     changed[np.arange(length), np.arange(length)] *= -1.0
     y = probe.output(probe.reader.path, x)
-    moved = np.abs(probe.output(probe.reader.path, changed) - y).max(axis=-1)
-    return np.asarray(moved > 4 * probe.bound * np.abs(y).max())
+    changes = np.abs(probe.output(probe.reader.path, changed) - y).max(axis=-1)
+    return np.asarray(changes > 4 * probe.bound * np.abs(y).max())

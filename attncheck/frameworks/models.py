@@ -66,7 +66,7 @@ class ModelsAtWidths:
             drawn = rng.integers(tokens, size=_SHAPE)
         else:
             drawn = rng.standard_normal((*_SHAPE, width))
-        arrays = tuple(np.asarray(each) for each in (drawn if isinstance(drawn, tuple) else (drawn,)))
+        arrays = tuple(np.asarray(draw) for draw in (drawn if isinstance(drawn, tuple) else (drawn,)))
         for array in arrays:
             if array.dtype.kind not in "fiub":
                 refuse("inputs", array.dtype.name, "must hold numbers", "return arrays of numbers")
@@ -106,7 +106,9 @@ class ModelAtWidth(Model):
 
     def weights(self) -> Mapping[str, FloatArray]:
         """Return the module's parameters by name."""
-        return {each.name: self.adapter.numbers(each.entries[0]) for each in self.adapter.stored(self.module)}
+        return {
+            parameter.name: self.adapter.numbers(parameter.entries[0]) for parameter in self.adapter.stored(self.module)
+        }
 
     def step(self) -> None:
         """Take a step of the optimiser; the default loss is the mean square distance from random numbers."""
@@ -161,10 +163,10 @@ class TapCollector(Trace):
         """Record the start of a module."""
         self._running.append(name)
 
-    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+    def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Record the output of the module that started last."""
         name = self._running.pop()
-        array, entered = self._adapter.first(made), self._adapter.first(args)
+        array, entered = self._adapter.first(output), self._adapter.first(args)
         if array is None:
             return
         values, where = self._adapter.numbers(array), self._adapter.address(array)
@@ -173,13 +175,13 @@ class TapCollector(Trace):
         known, _ = self._kept.get(where, ("", None))
         if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
             return
-        what = type(module).__name__
+        class_name = type(module).__name__
         summed = 0.0 if entered is None else root_mean_square(self._adapter.numbers(entered))
-        kind = _kind(what)
+        kind = _kind(class_name)
         # A factor after a shared embedding mostly multiplies its sum with other embeddings.
         rescaled = name in self._shared or bool(self._shared and kind == EMBEDDING)
-        told = self._add(name or "output", Tap(values, kind, what, summed, self._precision, rescaled))
-        self._kept[where] = told, array
+        label = self._add(name or "output", Tap(values, kind, class_name, summed, self._precision, rescaled))
+        self._kept[where] = label, array
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
         """Tap the unmasked scores and weights of a softmax."""
@@ -191,10 +193,10 @@ class TapCollector(Trace):
         attends = scores.ndim > 3 or (scores.ndim == 3 and scores.shape[-1] in (self._positions, scores.shape[-2]))
         where = self._running[-1] if self._running else ""
         for kind, values in ((SCORES, scores), (WEIGHTS, weights)):
-            shown = np.where(weights > 0.0, values, np.nan)
-            told = kind if attends else f"softmax {kind}"
-            tap = Tap(shown, kind if attends else MODULE, "softmax", precision=self._precision)
-            self._add(f"{where}.{told}".lstrip("."), tap)
+            unmasked = np.where(weights > 0.0, values, np.nan)
+            suffix = kind if attends else f"softmax {kind}"
+            tap = Tap(unmasked, kind if attends else MODULE, "softmax", precision=self._precision)
+            self._add(f"{where}.{suffix}".lstrip("."), tap)
 
     def ends_with(self, array: Any, tokens: Array | None = None) -> None:
         """Mark the tap of this array as the model's output, and taps that are the output before a factor.
@@ -206,9 +208,9 @@ class TapCollector(Trace):
         if not name:
             return
         output = dataclasses.replace(self.taps[name], kind=OUTPUT, rescaled=False)
-        for other, tap in self.taps.items():
+        for tap_name, tap in self.taps.items():
             if tap.kind == MODULE and (tap.rescaled or _proportional(tap, output)):
-                self.taps[other] = dataclasses.replace(tap, rescaled=True, note=_AT_OUTPUT)
+                self.taps[tap_name] = dataclasses.replace(tap, rescaled=True, note=_AT_OUTPUT)
         if tokens is not None:
             values = output.values.copy()
             np.put_along_axis(values, tokens[..., None], np.nan, axis=-1)
@@ -218,9 +220,9 @@ class TapCollector(Trace):
     def _add(self, name: str, tap: Tap) -> str:
         self._calls[name] += 1
         again = self._calls[name] > 1
-        told = f"{name} ({self._calls[name]})" if again else name
-        self.taps[told] = dataclasses.replace(tap, note="module runs more than once") if again else tap
-        return told
+        label = f"{name} ({self._calls[name]})" if again else name
+        self.taps[label] = dataclasses.replace(tap, note="module runs more than once") if again else tap
+        return label
 
 
 def _proportional(tap: Tap, output: Tap) -> bool:
@@ -232,8 +234,8 @@ def _proportional(tap: Tap, output: Tap) -> bool:
     return bool(factor != 1.0 and np.allclose(output.values, factor * tap.values, rtol=0.0, atol=rounding))
 
 
-def _kind(what: str) -> str:
+def _kind(class_name: str) -> str:
     """Return the kind of tap for a module class."""
-    if what in _EMBEDDINGS:
+    if class_name in _EMBEDDINGS:
         return EMBEDDING
-    return NORM if "norm" in what.lower() else MODULE
+    return NORM if "norm" in class_name.lower() else MODULE

@@ -34,8 +34,8 @@ def over_paths(
     `forward` is the formula of the probe's own path. `look` inspects a path whose outputs differ from those of that
     path, and returns its formula and notes.
     """
-    adapter, own, output = probe.reader.adapter, probe.reader.path, probe.output
-    found, notes, usual = {own: forward}, list[Note](), output(own)
+    adapter, base, output = probe.reader.adapter, probe.reader.path, probe.output
+    formulas, notes, base_output = {base: forward}, list[Note](), output(base)
     failed: dict[str, list[str]] = {}
     for path in adapter.paths:
         try:
@@ -48,53 +48,53 @@ def over_paths(
             text = f"{where}two calls on one input differ: {_CAUSES[adapter.random(probe.state, probe.x, path)]}"
             trained = path.startswith(_TRAINING)
             # A random training path may have a known formula, since attention is inspected without dropout.
-            seen = trained and forward.error != math.inf
-            made, more = look(path) if seen else (forward, [])
-            if seen and made.known:
-                found[path] = made if _differences(forward, made) else forward
+            is_examined = trained and forward.error != math.inf
+            path_forward, more = look(path) if is_examined else (forward, [])
+            if is_examined and path_forward.known:
+                formulas[path] = path_forward if _differences(forward, path_forward) else forward
                 notes += [Note(text), *(dataclasses.replace(note, text=f"{path or _PLAIN}: {note}") for note in more)]
             else:
                 notes.append(Note(f"{text}: this path is not examined") if trained else wrong(text))
-        elif not probe.differs(y, usual):
-            found[path] = forward
+        elif not probe.differs(y, base_output):
+            formulas[path] = forward
         else:
-            found[path], more = look(path)
+            formulas[path], more = look(path)
             notes += [dataclasses.replace(note, text=f"{path or _PLAIN}: {note}") for note in more]
-    unseen = [
+    failure_notes = [
         Note(f"{' and '.join(which)}: {error.partition('; ')[0]}", NOTE if adapter.spare.issuperset(which) else ASKS)
         for error, which in failed.items()
     ]
-    return found, [*unseen, *notes, *_differing(found, adapter.spare, own)]
+    return formulas, [*failure_notes, *notes, *_differing(formulas, adapter.spare, base)]
 
 
-def _differing(found: dict[str, Forward], spare: frozenset[str], own: str) -> Iterator[Note]:
+def _differing(formulas: dict[str, Forward], spare: frozenset[str], base: str) -> Iterator[Note]:
     """Yield one note per difference between paths."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for path, made in found.items():
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for path, forward in formulas.items():
         # Paths without a known formula were reported already.
-        if made is found[own] or not (made.known or made.error == math.inf):
+        if forward is formulas[base] or not (forward.known or forward.error == math.inf):
             continue
-        differences = _differences(found[own], made)
+        differences = _differences(formulas[base], forward)
         if not differences:
-            usual = f"those of {own or _PLAIN}, with the same formula of attention"
-            text = f"outputs differ from {usual}: a batch norm, or the like"
+            reference = f"those of {base or _PLAIN}, with the same formula of attention"
+            text = f"outputs differ from {reference}: a batch norm, or the like"
             yield Note(f"{path or _PLAIN}: {text}", NOTE if path.startswith(_TRAINING) or path in spare else WRONG)
         for difference in differences:
-            alike.setdefault(difference, []).append(path)
-    for (what, one, other), paths in alike.items():
+            groups.setdefault(difference, []).append(path)
+    for (aspect, one, second), paths in groups.items():
         where = " and ".join(path or _PLAIN for path in paths)
-        text = f"two paths of this module differ in {what}: {own or _PLAIN}: {one}; {where}: {other}"
+        text = f"two paths of this module differ in {aspect}: {base or _PLAIN}: {one}; {where}: {second}"
         yield Note(text, NOTE if spare.issuperset(paths) else WRONG)
 
 
-def _differences(one: Forward, other: Forward) -> list[tuple[str, str, str]]:
-    said = []
-    for what in ("mask", "scale", "map"):
-        a, b = getattr(one, what), getattr(other, what)
+def _differences(one: Forward, second: Forward) -> list[tuple[str, str, str]]:
+    differences = []
+    for aspect in ("mask", "scale", "map"):
+        a, b = getattr(one, aspect), getattr(second, aspect)
         if a != b:
-            said.append((what, _WORDS.get(a, a), _WORDS.get(b, b)))
-    if not said and one.biased != other.biased:
+            differences.append((aspect, _WORDS.get(a, a), _WORDS.get(b, b)))
+    if not differences and one.biased != second.biased:
         names = {False: "products times one factor", True: "more than products times one factor"}
-        said.append(("scores", names[one.biased], names[other.biased]))
-    unknown = math.inf in (one.error, other.error)
-    return said or ([("their outputs", str(one), str(other))] if unknown else [])
+        differences.append(("scores", names[one.biased], names[second.biased]))
+    unknown = math.inf in (one.error, second.error)
+    return differences or ([("their outputs", str(one), str(second))] if unknown else [])

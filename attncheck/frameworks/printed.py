@@ -85,7 +85,7 @@ class PrintedInspection(abc.ABC):
             lines += [f"{self.headline}{question}" if unexpected else self.verdict, ""]
         for rows in self.tables.values():
             lines += [*aligned(rows), ""]
-        return "\n".join(lines + [f"{what}: {text}" for what, text in self.told])
+        return "\n".join(lines + [f"{label}: {text}" for label, text in self.told])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as built-in types, with None for non-finite numbers."""

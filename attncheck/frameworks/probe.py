@@ -88,12 +88,12 @@ class Probe:
         """Return the module's output on one code path, without replacing attention."""
         return self.reader.outputs(self.state, self.x if x is None else x, Trace(), path)
 
-    def differs(self, one: FloatArray, other: FloatArray) -> bool:
+    def differs(self, one: FloatArray, second: FloatArray) -> bool:
         """Return whether two outputs differ by more than rounding."""
         finite = np.isfinite(one)
-        if not np.array_equal(finite, np.isfinite(other)):
+        if not np.array_equal(finite, np.isfinite(second)):
             return True
-        return not bool(np.abs(np.where(finite, one - other, 0.0)).max() <= 2 * self.bound * self._largest)
+        return not bool(np.abs(np.where(finite, one - second, 0.0)).max() <= 2 * self.bound * self._largest)
 
     @property
     def _largest(self) -> float:
@@ -101,23 +101,23 @@ class Probe:
 
     def on(self, reader: ModuleReader) -> Probe:
         """Return a probe of another code path of the module, with the same inputs."""
-        made = copy.copy(self)
-        made.reader = reader
-        made.seen, made.y = reader.see(self.state, self.x), self.output(reader.path)
-        return made
+        probe = copy.copy(self)
+        probe.reader = reader
+        probe.seen, probe.y = reader.see(self.state, self.x), self.output(reader.path)
+        return probe
 
     # The formula ----------------------------------------------------------------------------------
 
-    def formula(self, seen: AttentionCall) -> Formula:
+    def formula(self, call: AttentionCall) -> Formula:
         """Return the formula of attention weights."""
-        query, key, weights = seen.query, seen.key, np.where(np.isfinite(seen.weights), seen.weights, 0.0)
+        query, key, weights = call.query, call.key, np.where(np.isfinite(call.weights), call.weights, 0.0)
         if self.reader.layout.among_heads:
             query, key, weights = (a.swapaxes(1, 2) for a in (query, key, weights))
         if query.any() and key.any():  # if all scores are 0, the weights of every row are equal
             weights = _without_idle(weights)
         number, kv = query.shape[1], key.shape[1]
         error = rounding(self.reader.adapter.precision, self.head_dim) / 2
-        found = []
+        candidates = []
         for groups in (REPEATED, TILED) if 1 < kv < number else (REPEATED,):
             products = query @ spread(key, number, groups).swapaxes(-1, -2)
             formula = formula_of(weights, products, error, groups)
@@ -125,19 +125,19 @@ class Probe:
             close = [f / self.gain for f in self._scales.values() if abs(formula.factor * self.gain / f - 1) <= _NEAR]
             plain = not formula.adjusted
             exact = [dataclasses.replace(formula, factor=f) for f in close[:1]]
-            tried = [each.compared(weights, products, error, exact=plain) for each in exact]
-            found.append(next((each for each in tried if each.known), formula))
-        return min(found, key=lambda each: each.error)
+            tried = [candidate.compared(weights, products, error, exact=plain) for candidate in exact]
+            candidates.append(next((candidate for candidate in tried if candidate.known), formula))
+        return min(candidates, key=lambda candidate: candidate.error)
 
-    def forward(self, seen: AttentionCall) -> tuple[Forward, Formula]:
+    def forward(self, call: AttentionCall) -> tuple[Forward, Formula]:
         """Return the formula of attention weights, as `Forward` for users and as `Formula`."""
-        formula = self.formula(seen)
+        formula = self.formula(call)
         factor = formula.factor * self.gain
         names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.3g}",)
         scale, *ties = names if formula.map != OTHER and not math.isnan(factor) else (OTHER,)
         among = self.reader.layout.among_heads
         parts, unlike = parts_of(formula)
-        made = Forward(
+        description = Forward(
             AMONG_HEADS if among and formula.map != OTHER else formula.map,
             formula.mask,
             scale,
@@ -149,23 +149,25 @@ class Probe:
             parts=tuple(parts.items()),
             unlike=unlike,
         )
-        return made, formula
+        return description, formula
 
-    def changed(self, seen: AttentionCall) -> str:
+    def changed(self, call: AttentionCall) -> str:
         """Return how the attention weights come from those of a known formula, or an empty string."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            sums, logs = seen.weights.sum(-1, keepdims=True), np.log(seen.weights)
+            sums, logs = call.weights.sum(-1, keepdims=True), np.log(call.weights)
             twice = logs + (1.0 - logs.sum(-1, keepdims=True)) / logs.shape[-1]  # rows have the sum 1
             row_sums = f"rows of the attention weights sum to {sums.min():.2g} to {sums.max():.2g}, and not to 1"
             formulas = {
-                f"{row_sums}; divided by these, they are": seen.weights / sums,
+                f"{row_sums}; divided by these, they are": call.weights / sums,
                 "softmax is applied twice, and attends to hidden positions; the first time, the weights are": twice,
             }
         for text, weights in formulas.items():
             if np.all((sums > 0) & (sums <= 1 + _ALIKE)) and np.all(weights > -_ALIKE):
-                made, _ = self.forward(dataclasses.replace(seen, weights=np.where(weights > _ALIKE, weights, 0.0)))
-                if made.known:
-                    return f"{text} {made}"
+                description, _ = self.forward(
+                    dataclasses.replace(call, weights=np.where(weights > _ALIKE, weights, 0.0))
+                )
+                if description.known:
+                    return f"{text} {description}"
         return ""
 
     def unknown(self) -> Forward:
@@ -214,8 +216,8 @@ class Probe:
         heads = np.round(np.random.default_rng(seed + 1).standard_normal(shape) * 8) / 8
         after = self.reader.see(self.state, self.x, heads).y - self.silent
         flat = heads if self.reader.merged == WITHOUT_TRANSPOSE else heads.swapaxes(1, 2)
-        made = flat.reshape(*self.x.shape[:2], -1) @ self.matrices.output
-        return bool(np.abs(made - after).max() <= 4 * self.bound * max(np.abs(after).max(), self._largest))
+        expected = flat.reshape(*self.x.shape[:2], -1) @ self.matrices.output
+        return bool(np.abs(expected - after).max() <= 4 * self.bound * max(np.abs(after).max(), self._largest))
 
 
 def _underflows(weights: FloatArray) -> bool:
@@ -226,6 +228,6 @@ def _underflows(weights: FloatArray) -> bool:
 
 def _without_idle(weights: FloatArray) -> FloatArray:
     """Set rows of equal weights to 0, because all of their keys are hidden by the same finite number."""
-    alike = np.abs(weights - 1 / weights.shape[-1]).max(axis=(0, 1, 3)) <= _ALIKE
-    idle = alike & ~alike.all()
+    uniform = np.abs(weights - 1 / weights.shape[-1]).max(axis=(0, 1, 3)) <= _ALIKE
+    idle = uniform & ~uniform.all()
     return np.where(idle[:, None], 0.0, weights)

@@ -77,8 +77,8 @@ class Inspection(PrintedInspection):
     @property
     def _stds(self) -> dict[str, float]:
         """Standard deviations times √fan-in by role, averaged if not significantly different."""
-        told = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
-        return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in told.items()})
+        matrices = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
+        return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in matrices.items()})
 
     def layer(self, seq_len: int | None = None, **changes: Any) -> AttentionLayer:
         """Return the layer's description, for checks and theory.
@@ -108,21 +108,21 @@ class Inspection(PrintedInspection):
             refuse(missing[0], None, "is unknown", f"pass it, e.g. {missing[0]}=1.0")
         if not self.forward.known or self.forward.map not in ("softmax", "linear"):
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
-            shown = self.forward.map if self.forward.known else "no known formula"
-            shown = "unknown" if self.forward.error == math.inf else shown
-            refuse("forward", shown, "cannot be described by an AttentionLayer", remedy)
+            map_name = self.forward.map if self.forward.known else "no known formula"
+            map_name = "unknown" if self.forward.error == math.inf else map_name
+            refuse("forward", map_name, "cannot be described by an AttentionLayer", remedy)
         unlike = self.forward.unlike or "keys beyond the positions" * bool(self.extra)
         refuse_unlike(unlike, self.forward.map, changes)
         if self.value_dim is not None:
-            what = f"comes with values of {self.value_dim} neurons per head, which AttentionLayer does not support"
-            refuse("head_dim", self.head_dim, what, "use as many neurons for values as for keys")
+            problem = f"comes with values of {self.value_dim} neurons per head, which AttentionLayer does not support"
+            refuse("head_dim", self.head_dim, problem, "use as many neurons for values as for keys")
         mask = mask_fields(self.forward.mask)
         if not mask and "mask" not in changes:
             refuse("mask", self.forward.mask, "is not available in AttentionLayer", "pass mask=..., e.g. a function")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
-            what = "in a way that no rotary_base describes"
+            problem = "in a way that no rotary_base describes"
             refuse(
-                "positions", OTHER, f"means that queries or keys depend on positions {what}", "pass rotary_base=None"
+                "positions", OTHER, f"means that queries or keys depend on positions {problem}", "pass rotary_base=None"
             )
         scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
         if self.forward.scale == "1/head_dim":
@@ -251,8 +251,8 @@ class Inspection(PrintedInspection):
         """Tables by title, each a list of rows of text that starts with the heading."""
         rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "matches initialiser")]
         for m in self.weights.values():
-            places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
-            numbers = (format(each, places) for each in (m.std, m.low, m.high))
+            spec = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
+            numbers = (format(number, spec) for number in (m.std, m.low, m.high))
             rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
         return {"Matrices": rows}
 

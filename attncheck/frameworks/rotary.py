@@ -49,8 +49,8 @@ class Rotation:
     def undone(self, vectors: FloatArray) -> FloatArray:
         """Return keys, (..., positions, d), before rotation, with neurons in the order of `attncheck.Draws`."""
         planes = _planes(vectors, self.halves)
-        places, pairs = np.arange(planes.shape[-2])[:, None], planes.shape[-1]
-        planes = planes * np.exp(-1j * self.sign * places * _frequencies(self.base or _ANY_BASE, pairs))
+        positions, pairs = np.arange(planes.shape[-2])[:, None], planes.shape[-1]
+        planes = planes * np.exp(-1j * self.sign * positions * _frequencies(self.base or _ANY_BASE, pairs))
         return np.concatenate([planes.real, self.sign * planes.imag], axis=-1)
 
 
@@ -73,17 +73,17 @@ class Positions:
 
 def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Positions:
     """Return the effect of positions on queries and keys, with notes on unusual rotations."""
-    if any({PLACED, TWISTED, DEPENDENT} & {*each} for each in kinds.values()):
+    if any({PLACED, TWISTED, DEPENDENT} & {*role_kinds} for role_kinds in kinds.values()):
         return Positions(OTHER)
-    turned = {role for role, each in kinds.items() if ROTATED in each}
-    if not turned:
+    rotated = {role for role, role_kinds in kinds.items() if ROTATED in role_kinds}
+    if not rotated:
         return Positions(NONE)
-    if not {"query", "key"} <= turned:
+    if not {"query", "key"} <= rotated:
         alone = wrong("only one of queries and keys is rotated")
-        return Positions(OTHER, notes=() if turned == {"value"} else (alone,))
+        return Positions(OTHER, notes=() if rotated == {"value"} else (alone,))
     # With the same vector at all positions, only the rotation differs between them.
-    seen = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
-    query, key = (_rotation(seen[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
+    call = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
+    query, key = (_rotation(call[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
     if query is None or key is None:
         return Positions(OTHER, notes=(Note("this rotation is not that of rotary positions"),))
     if query != key:
@@ -93,37 +93,37 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if query.base is None:
         return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
     if query.neurons < probe.head_dim:
-        what = f"rotary positions (base {query.base:g}) turn {query.neurons} of {probe.head_dim} neurons of a head"
-        return Positions(OTHER, notes=(Note(what),))
-    return Positions(OTHER if "value" in turned else ROTARY, query)
+        message = f"rotary positions (base {query.base:g}) turn {query.neurons} of {probe.head_dim} neurons of a head"
+        return Positions(OTHER, notes=(Note(message),))
+    return Positions(OTHER if "value" in rotated else ROTARY, query)
 
 
 def _planes(vectors: FloatArray, halves: bool) -> NDArray[np.complex128]:
     """Return vectors, (..., d), as complex numbers, (..., d/2)."""
     half = vectors.shape[-1] // 2
-    one, other = (vectors[..., :half], vectors[..., half:]) if halves else (vectors[..., ::2], vectors[..., 1::2])
-    return np.asarray(one + 1j * other)
+    one, second = (vectors[..., :half], vectors[..., half:]) if halves else (vectors[..., ::2], vectors[..., 1::2])
+    return np.asarray(one + 1j * second)
 
 
 def _frequencies(base: float, pairs: int) -> FloatArray:
     return np.asarray(base ** -(np.arange(pairs) / pairs))
 
 
-def _rotation(vectors: FloatArray, bound: float) -> Rotation | None:
+def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
     """Return the rotation by which vectors, (batch, heads, positions, d), differ between positions, or None."""
-    small = _STEPS * bound * float(np.abs(vectors).max())
-    after = vectors[..., _turned(vectors, small)] if bound <= _FINE else vectors
+    small = _STEPS * rounding * float(np.abs(vectors).max())
+    after = vectors[..., _turned(vectors, small)] if rounding <= _FINE else vectors
     number = after.shape[-1]
     if number % 2 or number == 0 or after.shape[2] < 2:
         return None
     for halves in (True, False):
-        turned = _planes(after, halves)
-        planes = np.broadcast_to(turned[:, :, :1], turned.shape)
-        angles = np.angle((planes.conj() * turned)[:, :, 1].sum(axis=(0, 1)))
-        if _off(planes, turned, angles) <= small:
+        rotated = _planes(after, halves)
+        planes = np.broadcast_to(rotated[:, :, :1], rotated.shape)
+        angles = np.angle((planes.conj() * rotated)[:, :, 1].sum(axis=(0, 1)))
+        if _off(planes, rotated, angles) <= small:
             sign = -1 if angles[0] < 0 else 1
-            told = ((b, sign * _frequencies(b, len(angles))) for b in _bases(np.abs(angles)))
-            bases = (b for b, each in told if _off(planes, turned, each) <= small)
+            candidates = ((b, sign * _frequencies(b, len(angles))) for b in _bases(np.abs(angles)))
+            bases = (b for b, candidate in candidates if _off(planes, rotated, candidate) <= small)
             return Rotation(next(bases, None), halves, sign, number)
     return None
 
@@ -134,10 +134,10 @@ def _turned(vectors: FloatArray, small: float) -> slice:
     return slice(int(moves[0]), int(moves[-1]) + 1) if moves.size else slice(0)
 
 
-def _off(planes: NDArray[np.complex128], turned: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Return the largest difference of `turned` from `planes`, (batch, heads, positions, d/2), rotated by `angles`."""
-    places = np.arange(planes.shape[2])[:, None]
-    return float(np.abs(planes * np.exp(1j * places * angles) - turned).max())
+def _off(planes: NDArray[np.complex128], rotated: NDArray[np.complex128], angles: FloatArray) -> float:
+    """Return the largest difference of `rotated` from `planes`, (batch, heads, positions, d/2), rotated by `angles`."""
+    positions = np.arange(planes.shape[2])[:, None]
+    return float(np.abs(planes * np.exp(1j * positions * angles) - rotated).max())
 
 
 def _bases(angles: FloatArray) -> Iterator[float]:

@@ -48,8 +48,8 @@ def about_scale(
     factors = {round(gain, 2) for gain in gains.values()}
     for role, gain in gains.items():
         if abs(gain - 1) > _GAIN:
-            what = f"{PLURALS[role]} are multiplied by {gain:.4g} before attention"
-            yield Note(f"{what}: scores times {forward.scales} in all")
+            cause = f"{PLURALS[role]} are multiplied by {gain:.4g} before attention"
+            yield Note(f"{cause}: scores times {forward.scales} in all")
     if "1" in names and (folded := _folded(weights, head_dim)):
         text = f"scores times 1: 1/sqrt(head_dim) {folded} in W_Q's initialisation"
         yield Note(text, NOTE if folded == _YES else ASKS, (_DECLARED,))

@@ -113,20 +113,20 @@ def subject_of(
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
     if weights == OWN:
         # A score scale that `AttentionLayer` does not support is attributed to queries and their bias.
-        declared: dict[str, Any] = {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
+        declared: dict[str, Any] = {role: _law(SYMBOLS[role], accepted) for role, accepted in laws.items()}
         declared |= _biases(view, layer, {"query": layer.query_std / stds["query"]})
         return _checked(ModuleSubject(view, state, layer, declared, functools.partial(_initialised, adapter)))
     fans = _fans(layer)
-    own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
-    arrays = functools.partial(_gaussian, _copied(adapter, state), _by_array(view, state, own))
+    entry_stds = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
+    arrays = functools.partial(_gaussian, _copied(adapter, state), _by_array(view, state, entry_stds))
     return _checked(ModuleSubject(view, state, layer, GAUSSIAN, arrays))
 
 
-def _law(what: str, left: Sequence[str]) -> str:
-    known = [name for name in WEIGHT_LAWS if (_NORMAL if name == GAUSSIAN else name) in left]
+def _law(field: str, accepted: Sequence[str]) -> str:
+    known = [name for name in WEIGHT_LAWS if (_NORMAL if name == GAUSSIAN else name) in accepted]
     if not known:
-        problem = f"has entries of a law that checks do not know ({' or '.join(left)})"
-        refuse(what, OWN, problem, "pass weights='gaussian'")
+        problem = f"has entries of a law that checks do not know ({' or '.join(accepted)})"
+        refuse(field, OWN, problem, "pass weights='gaussian'")
     return known[0]
 
 
@@ -141,14 +141,14 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
             drawn.setdefault(role, []).append(_different(bias))
         if all(np.abs(rows[0]).max() <= _SMALL or sum(map(np.size, rows)) >= _ENTRIES for rows in drawn.values()):
             break
-    found, fans = {}, _fans(layer)
+    biases, fans = {}, _fans(layer)
     for role, rows in drawn.items():
         entries = np.concatenate(rows, axis=None)
         if np.abs(entries).max() > _SMALL:
             scale = entry_laws.scale_of(entries)
             law = _law(f"bias of {SYMBOLS[role]}", entry_laws.laws_of(entries, scale, view.adapter.precision))
-            found[f"{role}_bias"] = (law, scale.std * factors.get(role, 1.0) * fans[role] ** 0.5)
-    return found
+            biases[f"{role}_bias"] = (law, scale.std * factors.get(role, 1.0) * fans[role] ** 0.5)
+    return biases
 
 
 def _different(bias: FloatArray) -> FloatArray:
@@ -165,8 +165,8 @@ def _initialised(adapter: Adapter, rng: np.random.Generator) -> Arrays:
     return adapter.initialised(int(rng.integers(_SEEDS)))
 
 
-def _gaussian(kept: Arrays, stds: Mapping[str, float], rng: np.random.Generator) -> Arrays:
-    return {**kept, **{name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}}
+def _gaussian(arrays: Arrays, stds: Mapping[str, float], rng: np.random.Generator) -> Arrays:
+    return {**arrays, **{name: std * rng.standard_normal(arrays[name].shape) for name, std in stds.items()}}
 
 
 def _copied(adapter: Adapter, state: Any) -> Arrays:
@@ -180,29 +180,31 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
     that change show its roles.
     """
     adapter = view.adapter
-    kept = _copied(adapter, state)
+    arrays = _copied(adapter, state)
     matrices, biases = view.matrices(state), view.biases(state)
-    found: dict[str, float] = {}
-    for name, array in kept.items():
+    array_stds: dict[str, float] = {}
+    for name, array in arrays.items():
         if not array.any():
             continue
-        doubled = adapter.filled(state, {**kept, name: 2.0 * array})
+        doubled = adapter.filled(state, {**arrays, name: 2.0 * array})
         changed = _changed(matrices, view.matrices(doubled), adapter.precision)
         roles = [role for role in stds if role in changed and array.ndim > 1]
-        told = {stds[role] for role in roles}
-        if len(told) > 1:
+        scales = {stds[role] for role in roles}
+        if len(scales) > 1:
             names = ", ".join(SYMBOLS[role] for role in roles)
-            refuse(name, sorted(told), f"are different scales for {names}, which share one array", "pass weights='own'")
-        if told:
+            refuse(
+                name, sorted(scales), f"are different scales for {names}, which share one array", "pass weights='own'"
+            )
+        if scales:
             _refuse_gains(name, array, {role: matrices[role] for role in roles})
-            found[name] = told.pop()
+            array_stds[name] = scales.pop()
         elif _changed(biases, view.biases(doubled), adapter.precision):
-            found[name] = 0.0
-    adapter.filled(state, kept)
-    return found | (_of_parts(view, state, kept, found) if view.unread else {})
+            array_stds[name] = 0.0
+    adapter.filled(state, arrays)
+    return array_stds | (_of_parts(view, state, arrays, array_stds) if view.unread else {})
 
 
-def _of_parts(view: AttentionView, state: Any, kept: Arrays, known: Mapping[str, float]) -> dict[str, float]:
+def _of_parts(view: AttentionView, state: Any, arrays: Arrays, known: Mapping[str, float]) -> dict[str, float]:
     """Return the standard deviation with which to redraw each array of an optional part, by array name.
 
     Each array is reversed in turn; the inputs or weights of attention that change show its roles. Standard deviations
@@ -213,22 +215,22 @@ def _of_parts(view: AttentionView, state: Any, kept: Arrays, known: Mapping[str,
     x = np.zeros((2, view.lengths(4)[0], view.width))
     x[0] = np.random.default_rng(0).standard_normal(x.shape[1:])
     before, missing = see(state, x), dict(view.unread)
-    found: dict[str, float] = {}
-    for name, array in kept.items():
+    array_stds: dict[str, float] = {}
+    for name, array in arrays.items():
         if array.ndim < 2:
             continue
-        after = see(adapter.filled(state, {**kept, name: array[::-1].copy()}), x)
+        after = see(adapter.filled(state, {**arrays, name: array[::-1].copy()}), x)
         for role, std in view.unread.items():
             only = slice(1, None) if role == "weights" else slice(None)
             if not alike(before[role][only], after[role][only], adapter.precision):
                 missing.pop(role, None)
-                found[name] = known.get(name, std)
-    adapter.filled(state, kept)
+                array_stds[name] = known.get(name, std)
+    adapter.filled(state, arrays)
     if missing:
-        what = listed(SYMBOLS.get(role, "the biases of the scores") for role in missing)
-        problem = f"needs {what}, which no matrix or table of this module determines"
+        symbols = listed(SYMBOLS.get(role, "the biases of the scores") for role in missing)
+        problem = f"needs {symbols}, which no matrix or table of this module determines"
         refuse("subject", type(state).__name__, problem, "check a simulator of `layer` instead")
-    return found
+    return array_stds
 
 
 def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], precision: float) -> list[str]:
@@ -261,8 +263,8 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
                     "bias", float(np.abs(bias).max()), f"is added with {SYMBOLS[role]}, and cannot be set to 0", remedy
                 )
     length = view.lengths(4)[0]
-    y, made = view.outputs(state, subject.layer, rng.standard_normal((1, length, view.width)))
-    off = float(np.abs(y - made).max() / np.abs(y).max())
+    y, expected = view.outputs(state, subject.layer, rng.standard_normal((1, length, view.width)))
+    off = float(np.abs(y - expected).max() / np.abs(y).max())
     if not off < _CLOSE:
         problem = f"differs from attention alone by {off:.2g} of its largest output, e.g. by a residual path or a norm"
         refuse(
@@ -279,8 +281,8 @@ def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
     >>> pooled({"query": (0.7, 0.6, 0.8), "key": (0.8, 0.7, 0.9), "output": (2.0, 1.9, 2.1)})
     {'query': 0.75..., 'key': 0.75..., 'output': 2.0}
     """
-    found = {}
+    averages = {}
     for role, (_, low, high) in stds.items():
-        alike = [std for std, least, most in stds.values() if least <= high and low <= most]
-        found[role] = float(np.mean(alike)) if len(alike) > 1 else stds[role][0]
-    return found
+        overlapping = [std for std, least, most in stds.values() if least <= high and low <= most]
+        averages[role] = float(np.mean(overlapping)) if len(overlapping) > 1 else stds[role][0]
+    return averages

@@ -38,8 +38,8 @@ class Torch(FrameworkAdapter):
     method = "forward"
     paths: tuple[str, ...] = ("eval", "train")
 
-    def __init__(self, *options: Any, example: Any = None, **others: Any) -> None:
-        super().__init__(*options, **others)
+    def __init__(self, *options: Any, example: Any = None, **keywords: Any) -> None:
+        super().__init__(*options, **keywords)
         if example is None:
             return
         if not isinstance(example, torch.nn.Module):
@@ -62,7 +62,7 @@ class Torch(FrameworkAdapter):
             if not isinstance(module, torch.nn.Module):
                 return module
             self._refuse_without_numbers(module)
-            if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in module.parameters()):
+            if any(isinstance(p, torch.nn.parameter.UninitializedParameter) for p in module.parameters()):
                 with torch.no_grad():
                     self.called(module, self.inputs(module))  # determines the shapes of lazy parameters
         return module
@@ -70,9 +70,9 @@ class Torch(FrameworkAdapter):
     def _refuse_without_numbers(self, module: Any) -> None:
         """Refuse compiled modules, and modules on the meta device, whose parameters hold no numbers."""
         field = self.fields[0]
-        if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+        if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
             refuse(field, type(module).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
-        if any(each.is_meta for each in module.parameters()):
+        if any(part.is_meta for part in module.parameters()):
             refuse(field, "meta", "is a device that holds no numbers", "make the module on the CPU")
 
     def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "eval") -> Any:
@@ -178,21 +178,21 @@ class Torch(FrameworkAdapter):
 
     def independent(self, model: Any, outputs: Callable[[], Any]) -> tuple[str, ...] | None:
         """Return the names of parameters without a gradient, or None if there is no backward pass."""
-        wanted = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         with torch.enable_grad(), torch.random.fork_rng():
             tensors = [y for y in tree_leaves(outputs()) if isinstance(y, torch.Tensor) and y.requires_grad]
             if not tensors:
                 return None
             total = sum(y.float().sum() for y in tensors)
             try:
-                gradients = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
+                gradients = torch.autograd.grad(total, list(trainable.values()), allow_unused=True)
             except Exception:  # a custom backward pass may fail in any way
                 return None
-        return tuple(name for name, gradient in zip(wanted, gradients, strict=True) if gradient is None)
+        return tuple(name for name, gradient in zip(trainable, gradients, strict=True) if gradient is None)
 
     def tokens(self, module: Any) -> int | None:
         """Return the number of tokens of the first embedding, or None without one."""
-        return next((each.num_embeddings for each in module.modules() if isinstance(each, torch.nn.Embedding)), None)
+        return next((m.num_embeddings for m in module.modules() if isinstance(m, torch.nn.Embedding)), None)
 
     def address(self, tensor: Any) -> Hashable:
         """Return a tensor's memory address, shape and strides."""
@@ -207,7 +207,7 @@ class Torch(FrameworkAdapter):
 
     def _given(self, *tensors: Any) -> None:
         """Record the unit roundoff of attention's inputs, which autocast may make coarser."""
-        self.precision = max(self.precision, *(roundoff(each.dtype) for each in tensors if each.is_floating_point()))
+        self.precision = max(self.precision, *(roundoff(t.dtype) for t in tensors if t.is_floating_point()))
 
     def _output(self, module: Any, x: FloatArray, path: str, trace: Trace | None = None) -> Any:
         tensor = self.tensor(module, x)
@@ -236,15 +236,15 @@ def _on_path(module: Any, path: str) -> Iterator[None]:
 
 def _configurations(module: Any) -> list[Any]:
     """Return a module's transformers configurations."""
-    held = (getattr(each, "config", None) for each in module.modules())
-    return list({id(c): c for c in held if hasattr(c, "_attn_implementation")}.values())
+    configs = (getattr(submodule, "config", None) for submodule in module.modules())
+    return list({id(c): c for c in configs if hasattr(c, "_attn_implementation")}.values())
 
 
 def _place_of(module: Any) -> tuple[Any, Any]:
     """Return the dtype and device of the weights."""
-    for each in module.parameters():
-        if each.is_floating_point():
-            return each.dtype, each.device
+    for parameter in module.parameters():
+        if parameter.is_floating_point():
+            return parameter.dtype, parameter.device
     return torch.get_default_dtype(), torch.device("cpu")
 
 
@@ -266,9 +266,9 @@ def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> Paramet
 
 def _kind(module: Any) -> str:
     """Return the name of the class that PyTorch documents, or of the module's own."""
-    documented = (each.__name__ for each in type(module).__mro__ if getattr(torch.nn, each.__name__, None) is each)
-    found = next(documented, "Module")
-    return type(module).__name__ if found == "Module" else found
+    documented = (base.__name__ for base in type(module).__mro__ if getattr(torch.nn, base.__name__, None) is base)
+    name = next(documented, "Module")
+    return type(module).__name__ if name == "Module" else name
 
 
 def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:

@@ -77,9 +77,9 @@ class CoreMode(TorchDispatchMode):
     the products. A first product over positions with only linear operations after it belongs to linear attention.
     """
 
-    def __init__(self, trace: Trace, inputs: Any, given: Callable[..., None]) -> None:
+    def __init__(self, trace: Trace, inputs: Any, on_core: Callable[..., None]) -> None:
         super().__init__()
-        self.trace, self.given = trace, given
+        self.trace, self.given = trace, on_core
         self.paused, self.length = False, inputs.shape[1]
         self.count = 0
         # Maps the storage address of each tensor derived from the inputs to the product that it comes from, if any;
@@ -87,64 +87,64 @@ class CoreMode(TorchDispatchMode):
         self._from: dict[int, Product | None] = {_place(inputs): None}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        followed = [self._from[_place(each)] for each in given if _place(each) in self._from]
-        last = next((each for each in followed if each is not None), None)
+        result = function(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        followed = [self._from[_place(leaf)] for leaf in tensors if _place(leaf) in self._from]
+        last = next((leaf for leaf in followed if leaf is not None), None)
         if self.paused:
             last = None
         elif last is not None and function not in _PRODUCTS:
             linear = last.linear and function.overloadpacket.__name__.strip("_") in _LINEAR
             last = dataclasses.replace(last, softmax=last.softmax or function in _SOFTMAX, linear=linear)
         elif function in _PRODUCTS and followed:
-            left, right = args[_PRODUCTS[function] :][:2]
-            made, last = self._multiplied(left, right, made)
-        for each in tree_leaves(made):
-            if not isinstance(each, torch.Tensor):
+            first, second = args[_PRODUCTS[function] :][:2]
+            result, last = self._multiplied(first, second, result)
+        for leaf in tree_leaves(result):
+            if not isinstance(leaf, torch.Tensor):
                 continue
             if followed:
-                self._from[_place(each)] = last
+                self._from[_place(leaf)] = last
             else:
-                self._from.pop(_place(each), None)
-        return made
+                self._from.pop(_place(leaf), None)
+        return result
 
-    def _multiplied(self, left: Any, right: Any, made: Any) -> tuple[Any, Product | None]:
+    def _multiplied(self, first: Any, second: Any, result: Any) -> tuple[Any, Product | None]:
         """Return the result of a matrix product, and the product if it may start an attention core."""
-        origins = [self._open(each) for each in (left, right)]
+        origins = [self._open(factor) for factor in (first, second)]
         if (origins[0] is None) != (origins[1] is None):
-            turned = origins[0] is None
-            weights, value = (right.mT, left.mT) if turned else (left, right)
-            scored = origins[1] if turned else origins[0]
+            transposed = origins[0] is None
+            weights, value = (second.mT, first.mT) if transposed else (first, second)
+            scored = origins[1] if transposed else origins[0]
             assert scored is not None
             if _fits(scored, weights) and not (scored.linear and scored.left.shape[-1] == self.length):
-                heads = self._answered(scored, weights, value, made.mT if turned else made)
-                return (heads.mT.contiguous() if turned else heads), None
-        both = all(_place(each) in self._from for each in (left, right))
-        return made, Product(left, right, both)
+                heads = self._answered(scored, weights, value, result.mT if transposed else result)
+                return (heads.mT.contiguous() if transposed else heads), None
+        both = all(_place(factor) in self._from for factor in (first, second))
+        return result, Product(first, second, both)
 
     def _open(self, tensor: Any) -> Product | None:
         """Return the product of queries and keys from which a tensor is derived, or None."""
-        found = self._from.get(_place(tensor))
-        return found if found is not None and (found.from_inputs or found.softmax) else None
+        product = self._from.get(_place(tensor))
+        return product if product is not None and (product.from_inputs or product.softmax) else None
 
-    def _answered(self, scored: Product, weights: Any, value: Any, made: Any) -> Any:
+    def _answered(self, scored: Product, weights: Any, value: Any, result: Any) -> Any:
         """Report the core that ends with this product, and return its result."""
         query, key = scored.left, scored.right.mT
         if scored.size != weights.shape[-2:]:  # the first factor contains the keys
             query, key = key, query
-        return self.answered(query, key, value, weights, made)
+        return self.answered(query, key, value, weights, result)
 
-    def answered(self, query: Any, key: Any, value: Any, weights: Any, made: Any) -> Any:
-        """Report a core; return the trace's result, or `made` if that is None."""
+    def answered(self, query: Any, key: Any, value: Any, weights: Any, result: Any) -> Any:
+        """Report a core; return the trace's result, or `result` if that is None."""
         self.given(query, key, value)
         # Plain matrices get a leading axis.
         q, k, v, w = (a if a.ndim > 2 else a[None] for a in map(array_of, (query, key, value, weights)))
         heads = self.trace.core(AttentionCore(q, k, v, w, self.count))
         self.count += 1
         if heads is None:
-            return made
-        heads = np.ascontiguousarray(heads).reshape(made.shape)
-        return torch.as_tensor(heads, dtype=made.dtype, device=made.device)
+            return result
+        heads = np.ascontiguousarray(heads).reshape(result.shape)
+        return torch.as_tensor(heads, dtype=result.dtype, device=result.device)
 
     def mark(self, tensor: Any) -> None:
         """Treat a tensor as derived from the inputs, although this mode did not see how."""
@@ -195,7 +195,7 @@ def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def traced(
-    trace: Trace, model: Any = None, inputs: Any = None, given: Callable[..., None] = lambda *_: None
+    trace: Trace, model: Any = None, inputs: Any = None, on_core: Callable[..., None] = lambda *_: None
 ) -> Iterator[None]:
     """Report a forward pass to a trace.
 
@@ -207,7 +207,7 @@ def traced(
     inputs : torch.Tensor, optional
         Inputs of the forward pass, (batch, positions, n); without them, cores are not reported. With them, attention
         runs without dropout.
-    given : callable, optional
+    on_core : callable, optional
         Called with the queries, keys and values of every core, as tensors.
 
     Examples
@@ -227,13 +227,13 @@ def traced(
             for context in (slow_path(), sdpa_kernel(SDPBackend.MATH), SoftmaxMode(trace)):
                 stack.enter_context(context)
         if inputs is not None and trace.uses("core"):
-            stack.enter_context(_cores_traced(trace, inputs, given))
+            stack.enter_context(_cores_traced(trace, inputs, on_core))
         yield
 
 
 @contextlib.contextmanager
-def _cores_traced(trace: Trace, inputs: Any, given: Callable[..., None]) -> Iterator[None]:
-    mode = CoreMode(trace, inputs, given)
+def _cores_traced(trace: Trace, inputs: Any, on_core: Callable[..., None]) -> Iterator[None]:
+    mode = CoreMode(trace, inputs, on_core)
 
     def attend(
         query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
@@ -242,16 +242,16 @@ def _cores_traced(trace: Trace, inputs: Any, given: Callable[..., None]) -> Iter
         mode.paused = True
         try:
             with torch._C.DisableTorchFunction():
-                made = ATTENTION(query, key, value, *args, **kwargs)
+                result = ATTENTION(query, key, value, *args, **kwargs)
                 # Unit vectors as values return the weights.
                 units = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
                 units = units.expand(*value.shape[:-2], *units.shape)
                 weights = ATTENTION(query, key, units, *args, **kwargs)
         finally:
             mode.paused = False
-        made = mode.answered(query, key, value, weights, made)
-        mode.mark(made)
-        return made
+        result = mode.answered(query, key, value, weights, result)
+        mode.mark(result)
+        return result
 
     with attention_replaced(attend), mode:
         yield
@@ -262,8 +262,8 @@ def _calls_traced(trace: Trace, model: Any) -> Iterator[None]:
     """Report the calls of a model and of all modules in it."""
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
-            begins = functools.partial(trace.begins, name)
-            stack.callback(module.register_forward_pre_hook(begins, with_kwargs=True).remove)
+            pre_hook = functools.partial(trace.begins, name)
+            stack.callback(module.register_forward_pre_hook(pre_hook, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(trace.ends).remove)
         yield
 

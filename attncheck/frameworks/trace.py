@@ -70,7 +70,7 @@ class Trace:
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Receive the start of a call of the module `name`."""
 
-    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+    def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Receive the result of the call that started last."""
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
@@ -104,34 +104,34 @@ class CoreTrace(Trace):
         return self._answer(core)
 
 
-def traced_calls(own: Callable[..., Any], names: Mapping[int, str], trace: Trace) -> Callable[..., Any]:
-    """Wrap the call method `own` of a class so that a trace receives the calls of modules whose ids are in `names`."""
+def traced_calls(method: Callable[..., Any], names: Mapping[int, str], trace: Trace) -> Callable[..., Any]:
+    """Wrap a call method of a class so that a trace receives the calls of modules whose ids are in `names`."""
 
-    @functools.wraps(own)
+    @functools.wraps(method)
     def called(module: Any, *args: Any, **kwargs: Any) -> Any:
         if id(module) not in names:
-            return own(module, *args, **kwargs)
+            return method(module, *args, **kwargs)
         trace.begins(names[id(module)], module, args, kwargs)
-        made = own(module, *args, **kwargs)
-        trace.ends(module, args, made)
-        return made
+        output = method(module, *args, **kwargs)
+        trace.ends(module, args, output)
+        return output
 
     return called
 
 
 @contextlib.contextmanager
-def replaced(place: Any, name: str, function: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, function: Any) -> Iterator[None]:
     """Replace an attribute within this context."""
-    own = getattr(place, name)
-    had = name in vars(place)
-    setattr(place, name, function)
+    original = getattr(owner, name)
+    had = name in vars(owner)
+    setattr(owner, name, function)
     try:
         yield
     finally:
         if had:
-            setattr(place, name, own)
+            setattr(owner, name, original)
         else:
-            delattr(place, name)
+            delattr(owner, name)
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
@@ -139,8 +139,8 @@ def leaves_of(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
-        for each in value:
-            yield from leaves_of(each)
+        for element in value:
+            yield from leaves_of(element)
     else:
         yield value
 

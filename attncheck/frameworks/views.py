@@ -59,17 +59,17 @@ class AttentionView:
         Each module has one of `arrays`, and one sequence of `x`, (N, positions, n).
         """
         filled = self.adapter.filled
-        seen = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
-        parts = [self._exposed(each) for each in seen]
+        calls = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
+        parts = [self._exposed(each) for each in calls]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _exposed(self, seen: AttentionCall) -> dict[str, FloatArray]:
-        y, scores, k, v = self._taken(seen)
+    def _exposed(self, call: AttentionCall) -> dict[str, FloatArray]:
+        y, scores, k, v = self._taken(call)
         size = v.shape[-1]
         keys = {"keys": self.rotation.undone(k)} if self.rotation else {"key_gram": k @ k.swapaxes(-1, -2) / size}
         return {
             "outputs": y[:, :, :NEURONS],
-            **({"attention": seen.weights} if "weights" in self.unread else {"scores": scores}),
+            **({"attention": call.weights} if "weights" in self.unread else {"scores": scores}),
             **({} if "key" in self.unread else keys),
             "value_gram": v @ v.swapaxes(-1, -2) / size,
         }
@@ -85,28 +85,28 @@ class AttentionView:
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the module's outputs on x, (1, positions, n), and those of `layer` with the module's matrices."""
-        seen = self.reader.see(state, x)
-        y, scores, _, v = self._taken(seen)
+        call = self.reader.see(state, x)
+        y, scores, _, v = self._taken(call)
         matrices = self.reader.read(state)
         layer = layer.replace(seq_len=x.shape[1])
-        weights = seen.weights
+        weights = call.weights
         if "weights" not in self.unread:
             weights = attention_weights(layer, scores + mean_offset(layer))
         merged = (weights @ v).swapaxes(1, 2)
-        made = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
-        return y, np.asarray(made)
+        expected = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
+        return y, np.asarray(expected)
 
-    def lengths(self, *wanted: int) -> tuple[int, ...]:
+    def lengths(self, *preferred: int) -> tuple[int, ...]:
         """Return the given sequence lengths, or the only one that the module accepts."""
-        return wanted if self.reader.any_length else (self.reader.length,)
+        return preferred if self.reader.any_length else (self.reader.length,)
 
-    def _taken(self, seen: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    def _taken(self, call: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return outputs, scores, keys divided by their factor, and values, repeated for all heads."""
         repeat = functools.partial(np.repeat, axis=1)
-        heads = seen.query.shape[1]
-        q, k, v = (repeat(each, heads // each.shape[1]) for each in (seen.query, seen.key, seen.value))
+        heads = call.query.shape[1]
+        q, k, v = (repeat(array, heads // array.shape[1]) for array in (call.query, call.key, call.value))
         q, k = q / self._gain("query"), k / self._gain("key")
-        return seen.y, self.factor * (q @ k.swapaxes(-1, -2)), k, v
+        return call.y, self.factor * (q @ k.swapaxes(-1, -2)), k, v
 
     def _gain(self, role: str) -> float:
         return self.gains.get(role, 1.0)

@@ -35,123 +35,123 @@ _FITTED, _NO_BIAS = 2e-2, 1e-3
 _FEWEST = 3
 
 
-def about_weights(made: Forward, formula: Formula, seen: AttentionCall, changed: str = "") -> list[Note]:
+def about_weights(forward: Forward, formula: Formula, call: AttentionCall, changed: str = "") -> list[Note]:
     """Return notes on the formula of attention weights.
 
-    `made` and `formula` are the same formula for users and in numbers, fitted to the call `seen`. `changed` says how
+    `forward` and `formula` are the same formula for users and in numbers, fitted to the call `call`. `changed` says how
     the weights come from those of a known formula.
     """
-    length = seen.query.shape[2]
-    hidden = _idle(_visible(made, formula, length)) if made.known else []
-    infinite = [i for i in np.flatnonzero(~np.isfinite(seen.weights).all(axis=(0, 1, 3))) if i not in hidden]
+    length = call.query.shape[2]
+    hidden = _idle(_visible(forward, formula, length)) if forward.known else []
+    infinite = [i for i in np.flatnonzero(~np.isfinite(call.weights).all(axis=(0, 1, 3))) if i not in hidden]
     notes = [wrong(f"attention weights are NaN or infinite at positions {listed(infinite)}")] if infinite else []
-    if not made.known and any(np.abs(seen.weights.sum(axes) - 1).max() < _NO_BIAS for axes in (0, (0, 1))):
+    if not forward.known and any(np.abs(call.weights.sum(axes) - 1).max() < _NO_BIAS for axes in (0, (0, 1))):
         return [wrong("softmax over an axis that is neither keys, queries nor heads, such as the batch")]
     if changed:
         return notes or [wrong(changed)]
-    if not made.known:
+    if not forward.known:
         # The rows of a softmax with sinks sum to less than 1.
-        meant = bool(np.all(seen.weights >= 0) and seen.weights.sum(-1).max() < 1 + _NO_BIAS)
-        return notes or [Note(f"the attention weights are {made}", ASKS if meant else WRONG)]
-    notes += [*_about_map(made), *_about_mask(made, formula, length), *_about_scores(made, formula)]
+        meant = bool(np.all(call.weights >= 0) and call.weights.sum(-1).max() < 1 + _NO_BIAS)
+        return notes or [Note(f"the attention weights are {forward}", ASKS if meant else WRONG)]
+    notes += [*_about_map(forward), *_about_mask(forward, formula, length), *_about_scores(forward, formula)]
     if formula.groups == TILED:
-        kv, number = seen.key.shape[1], seen.query.shape[1]
+        kv, number = call.key.shape[1], call.query.shape[1]
         notes.append(tiled_heads(kv, number))
     return notes
 
 
 def tiled_heads(kv: int, number: int) -> Note:
     """Report that `number` query heads use `kv` key and value heads in turn (tiled), not in blocks (repeated)."""
-    of, right = ([h % kv for h in range(number)], [h // (number // kv) for h in range(number)])
-    return asks(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(right)})")
+    of, blocks = ([h % kv for h in range(number)], [h // (number // kv) for h in range(number)])
+    return asks(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(blocks)})")
 
 
 def _numbers(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _about_map(made: Forward) -> Iterator[Note]:
-    if made.map == AMONG_HEADS:
+def _about_map(forward: Forward) -> Iterator[Note]:
+    if forward.map == AMONG_HEADS:
         shape = "(batch, positions, heads, head_dim)"
         yield wrong(f"attends over the heads of one position, not over positions: queries are {shape}")
-    elif made.map != "softmax":
-        yield wrong(made.map if made.map in AXES else f"the attention map is {made.map}, not softmax")
+    elif forward.map != "softmax":
+        yield wrong(forward.map if forward.map in AXES else f"the attention map is {forward.map}, not softmax")
 
 
-def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
-    shown = _visible(made, formula, length)
-    yield from _unseen(shown)
+def _about_mask(forward: Forward, formula: Formula, length: int) -> Iterator[Note]:
+    support = _visible(forward, formula, length)
+    yield from _unseen(support)
     differ = formula.shown is not None and formula.shown.ndim == 3
     if differ:
         yield wrong("heads have different masks")
-    if made.mask == OFF_BY_ONE or _sees_next(shown, made.mask):
+    if forward.mask == OFF_BY_ONE or _sees_next(support, forward.mask):
         yield wrong("position i sees i + 1: the causal mask is off by one")
     elif differ:
         return
-    elif later := _past_a_gap(shown):
+    elif later := _past_a_gap(support):
         yield wrong(f"the mask is causal, except that {some(f'position {i} sees {j}' for i, j in later)}")
-    elif made.mask in BACKWARD:
-        text = f"the mask is {made.mask}, so that positions see later ones and no earlier ones: is it transposed?"
+    elif forward.mask in BACKWARD:
+        text = f"the mask is {forward.mask}, so that positions see later ones and no earlier ones: is it transposed?"
         yield asks(text, "mask")
-    elif made.mask not in ("none", "causal"):
-        yield Note(f"the mask is neither none nor causal: {made.mask}")
+    elif forward.mask not in ("none", "causal"):
+        yield Note(f"the mask is neither none nor causal: {forward.mask}")
 
 
-def _past_a_gap(shown: BoolArray) -> list[tuple[int, int]]:
+def _past_a_gap(support: BoolArray) -> list[tuple[int, int]]:
     """Return the pairs (i, j) for which query i sees position j, but not all positions before j.
 
     Empty unless every query sees itself and all earlier positions. Prefixes and blocks of positions that see each other
     leave no such gap.
     """
-    shown = shown[:, : len(shown)]
-    if not shown[np.tril_indices(len(shown))].all():
+    support = support[:, : len(support)]
+    if not support[np.tril_indices(len(support))].all():
         return []
-    return [(int(i), int(j)) for i, j in zip(*np.nonzero(shown), strict=True) if not shown[i, :j].all()]
+    return [(int(i), int(j)) for i, j in zip(*np.nonzero(support), strict=True) if not support[i, :j].all()]
 
 
-def _sees_next(shown: BoolArray, mask: str) -> bool:
+def _sees_next(support: BoolArray, mask: str) -> bool:
     """Return whether an unnamed mask shows every position the next one and none beyond, and hides some earlier ones."""
-    at = np.arange(len(shown) - 1)
-    further = np.triu(shown, 2).any() or np.tril(shown).all()
-    return bool(mask == OTHER and shown[at, at + 1].all() and not further)
+    at = np.arange(len(support) - 1)
+    further = np.triu(support, 2).any() or np.tril(support).all()
+    return bool(mask == OTHER and support[at, at + 1].all() and not further)
 
 
-def _visible(made: Forward, formula: Formula, length: int) -> BoolArray:
+def _visible(forward: Forward, formula: Formula, length: int) -> BoolArray:
     """Return which keys are visible to any head, as booleans (queries, keys)."""
-    shown = visible(made.mask, length, length) if formula.shown is None else formula.shown
-    return shown if shown.ndim == 2 else np.asarray(shown.any(axis=0))
+    support = visible(forward.mask, length, length) if formula.shown is None else formula.shown
+    return support if support.ndim == 2 else np.asarray(support.any(axis=0))
 
 
-def _idle(shown: BoolArray) -> list[int]:
+def _idle(support: BoolArray) -> list[int]:
     """Return the positions that attend to nothing."""
-    return [int(i) for i in np.flatnonzero(~shown.any(axis=1))]
+    return [int(i) for i in np.flatnonzero(~support.any(axis=1))]
 
 
-def _unseen(shown: BoolArray) -> Iterator[Note]:
+def _unseen(support: BoolArray) -> Iterator[Note]:
     """Report positions that attend to nothing, or that nothing attends to."""
-    of = f", of 0 to {len(shown) - 1}"
-    idle, unseen = _idle(shown), np.flatnonzero(~shown.any(axis=0))
+    of = f", of 0 to {len(support) - 1}"
+    idle, ignored = _idle(support), np.flatnonzero(~support.any(axis=0))
     if idle:
         one = len(idle) == 1
         which = f"{'position' if one else 'positions'} {listed(idle)} {'attends' if one else 'attend'}"
         yield wrong(f"{which} to nothing{of}")
-    if len(unseen):
-        yield Note(f"nothing attends to {'position' if len(unseen) == 1 else 'positions'} {listed(unseen)}{of}")
+    if len(ignored):
+        yield Note(f"nothing attends to {'position' if len(ignored) == 1 else 'positions'} {listed(ignored)}{of}")
 
 
-def _about_scores(made: Forward, formula: Formula) -> Iterator[Note]:
+def _about_scores(forward: Forward, formula: Formula) -> Iterator[Note]:
     if formula.sinks:
         numbers = dict.fromkeys(f"{round(c, 3) or 0.0:g}" for c in formula.sinks)
         yield Note(f"softmax has one more score, a sink: {', '.join(numbers)}")
     if formula.cap is not None:
         yield Note(f"scores s are capped softly: {formula.cap:.3g}·tanh(s/{formula.cap:.3g})")
     if formula.fill is not None:
-        text = f"scores hidden by the {made.mask} mask are {round(formula.fill, 3) or 0.0:g}, not -inf"
+        text = f"scores hidden by the {forward.mask} mask are {round(formula.fill, 3) or 0.0:g}, not -inf"
         yield Note(text, WRONG if formula.fill > _FAINT else NOTE)
     if formula.factors:
         yield Note(f"heads have their own scales of scores: {', '.join(f'{f:.3g}' for f in formula.factors)}")
     if formula.bias is not None:
-        masked = added_mask(formula.bias, -_FAINT) if made.mask == "none" else None
+        masked = added_mask(formula.bias, -_FAINT) if forward.mask == "none" else None
         yield masked or about_bias(formula.bias)
 
 
@@ -166,14 +166,14 @@ def about_bias(bias: FloatArray) -> Note:
     """
     slopes, tables, distances = by_distance(bias)
     if slopes and distances >= _FEWEST:  # two distances alone would fit any slope
-        told = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes))
+        slope_text = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes))
         if max(slopes) > 0:
-            text = f"scores grow with distance, slopes {told}: the sign of ALiBi is wrong"
+            text = f"scores grow with distance, slopes {slope_text}: the sign of ALiBi is wrong"
             return wrong(text)
-        usual = alibi_slopes(len(slopes))
-        text = f"scores have a bias by distance, {'slopes' if ',' in told else 'slope'} {told}"
-        alibi = np.allclose([-slope for slope in slopes], usual, rtol=_FITTED)
-        return Note(f"{text}: ALiBi" if alibi else f"{text}; ALiBi's are {', '.join(f'{m:.3g}' for m in usual)}")
+        reference = alibi_slopes(len(slopes))
+        text = f"scores have a bias by distance, {'slopes' if ',' in slope_text else 'slope'} {slope_text}"
+        alibi = np.allclose([-slope for slope in slopes], reference, rtol=_FITTED)
+        return Note(f"{text}: ALiBi" if alibi else f"{text}; ALiBi's are {', '.join(f'{m:.3g}' for m in reference)}")
     if tables:
         return Note("scores have a bias by distance: relative positions")
     return Note("scores have a bias that depends on positions only")
@@ -185,18 +185,18 @@ def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:
     The bias has shape (heads, positions, positions) and is known up to a constant per row. The list of slopes is empty
     if some head's bias is not linear in the distance, and that of values if one is not a function of i - j.
     """
-    shown = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
+    support = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
     behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
-    slopes = [_slope_of(each, np.abs(behind), use) for each, use in zip(bias, shown, strict=True)]
-    tables = [_table_of(each, behind, use) for each, use in zip(bias, shown, strict=True)]
-    distances = len(np.unique(np.abs(behind)[shown.any(axis=0)]))
+    slopes = [_slope_of(head, np.abs(behind), use) for head, use in zip(bias, support, strict=True)]
+    tables = [_table_of(head, behind, use) for head, use in zip(bias, support, strict=True)]
+    distances = len(np.unique(np.abs(behind)[support.any(axis=0)]))
     return _all_of(slopes), _all_of(tables), distances
 
 
-def _all_of(found: list[_Fit | None]) -> list[_Fit]:
+def _all_of(fits: list[_Fit | None]) -> list[_Fit]:
     """Return the fits of all heads; an empty list if one head has none."""
-    known = [each for each in found if each is not None]
-    return known if len(known) == len(found) else []
+    known = [fit for fit in fits if fit is not None]
+    return known if len(known) == len(fits) else []
 
 
 def _slope_of(bias: FloatArray, distance: FloatArray, use: BoolArray) -> float | None:
@@ -215,9 +215,9 @@ def _table_of(bias: FloatArray, behind: FloatArray, use: BoolArray) -> FloatArra
     design[np.arange(len(rows)), 2 * length + rows] = 1.0
     entries = bias[rows, columns]
     fitted = np.linalg.lstsq(design, entries, rcond=None)[0]
-    left = np.abs(entries - design @ fitted).max()
+    residual = np.abs(entries - design @ fitted).max()
     occurs = np.unique(behind[rows, columns].astype(int)) + length - 1
-    return fitted[occurs] if left <= _FITTED * max(float(np.abs(_less_mean(bias, use)).max()), _NO_BIAS) else None
+    return fitted[occurs] if residual <= _FITTED * max(float(np.abs(_less_mean(bias, use)).max()), _NO_BIAS) else None
 
 
 def _less_mean(a: FloatArray, use: BoolArray) -> FloatArray:

@@ -111,12 +111,12 @@ def widths(
     expected = expectation("standard" if expect is None else expect)
     make = _make(build, narrowest, functions)
     plain = "rng" in parameters_of(build)
-    made = make(narrowest[0], 0) if plain else None
-    moves = hasattr(made.model, "step") if isinstance(made, _PlainModel) else optimizer is not None
-    taken = _STEPS * moves if steps is None else steps
-    if taken and not moves:
+    model = make(narrowest[0], 0) if plain else None
+    moves = hasattr(model.model, "step") if isinstance(model, _PlainModel) else optimizer is not None
+    num_steps = _STEPS * moves if steps is None else steps
+    if num_steps and not moves:
         refuse("steps", steps, "needs an optimiser", "pass optimizer=, or a model with a method step")
-    options: dict[str, Any] = {"seeds": seeds, "steps": taken, "seed": seed}
+    options: dict[str, Any] = {"seeds": seeds, "steps": num_steps, "seed": seed}
     return examine(make, widths, expected, false_alarm=false_alarm, tolerance=tolerance, **options)
 
 
@@ -128,7 +128,7 @@ class _PlainModel(Model):
 
     def taps(self) -> Mapping[str, Tap]:
         """Return the taps by name."""
-        return {name: in_words("taps", as_tap, each) for name, each in in_words("taps", self.model.taps).items()}
+        return {name: in_words("taps", as_tap, array) for name, array in in_words("taps", self.model.taps).items()}
 
     def step(self) -> None:
         """Take a step."""
@@ -146,8 +146,8 @@ def _make(build: Callable[..., Any], narrowest: Sequence[int], functions: Mappin
     remedy = "return one, or take (width, rng) and return an object with a method taps()"
     kind, _ = recognised(build, "build", remedy, MODELS, narrowest[0])
     make: Make = ModelsAtWidths(kind, build, **functions).make
-    one, other = (make(narrowest[0], seed).weights().values() for seed in (0, 1))
-    drawn = [np.ptp(each) > 0 for each in one if each.size]
-    if any(drawn) and all(map(np.array_equal, one, other)):
+    one, second = (make(narrowest[0], seed).weights().values() for seed in (0, 1))
+    drawn = [np.ptp(array) > 0 for array in one if array.size]
+    if any(drawn) and all(map(np.array_equal, one, second)):
         refuse("build", build, "makes the same model for every seed", "let it draw from the framework's own generator")
     return make

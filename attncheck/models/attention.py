@@ -68,19 +68,19 @@ def attention_calls(calls: Sequence[ModuleCall], replayed: Callable[[ModuleCall]
     `replayed` returns the adapter that repeats a call.
     """
     outer: set[int] = set()
-    found: dict[str, ModuleCall] = {}
+    innermost: dict[str, ModuleCall] = {}
     for i in reversed(range(len(calls))):  # calls within a module come after its own
         call: ModuleCall | None = calls[i]
-        if i not in outer and calls[i].name not in found:
+        if i not in outer and calls[i].name not in innermost:
             call = _attending(calls[i], replayed)
             if call is None:
                 continue
-            found[call.name] = call
+            innermost[call.name] = call
         above = calls[i].parent
-        while above is not None and calls[i].name in found:
+        while above is not None and calls[i].name in innermost:
             outer.add(above)
             above = calls[above].parent
-    return list(reversed(found.values()))
+    return list(reversed(innermost.values()))
 
 
 def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> ModuleCall | None:
@@ -92,9 +92,9 @@ def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> M
         return None
     keys, crossed = _keys(replayed(call), call.given), call.given.crossed
     if crossed is not None and not crossed.long and (keys is None or np.array_equal(*keys)):
-        other = dataclasses.replace(call, given=crossed)
+        cross_call = dataclasses.replace(call, given=crossed)
         # In JAX, attention is traced only if the numbers inside the module depend on the inputs.
-        return None if _keys(replayed(other), crossed) is None else other
+        return None if _keys(replayed(cross_call), crossed) is None else cross_call
     return None if keys is None else call
 
 
@@ -115,7 +115,7 @@ def other_mixing(
     """Return, by name, calls of the innermost modules that mix positions by other means than attention, with how."""
     mixing: dict[str, tuple[ModuleCall, str]] = {}
     for call in reversed(calls):
-        inside = [*(each.name for each in attention), *mixing]
+        inside = [*(module.name for module in attention), *mixing]
         related = any(f"{name}.".startswith(f"{call.name}.") or call.name.startswith(f"{name}.") for name in inside)
         if call.name and not related and call.given is not None and not call.given.long:
             how = _mixing(replayed(call), call.given)
@@ -123,32 +123,32 @@ def other_mixing(
     return dict(reversed(mixing.items()))
 
 
-def _mixing(adapter: Adapter, given: HiddenStates) -> str:
+def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
     """Return how outputs of a module with matrices depend on inputs at other positions, or an empty string."""
-    if not any(each.ndim == 2 for each in adapter.initialised(0).values()):
+    if not any(array.ndim == 2 for array in adapter.initialised(0).values()):
         return ""
-    state, length = adapter.fresh(0), given.lengths[-1 if given.lengths[-1] <= _ENOUGH else 0]
-    x = np.round(np.random.default_rng(0).standard_normal((2, length, given.width)) * 64) / 64
+    state, length = adapter.fresh(0), hidden.lengths[-1 if hidden.lengths[-1] <= _ENOUGH else 0]
+    x = np.round(np.random.default_rng(0).standard_normal((2, length, hidden.width)) * 64) / 64
     changed, trace = x.copy(), _SoftmaxTrace()
     changed[:, 0] *= -1.0
     try:
-        y, moved = (adapter.outputs(state, each, trace, adapter.paths[0]) for each in (x, changed))
+        y, y_changed = (adapter.outputs(state, array, trace, adapter.paths[0]) for array in (x, changed))
     except InputError:
         return ""
-    if y.shape[:2] != x.shape[:2] or not np.abs(moved - y)[:, 1:].max(initial=0.0) > _MOVED * np.abs(y).max():
+    if y.shape[:2] != x.shape[:2] or not np.abs(y_changed - y)[:, 1:].max(initial=0.0) > _MOVED * np.abs(y).max():
         return ""
     return _OTHER_WEIGHTS if trace.ran else WITHOUT_SOFTMAX
 
 
-def _keys(adapter: Adapter, given: HiddenStates) -> tuple[FloatArray, FloatArray] | None:
+def _keys(adapter: Adapter, hidden: HiddenStates) -> tuple[FloatArray, FloatArray] | None:
     """Return the keys for two random inputs, or None if the module has no projections or no attention."""
-    if not any(each.ndim > 1 for each in adapter.initialised(0).values()):
+    if not any(array.ndim > 1 for array in adapter.initialised(0).values()):
         return None
-    state, rng, found = adapter.fresh(0), np.random.default_rng(0), list[FloatArray]()
-    length = min(given.lengths[-1], _ENOUGH) if len(given.lengths) > 1 else given.lengths[0]
+    state, rng, keys = adapter.fresh(0), np.random.default_rng(0), list[FloatArray]()
+    length = min(hidden.lengths[-1], _ENOUGH) if len(hidden.lengths) > 1 else hidden.lengths[0]
     for _ in range(2):
         # Multiples of 1/64 are exact in every precision.
-        x = np.round(rng.standard_normal((2, length, given.width)) * 64) / 64
+        x = np.round(rng.standard_normal((2, length, hidden.width)) * 64) / 64
         trace = CoreTrace()
         try:
             adapter.outputs(state, x, trace, adapter.paths[0])
@@ -156,8 +156,8 @@ def _keys(adapter: Adapter, given: HiddenStates) -> tuple[FloatArray, FloatArray
             return None
         if not trace.cores or _given(trace.cores[0].query, x):
             return None
-        found.append(trace.cores[0].key)
-    return found[0], found[1]
+        keys.append(trace.cores[0].key)
+    return keys[0], keys[1]
 
 
 def _given(query: FloatArray, x: FloatArray) -> bool:
@@ -190,30 +190,38 @@ def alike(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspection]) ->
     )
 
 
-def _form(found: Inspection) -> tuple[Any, ...]:
+def _form(inspection: Inspection) -> tuple[Any, ...]:
     """Return the shape, formula and errors by which modules are grouped."""
-    forward = found.forward
-    shape = (found.width, found.num_heads, found.kv_heads, found.head_dim, found.value_dim, found.extra)
-    formula = tuple(getattr(forward, what) for what in _COMPARED)
-    return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, found.blamed)
+    forward = inspection.forward
+    shape = (
+        inspection.width,
+        inspection.num_heads,
+        inspection.kv_heads,
+        inspection.head_dim,
+        inspection.value_dim,
+        inspection.extra,
+    )
+    formula = tuple(getattr(forward, field) for field in _COMPARED)
+    return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, inspection.blamed)
 
 
 def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
     """Report differences between modules whose names differ only in numbers."""
     for members in grouped(groups, lambda group: pattern_of(group.names[0])).values():
         every = [name for group in members for name in group.names]
-        usual = max(members, key=lambda group: len(group.names))
+        majority = max(members, key=lambda group: len(group.names))
         for group in members:
-            one, other = group.inspection.forward, usual.inspection.forward
-            apart = [what for what in _COMPARED if getattr(one, what) != getattr(other, what)]
+            one, second = group.inspection.forward, majority.inspection.forward
+            fields = [field for field in _COMPARED if getattr(one, field) != getattr(second, field)]
             # Formulas of wrong weights, and those that do not give the weights, mean nothing.
-            unclear = (group.inspection.blamed and usual.inspection.blamed) or not (one.known and other.known)
-            if apart and not unclear:
+            unclear = (group.inspection.blamed and majority.inspection.blamed) or not (one.known and second.known)
+            if fields and not unclear:
                 here, there = (
-                    listed(f"{what.replace('_', ' ')} {getattr(each, what)}" for what in apart) for each in (one, other)
+                    listed(f"{field.replace('_', ' ')} {getattr(forward, field)}" for field in fields)
+                    for forward in (one, second)
                 )
-                text = f"{name_of(group.names, every)}: {here}; {name_of(usual.names, every)}: {there}"
+                text = f"{name_of(group.names, every)}: {here}; {name_of(majority.names, every)}: {there}"
                 # If one layer sees later positions, so do the outputs of the model.
-                masks = {one.mask, other.mask}
+                masks = {one.mask, second.mask}
                 leaks = "causal" in masks and not masks.isdisjoint(("none", *BACKWARD))
                 yield wrong(text) if leaks else asks(text)

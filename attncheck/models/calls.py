@@ -57,7 +57,7 @@ class CallRecorder(Trace):
         self.arguments.append(CallArguments.of(getattr(module, self._method), args, kwargs))
         self._running.append(len(self.calls) - 1)
 
-    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+    def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Record the end of the call that started last."""
         self._running.pop()
 
@@ -71,9 +71,9 @@ class CallRecorder(Trace):
 
 def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
     """Return the calls on one sequence; comparison with those on two shows the hidden states."""
-    others = dict(zip(two.numbered(), two.arguments, strict=True))
+    by_key = dict(zip(two.numbered(), two.arguments, strict=True))
     calls = []
     for call, key, arguments in zip(one.calls, one.numbered(), one.arguments, strict=True):
-        given = hidden_states(arguments, others[key]) if key in others else None
-        calls.append(dataclasses.replace(call, given=given))
+        hidden = hidden_states(arguments, by_key[key]) if key in by_key else None
+        calls.append(dataclasses.replace(call, given=hidden))
     return calls

@@ -27,10 +27,10 @@ def default_inputs(model: Any) -> Mapping[str, Array]:
     name = getattr(model, "main_input_name", None)
     config = getattr(model, "config", None)
     if not isinstance(name, str) or name not in _MADE or config is None:
-        what = f"are unknown for a model of class {type(model).__name__}"
+        problem = f"are unknown for a model of class {type(model).__name__}"
         remedy = 'pass the inputs of one call, such as inputs={"input_ids": ids} or (x,), --inputs module:function '
         remedy += "in the shell; for a layer, pass width"
-        refuse("inputs", None, what, remedy)
+        refuse("inputs", None, problem, remedy)
     inputs = {name: _MADE[name](config)}
     if getattr(config, "is_encoder_decoder", False) and hasattr(model, "get_decoder"):
         inputs["decoder_input_ids"] = _ids(config)
@@ -58,8 +58,8 @@ def _number(config: Any, name: str) -> Any:
 
 def _of(config: Any, name: str, nested: str) -> Any:
     """Return an attribute of a configuration, or of one within it."""
-    found = getattr(config, name, None)
-    return found if found is not None else getattr(getattr(config, nested, None), name, None)
+    attribute = getattr(config, name, None)
+    return attribute if attribute is not None else getattr(getattr(config, nested, None), name, None)
 
 
 def _normal(shape: tuple[int, ...]) -> Array:

@@ -81,8 +81,8 @@ class ModelFactory:
         try:
             return paired(self._recorded(model, 1), self._recorded(model, 2))
         except InputError:  # no axis of the inputs is the batch
-            whole = self._recorded(model, None)
-            return paired(whole, whole)
+            recorder = self._recorded(model, None)
+            return paired(recorder, recorder)
 
     def _recorded(self, model: Any, sequences: int | None) -> CallRecorder:
         recorder = CallRecorder(self.adapter.method)
@@ -103,9 +103,9 @@ class ModelFactory:
         numbers, flat = self.adapter.numbers, parameter.entries[0].reshape(-1)
         sample = numbers(flat[places_of(len(flat), most)])
         # A sum needs no memory; if it is finite, so are all entries.
-        whole = np.zeros(0) if np.isfinite(numbers(flat.sum())) else numbers(flat)
-        entries = np.concatenate([sample, whole[~np.isfinite(whole)][:1]])
-        written, precision = not np.isnan(whole).any(), roundoff(flat.dtype)
+        all_numbers = np.zeros(0) if np.isfinite(numbers(flat.sum())) else numbers(flat)
+        entries = np.concatenate([sample, all_numbers[~np.isfinite(all_numbers)][:1]])
+        written, precision = not np.isnan(all_numbers).any(), roundoff(flat.dtype)
         return dataclasses.replace(parameter, entries=(entries,), initialised=written, precision=precision)
 
     def unused(self, model: Any) -> tuple[str, ...] | None:
@@ -115,8 +115,8 @@ class ModelFactory:
     def steady(self, model: Any) -> bool:
         """Return whether two calls with the same inputs agree."""
         with self.adapter.running():
-            one, other = (self._numbers(self.outputs(model)) for _ in range(2))
-        pairs = zip(one, other, strict=False)
+            one, second = (self._numbers(self.outputs(model)) for _ in range(2))
+        pairs = zip(one, second, strict=False)
         return all(a.shape == b.shape and np.allclose(b, a, equal_nan=True) for a, b in pairs)
 
     def _numbers(self, outputs: Any) -> list[Any]:
@@ -173,9 +173,9 @@ def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
     if hasattr(inputs, "shape"):
         inputs = (inputs,)
     if inputs is None or (isinstance(inputs, Mapping | tuple | list) and len(inputs)):
-        for each in inputs.values() if isinstance(inputs, Mapping) else inputs or ():
-            if tuple(getattr(each, "shape", ()))[:1] == (0,):
-                refuse("inputs", tuple(each.shape), "is the shape of an array without sequences", "pass at least one")
+        for array in inputs.values() if isinstance(inputs, Mapping) else inputs or ():
+            if tuple(getattr(array, "shape", ()))[:1] == (0,):
+                refuse("inputs", tuple(array.shape), "is the shape of an array without sequences", "pass at least one")
         return inputs
     refuse("inputs", inputs, "are neither arrays by name nor in order", 'pass {"input_ids": ids} or (x,)')
 
@@ -186,7 +186,7 @@ def _without_cache(model: Any) -> Iterator[None]:
     config = getattr(model, "config", None)
     nested = getattr(config, "__dict__", {}).values()
     with contextlib.ExitStack() as stack:
-        for each in (config, *nested):
-            if getattr(each, "use_cache", False):
-                stack.enter_context(replaced(each, "use_cache", False))
+        for section in (config, *nested):
+            if getattr(section, "use_cache", False):
+                stack.enter_context(replaced(section, "use_cache", False))
         yield

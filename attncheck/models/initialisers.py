@@ -66,18 +66,18 @@ def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[st
             refuse(_FIELD, pattern, "matches no parameter", f"use a pattern of names such as {example!r}")
         wrong: dict[tuple[str, tuple[str, ...], _Expected], list[ParameterStatistics]] = {}
         for row in rows:
-            wanted = _expected(text, row, names)
-            if failed := _failures(row, wanted):
-                wrong.setdefault((pattern_of(row.name), failed, wanted), []).append(row)
-        for (_, failed, wanted), members in wrong.items():
-            sentences.append(_sentence(members, failed, wanted))
+            initialiser = _expected(text, row, names)
+            if failed := _failures(row, initialiser):
+                wrong.setdefault((pattern_of(row.name), failed, initialiser), []).append(row)
+        for (_, failed, initialiser), members in wrong.items():
+            sentences.append(_sentence(members, failed, initialiser))
     return sentences
 
 
 def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -> _Expected:
     """Parse the expected initialiser of a parameter."""
-    found = _CALL.fullmatch(text) if isinstance(text, str) else None
-    law, expression = found.groups() if found else ("", None)
+    match = _CALL.fullmatch(text) if isinstance(text, str) else None
+    law, expression = match.groups() if match else ("", None)
     accepted = (*_DRAWN, *_VALUES) if expression is None else (*_DRAWN, CONSTANT)
     if law not in accepted:
         laws = ", ".join((*_DRAWN, *_VALUES, CONSTANT))
@@ -89,8 +89,8 @@ def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -
     number = _evaluated(text, expression, known)
     if law != CONSTANT and number <= 0:
         refuse(_FIELD, text, f"its standard deviation is {number:g}", _EXAMPLE)
-    shown = _NAME.sub(lambda word: f"{known[word[0]]:g}" if word[0] in known else word[0], expression).strip()
-    return _Expected(law, number, shown)
+    formula = _NAME.sub(lambda word: f"{known[word[0]]:g}" if word[0] in known else word[0], expression).strip()
+    return _Expected(law, number, formula)
 
 
 def _evaluated(text: str, expression: str, names: Mapping[str, float]) -> float:
@@ -109,39 +109,39 @@ def _evaluated(text: str, expression: str, names: Mapping[str, float]) -> float:
     return number
 
 
-def _failures(row: ParameterStatistics, wanted: _Expected) -> tuple[str, ...]:
+def _failures(row: ParameterStatistics, initialiser: _Expected) -> tuple[str, ...]:
     """Return what differs from the expected initialiser: "law", "std", "mean", "value", or another reason as text."""
     state = next((note for note in (NOT_INITIALISED, NOT_FINITE) if note in row.notes), "")
     if state or math.isnan(row.scale.std):
         return (state,) if state else ()
-    if wanted.law in (*_VALUES, CONSTANT):
-        near = wanted.number is not None and abs(row.mean - wanted.number) <= max(row.mean_error, 1e-12)
+    if initialiser.law in (*_VALUES, CONSTANT):
+        near = initialiser.number is not None and abs(row.mean - initialiser.number) <= max(row.mean_error, 1e-12)
         return () if row.constant and near else ("value",)
     failed = []
-    unknown = wanted.law == ORTHOGONAL and not row.orthogonality_known
+    unknown = initialiser.law == ORTHOGONAL and not row.orthogonality_known
     if unknown and not row.constant:
         failed.append("whether it is orthogonal is not determined: it has too few entries, or too many")
-    elif row.constant or wanted.law not in row.laws:
+    elif row.constant or initialiser.law not in row.laws:
         failed.append("law")
-    if wanted.number is not None and not row.constant and not row.scale.holds(wanted.number):
+    if initialiser.number is not None and not row.constant and not row.scale.holds(initialiser.number):
         failed.append("std")
     if not row.constant and abs(row.mean) > row.mean_error:
         failed.append("mean")
     return tuple(failed)
 
 
-def _sentence(rows: Sequence[ParameterStatistics], failed: Sequence[str], wanted: _Expected) -> str:
+def _sentence(rows: Sequence[ParameterStatistics], failed: Sequence[str], initialiser: _Expected) -> str:
     """Return the sentence on parameters that differ from the expected initialiser in the same way."""
     names = [row.name for row in rows]
     name = names[0] if len(rows) == 1 else f"{name_of(names, names)} ({len(rows)})"
     first = rows[0]
-    number = "" if wanted.number is None else f"{wanted.number:.3g}"
-    origin = "" if _PLAIN.fullmatch(wanted.text) else f" = {wanted.text}"
-    found = first.law if first.constant else f"{first.law}, std {_std_text(rows)}"
-    value = wanted.law if wanted.law in _VALUES else f"constant {number}"
+    number = "" if initialiser.number is None else f"{initialiser.number:.3g}"
+    origin = "" if _PLAIN.fullmatch(initialiser.text) else f" = {initialiser.text}"
+    actual = first.law if first.constant else f"{first.law}, std {_std_text(rows)}"
+    value = initialiser.law if initialiser.law in _VALUES else f"constant {number}"
     texts = {
-        "law": f"{first.law}, not {wanted.law}",
-        "value": f"{found}, not {value}{origin}",
+        "law": f"{first.law}, not {initialiser.law}",
+        "value": f"{actual}, not {value}{origin}",
         "std": f"std {_std_text(rows)}, not {number}{origin}",
         "mean": f"mean {first.mean:.3g}, not 0",
     }

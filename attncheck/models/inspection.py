@@ -155,34 +155,34 @@ class _ModelDraws:
     mixing: Mapping[str, tuple[ModuleCall, str]]
 
 
-def _of_model(kept: _ModelDraws, draws: int) -> ModelInspection:
+def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
     """Return the inspection of a model."""
     inspections: dict[str, Inspection] = {}
     refused: dict[tuple[str, str], list[str]] = {}
-    for call in kept.calls:
-        made = _inspected(kept.factory.replayed(call, kept.modules[call.name]), call, len(kept.modules[call.name]))
-        if isinstance(made, Inspection):
-            inspections[call.name] = made
+    for call in model.calls:
+        result = _inspected(model.factory.replayed(call, model.modules[call.name]), call, len(model.modules[call.name]))
+        if isinstance(result, Inspection):
+            inspections[call.name] = result
         else:
-            refused.setdefault((call.kind, made), []).append(call.name)
-    for name, (call, how) in kept.mixing.items():
+            refused.setdefault((call.kind, result), []).append(call.name)
+    for name, (call, how) in model.mixing.items():
         refused.setdefault((call.kind, how), []).append(name)
     inspections = _positions_first(inspections)
-    groups = alike([call for call in kept.calls if call.name in inspections], inspections)
-    table = ParameterTable(tuple(statistics_of(kept.parameters, _depth(kept.calls, kept.parameters))))
+    groups = alike([call for call in model.calls if call.name in inspections], inspections)
+    table = ParameterTable(tuple(statistics_of(model.parameters, _depth(model.calls, model.parameters))))
     notes = [
         *notes_of(table.rows, any(group.inspection.forward.mask == "causal" for group in groups)),
-        *copied(kept.parameters),
+        *copied(model.parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
-        *([] if kept.steady else [asks(_RANDOM)]),
-        *([asks(_LONG.format(kept.long))] if kept.long else []),
-        *([] if kept.calls or refused else [Note(UNRECOGNISED)]),
+        *([] if model.steady else [asks(_RANDOM)]),
+        *([asks(_LONG.format(model.long))] if model.long else []),
+        *([] if model.calls or refused else [Note(UNRECOGNISED)]),
     ]
     # Beside attention that is read, a convolution is none.
     reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
-    results = tuple(notes), reasons, kept.duties, kept.numbers
-    return ModelInspection(kept.kind, draws, groups, inspections, table, *results)
+    results = tuple(notes), reasons, model.duties, model.numbers
+    return ModelInspection(model.kind, draws, groups, inspections, table, *results)
 
 
 def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:
@@ -195,13 +195,13 @@ def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, dr
     kind, numbers, steady = type(model).__name__, numbers_of_configuration(model), factory.steady(model)
     most = -(-_ENTRIES // draws)
     samples, calls = [factory.parameters(model, most)], factory.calls(model)
-    long = max((each.given.lengths[0] for each in calls if each.given is not None and each.given.long), default=0)
+    long = max((c.given.lengths[0] for c in calls if c.given is not None and c.given.long), default=0)
     parts = factory.adapter.modules(model)
-    every, calls = calls, attention_calls(calls, lambda each: factory.replayed(each, [parts[each.name]]))
-    mixing = other_mixing(every, calls, lambda each: factory.replayed(each, [parts[each.name]]))
+    every, calls = calls, attention_calls(calls, lambda c: factory.replayed(c, [parts[c.name]]))
+    mixing = other_mixing(every, calls, lambda c: factory.replayed(c, [parts[c.name]]))
     unused, duties = factory.unused(model), measured(factory, model, calls, steady)
-    modules = {each.name: [parts[each.name]] for each in calls}
-    first = {(pattern_of(each.name), each.kind, each.source): each.name for each in reversed(calls)}
+    modules = {c.name: [parts[c.name]] for c in calls}
+    first = {(pattern_of(c.name), c.kind, c.source): c.name for c in reversed(calls)}
     for i in range(1, draws):
         del model, parts  # before the next one is made
         model = factory.fresh(seed + i)
@@ -218,45 +218,47 @@ def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | s
     """Return the inspection of a module, or the reason for not inspecting it."""
     assert call.given is not None
     try:
-        made = inspected(adapter, call.given.width, draws, 0, whole=False)
+        inspection = inspected(adapter, call.given.width, draws, 0, calls_module=False)
     except (InputError, NoAttentionCall) as error:
         return str(error).partition("; ")[0]
-    return made or "its output does not depend on attention"
+    return inspection or "its output does not depend on attention"
 
 
 def _joined(samples: Sequence[Sequence[Parameter]], unused: tuple[str, ...] | None) -> Iterator[Parameter]:
     """Yield each parameter with its entries in all draws."""
-    shapes = [[(each.name, each.shape) for each in sample] for sample in samples]
-    for i, other in enumerate(shapes):
-        if other != shapes[0]:
-            name = next((n for n, _ in sorted({*other} ^ {*shapes[0]})), "the order")
+    shapes = [[(p.name, p.shape) for p in sample] for sample in samples]
+    for i, draw_shapes in enumerate(shapes):
+        if draw_shapes != shapes[0]:
+            name = next((n for n, _ in sorted({*draw_shapes} ^ {*shapes[0]})), "the order")
             refuse("make", name, f"differs between the models of draws 0 and {i}", "return models of one shape")
     for draws in zip(*samples, strict=True):
         if not math.prod(draws[0].shape):
             continue
         used = None if unused is None else draws[0].name not in unused
-        entries, written = tuple(each.entries[0] for each in draws), all(each.initialised for each in draws)
+        entries, written = tuple(p.entries[0] for p in draws), all(p.initialised for p in draws)
         yield dataclasses.replace(draws[0], entries=entries, used=used, initialised=written)
 
 
 def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection]:
     """Mark attention over the first axis as a convention instead of an error if all modules have it."""
-    if not all(FIRST_AXIS in map(str, found.notes) for found in inspections.values()):
+    if not all(FIRST_AXIS in map(str, module.notes) for module in inspections.values()):
         return inspections
     meant = asks(FIRST_AXIS)
     return {
-        name: dataclasses.replace(found, notes=tuple(meant if str(n) == FIRST_AXIS else n for n in found.notes))
-        for name, found in inspections.items()
+        name: dataclasses.replace(module, notes=tuple(meant if str(n) == FIRST_AXIS else n for n in module.notes))
+        for name, module in inspections.items()
     }
 
 
-def _depth(found: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int | None:
+def _depth(calls: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int | None:
     """Return the number of blocks: the most attention modules whose names differ only in numbers.
 
     A module that several blocks share counts once for each.
     """
     number = Counter[tuple[str, str]]()
-    for call in found:
-        own = next((p for p in parameters if p.name.startswith(f"{call.name}.")), None)
-        number[pattern_of(call.name), call.source] += len(names_alike(own.name, own.tied)) if own else 1
+    for call in calls:
+        parameter = next((p for p in parameters if p.name.startswith(f"{call.name}.")), None)
+        number[pattern_of(call.name), call.source] += (
+            len(names_alike(parameter.name, parameter.tied)) if parameter else 1
+        )
     return max(number.values(), default=None)

@@ -71,19 +71,19 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
     >>> print(*copied([Parameter(f"h.{i}.weight", (2, 2), "Linear", (2, 2), entries) for i in range(2)]))
     layers 0 and 1 have the same weights: h.*.weight
     """
-    drawn = [each for each in parameters if each.drawn and each.initialised]
+    drawn = [parameter for parameter in parameters if parameter.drawn and parameter.initialised]
     weights, biases = (
         {p.name: p.entries[0][None] for p in drawn if (len(p.shape) > 1) == many} for many in (True, False)
     )
     shared = {name: p.entries[0][None] for p in drawn if p.tied for name in (p.name, *p.tied)}
-    found = same_layers(weights) or same_layers(biases, "have the same biases", ASKS)
-    return found + same_layers(shared, "share their weights", ASKS)
+    notes = same_layers(weights) or same_layers(biases, "have the same biases", ASKS)
+    return notes + same_layers(shared, "share their weights", ASKS)
 
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
     """Join the names of some parameters of a table, writing those of a family as one."""
-    chosen, whole = (grouped([row.name for row in each], pattern_of) for each in (rows, table))
-    return some(part_of(members, whole[pattern]) for pattern, members in chosen.items())
+    chosen, all_names = (grouped([row.name for row in group], pattern_of) for group in (rows, table))
+    return some(part_of(members, all_names[pattern]) for pattern, members in chosen.items())
 
 
 def _states(parameters: _Parameters) -> Iterator[Note]:
@@ -106,13 +106,13 @@ def _states(parameters: _Parameters) -> Iterator[Note]:
 def _within_families(parameters: _Parameters) -> Iterator[Note]:
     """Report families whose members differ."""
     for parts in parts_of(parameters.table):
-        main, others = parts[0], parts[1:]
-        if not others or state_of(main.first):
+        main, rest = parts[0], parts[1:]
+        if not rest or state_of(main.first):
             continue
         members = [member for part in parts for member in part.members]
         name = _names(members, members)
         if _dominates(parts) and not _may_be_trend(members, parts):
-            yield from (_different(part, main, members) for part in others)
+            yield from (_different(part, main, members) for part in rest)
         else:
             yield Note(f"{name} differ: {'; '.join(f'{part}: {part.text}' for part in parts[:_LISTED])}")
 
@@ -144,12 +144,12 @@ def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family
     if not all(kinds(member) & kinds(main[0]) for member in outside):
         return False
     only = outside[0].scale
-    apart = all(only.low > member.scale.high or only.high < member.scale.low for member in main)
-    if len(outside) == 1 and apart:
+    is_disjoint = all(only.low > member.scale.high or only.high < member.scale.low for member in main)
+    if len(outside) == 1 and is_disjoint:
         return False
     scales = [member.scale for member in sorted(members, key=lambda member: indices(member.name))]
     pairs = list(itertools.combinations(scales, 2))
-    return all(one.high >= other.low for one, other in pairs) or all(one.low <= other.high for one, other in pairs)
+    return all(one.high >= second.low for one, second in pairs) or all(one.low <= second.high for one, second in pairs)
 
 
 def _constant_projections(parameters: _Parameters) -> Iterator[Note]:
@@ -177,22 +177,22 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
     Returns the name of the divisor of each family that shares it, by the name of the first member; empty if there is
     no such initialiser.
     """
-    own = {family.first.name for family in projections if not family.keeps_default}
+    chosen = {family.first.name for family in projections if not family.keeps_default}
     best, score = dict[str, str](), (0, 0, 0)
     for kind in sorted({kind for family in projections for kind in kinds(family.first)}):
         same = [family for family in projections if kind in kinds(family.first)]
         for point in sorted({family.bounds[0] * by for family in same for _, by in _divisors(family)}):
-            found = {f.first.name: text for f in same if (text := _divisor(f, point)) is not None}
-            direct = sum(found[name] == "" for name in found.keys() & own)
-            best, score = max((best, score), (found, (len(found.keys() & own), len(found), direct)), key=lambda x: x[1])
+            fits = {f.first.name: text for f in same if (text := _divisor(f, point)) is not None}
+            direct = sum(fits[name] == "" for name in fits.keys() & chosen)
+            best, score = max((best, score), (fits, (len(fits.keys() & chosen), len(fits), direct)), key=lambda x: x[1])
     return best if score[2] > 1 and score[0] >= _MOST * len(projections) else {}
 
 
 def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
     """Return the main part of each family, and, unless it dominates, the other parts that keep their default."""
     every = parts_of(table)
-    others = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
-    return [*(parts[0] for parts in every), *others]
+    defaults = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
+    return [*(parts[0] for parts in every), *defaults]
 
 
 def _among_projections(parameters: _Parameters) -> Iterator[Note]:
@@ -206,27 +206,27 @@ def _among_projections(parameters: _Parameters) -> Iterator[Note]:
         return
     main = Family("projections", tuple(member for family in direct for member in family.members))
     which = "all other" if len(direct) == len(projections) - 1 else "most"
-    others = [f for f in projections if common.get(f.first.name) != "" and not f.matches & main.matches]
-    scaled = [family for family in others if family.first.name in common]
-    apart = [family for family in others if family not in scaled]
+    rest = [f for f in projections if common.get(f.first.name) != "" and not f.matches & main.matches]
+    scaled = [family for family in rest if family.first.name in common]
+    outliers = [family for family in rest if family not in scaled]
     yield from (_depth_scaled(f, f"{main.std:.2g}/{common[f.first.name]}", direct) for f in scaled)
     blocks = [family for family in projections if family.depth > 1]
     if parameters.causal and not scaled and _unscaled(blocks, main, common):
         yield Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks")
-    yield from _notes_apart(apart, projections, f"{which} projections: {main.text}")
+    yield from _notes_apart(outliers, projections, f"{which} projections: {main.text}")
     for family in parameters.families:
         if family.first.owner == "Embedding" and family.keeps_default and not family.matches & main.matches:
             yield Note(f"{family} keeps the default of Embedding: {family.text}; projections: {main.text}")
 
 
-def _depth_scaled(scaled: Family, std: str, others: Sequence[Family]) -> Note:
+def _depth_scaled(scaled: Family, std: str, candidates: Sequence[Family]) -> Note:
     """Report a depth-scaled family, and projections of the blocks with as many outputs that are not scaled.
 
     Projections whose names are those of queries, keys or values are left out, as they do not write to the residual.
     """
-    same = [each for each in others if each.depth > 1 and _outputs(each) == _outputs(scaled)]
-    unscaled = [each for each in same if _INWARD.isdisjoint(re.split(r"[./_]", each.first.name.lower()))]
-    where = f", not in {listed(each.name for each in unscaled)}" if unscaled else ""
+    same = [family for family in candidates if family.depth > 1 and _outputs(family) == _outputs(scaled)]
+    unscaled = [family for family in same if _INWARD.isdisjoint(re.split(r"[./_]", family.first.name.lower()))]
+    where = f", not in {listed(family.name for family in unscaled)}" if unscaled else ""
     text = f"depth scaling: {std} in {scaled.name}{where}"
     return asks(text, *_members(unscaled)) if unscaled else Note(text)
 
@@ -244,28 +244,28 @@ def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str])
     """Return whether all projections of the blocks are normal with one standard deviation for any fan-in."""
     fans = {family.first.fans for family in blocks}
     exact = all(common.get(f.first.name) == "" and f.bounds[0] * f.depth**0.5 > main.std for f in blocks)
-    return exact and len({each[0] for each in fans if each}) > 1 and any("normal" in law for law in main.laws)
+    return exact and len({pair[0] for pair in fans if pair}) > 1 and any("normal" in law for law in main.laws)
 
 
-def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: str) -> Iterator[Note]:
+def _notes_apart(outliers: Sequence[Family], projections: Sequence[Family], reference: str) -> Iterator[Note]:
     """Report projections with a different initialiser from most projections of the model."""
     chosen = {family.first.owner for family in projections if not family.keeps_default}
-    unit = [family.name for family in apart if _is_unit(family)]
+    unit = [family.name for family in outliers if _is_unit(family)]
     if unit:
         more = f" and {counted(len(unit) - 1, 'other')}" if len(unit) > 1 else ""
         text = f"{unit[0]}{more}: normal, std 1 for any fan-in, as by normal_ without a number"
-        yield wrong(f"{text}; {usual}")
+        yield wrong(f"{text}; {reference}")
     classes: dict[str, list[Family]] = {}
-    for family in (family for family in apart if not _is_unit(family)):
+    for family in (family for family in outliers if not _is_unit(family)):
         owner = family.first.owner
         if family.keeps_default and owner not in chosen:
             classes.setdefault(owner, []).append(family)
             continue
-        kept = f" keeps the default of {owner}" if family.keeps_default else ""
-        yield Note(f"{family.name}{kept}: {family.text}; {usual}", WRONG if kept else NOTE)
-    for owner, alike in classes.items():
-        names = listed(family.name for family in alike)
-        yield asks(f"every {owner} keeps its default: {names}; {usual}", *_members(alike))
+        default_text = f" keeps the default of {owner}" if family.keeps_default else ""
+        yield Note(f"{family.name}{default_text}: {family.text}; {reference}", WRONG if default_text else NOTE)
+    for owner, members in classes.items():
+        names = listed(family.name for family in members)
+        yield asks(f"every {owner} keeps its default: {names}; {reference}", *_members(members))
 
 
 def _is_unit(family: Family) -> bool:

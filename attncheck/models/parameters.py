@@ -136,10 +136,10 @@ def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStat
     The error probability of each of its tests and intervals is at most `level`.
     """
     z = float(-special.ndtri(level / 2))
-    state, found, scale, mean, error = _estimates(parameter, level, z)
+    state, law_names, scale, mean, error = _estimates(parameter, level, z)
     p, known = parameter, _shows_orthogonality(parameter, z)
     row = ParameterStatistics(
-        p.name, p.shape, p.owner, p.fans, p.default, p.tied, found, scale, mean, error, orthogonality_known=known
+        p.name, p.shape, p.owner, p.fans, p.default, p.tied, law_names, scale, mean, error, orthogonality_known=known
     )
     tied = tuple(f"tied to {name}" for name in parameter.tied)
     notes = (*((state,) if state else ()), *tied, *((NOT_USED,) if parameter.used is False else ()))
@@ -159,7 +159,7 @@ def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
         # A projection with a single entry may be random.
         if x.size > 1 or value in (0.0, 1.0) or parameter.fans is None:
             return "", (CONSTANT,), ScaleEstimate(0.0, 0.0, 0.0), value, 4 * parameter.precision * abs(value)
-    same = len(parameter.entries) > 1 and all(np.array_equal(first, other) for other in parameter.entries[1:])
+    same = len(parameter.entries) > 1 and all(np.array_equal(first, draw) for draw in parameter.entries[1:])
     x = first if same else x
     if x.size < 2:
         return FIXED if same else "", (UNKNOWN,), _NOTHING, math.nan, math.inf
@@ -167,14 +167,14 @@ def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
     lost = math.sqrt(x.size / (x.size - 1))
     deviations = (x - mean) * lost
     scale = laws.scale_of(deviations, z * lost)
-    found = laws.laws_of(deviations[:: -(-x.size // _ENOUGH)], scale, parameter.precision, level=level)
+    law_names = laws.laws_of(deviations[:: -(-x.size // _ENOUGH)], scale, parameter.precision, level=level)
     if same:
-        return NEVER_DRAWN if _looks_random(x, parameter.precision) else FIXED, found, scale, mean, 0.0
+        return NEVER_DRAWN if _looks_random(x, parameter.precision) else FIXED, law_names, scale, mean, 0.0
     if _shows_orthogonality(parameter, z) and laws.orthogonal(first.reshape(parameter.shape), z):
-        found = (ORTHOGONAL,)
+        law_names = (ORTHOGONAL,)
     # With one draw, a table that follows no known law may be the same in every draw.
-    state = FIXED if found == (UNKNOWN,) and len(parameter.entries) == 1 else ""
-    return state, found, scale, mean, z * scale.high / math.sqrt(x.size)
+    state = FIXED if law_names == (UNKNOWN,) and len(parameter.entries) == 1 else ""
+    return state, law_names, scale, mean, z * scale.high / math.sqrt(x.size)
 
 
 def _shows_orthogonality(parameter: Parameter, z: float) -> bool:

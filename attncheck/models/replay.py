@@ -56,8 +56,8 @@ class CallArguments:
         named = [*zip(_positional(function, len(args)), args, strict=True), *kwargs.items()]
         leaves = [(name if value is leaf else "", leaf) for name, value in named for leaf in leaves_of(value)]
         copies = tuple(_kept(leaf) for _, leaf in leaves)
-        places = tuple(id(leaf) for _, leaf in leaves)
-        return cls((tuple(args), dict(kwargs)), copies, tuple(name for name, _ in leaves), places)
+        addresses = tuple(id(leaf) for _, leaf in leaves)
+        return cls((tuple(args), dict(kwargs)), copies, tuple(name for name, _ in leaves), addresses)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,17 +82,17 @@ class Replay:
 
     def __call__(self, module: Any, x: Any) -> Any:
         """Return the output of a module, (batch, positions, m), for hidden states x, (batch, positions, n)."""
-        own = x.swapaxes(0, 1) if self.axis else x
+        states = x.swapaxes(0, 1) if self.axis else x
         leaves = (
-            (own if leaf is None else own + leaf) if i in self.hidden else _copied(_repeated(leaf, axis, len(x)))
+            (states if leaf is None else states + leaf) if i in self.hidden else _copied(_repeated(leaf, axis, len(x)))
             for i, (leaf, axis) in enumerate(zip(self.arguments.leaves, self.batch, strict=True))
         )
         args, kwargs = _with_leaves(self.arguments.given, leaves)
-        made = module(*args, **kwargs)
-        for each in leaves_of(made):
-            if _is_array(each) and each.ndim == x.ndim and each.shape[:2] == own.shape[:2]:
-                return each.swapaxes(0, 1) if self.axis else each
-        return made
+        output = module(*args, **kwargs)
+        for array in leaves_of(output):
+            if _is_array(array) and array.ndim == x.ndim and array.shape[:2] == states.shape[:2]:
+                return array.swapaxes(0, 1) if self.axis else array
+        return output
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,25 +139,25 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
     if len(one.leaves) != len(two.leaves):
         return None
     batch = tuple(map(_batch_axis, one.leaves, two.leaves))
-    found = [i for i, name in enumerate(one.names) if name and _is_hidden(one.leaves[i], batch[i])]
-    if not found:
+    candidates = [i for i, name in enumerate(one.names) if name and _is_hidden(one.leaves[i], batch[i])]
+    if not candidates:
         return None
-    first = found[0]
+    first = candidates[0]
     width = int(one.leaves[first].shape[-1])
-    offsets = {i: _offset(one, two, i, first, batch[first]) for i in found if batch[i] == batch[first]}
+    offsets = {i: _offset(one, two, i, first, batch[first]) for i in candidates if batch[i] == batch[first]}
     same = {i: offset for i, offset in offsets.items() if offset is not _OTHER}
-    added = {i for i in found if i not in same and _ADDED in one.names[i]}
+    added = {i for i in candidates if i not in same and _ADDED in one.names[i]}
     if added:
         leaves = tuple(leaf * 0 if i in added else leaf for i, leaf in enumerate(one.leaves))
         one = dataclasses.replace(one, leaves=leaves)
-    others = [i for i in found if i not in same and _is_source(one.names[i]) and batch[i] == batch[first]]
-    others = [i for i in others if one.leaves[i].shape[-1] == width]
-    made = _replacing(one, batch, same, width)
-    if others:
-        crossed = _replacing(one, batch, same | dict.fromkeys(others), width)
-        crossed = dataclasses.replace(crossed, source=one.names[others[0]])
-        return dataclasses.replace(made, crossed=crossed)
-    return made
+    sources = [i for i in candidates if i not in same and _is_source(one.names[i]) and batch[i] == batch[first]]
+    sources = [i for i in sources if one.leaves[i].shape[-1] == width]
+    states = _replacing(one, batch, same, width)
+    if sources:
+        crossed = _replacing(one, batch, same | dict.fromkeys(sources), width)
+        crossed = dataclasses.replace(crossed, source=one.names[sources[0]])
+        return dataclasses.replace(states, crossed=crossed)
+    return states
 
 
 def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: int | None) -> Any:
@@ -174,8 +174,8 @@ def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: in
     )
     if not abs(offsets).max() > 0.0:
         return None
-    moved, size = float(abs(hidden[0] - hidden[1]).max()), float(abs(hidden).max())
-    equal = float(abs(offsets[0] - offsets[1]).max()) <= _ROUNDED * size < moved
+    change, size = float(abs(hidden[0] - hidden[1]).max()), float(abs(hidden).max())
+    equal = float(abs(offsets[0] - offsets[1]).max()) <= _ROUNDED * size < change
     return one.leaves[i] - one.leaves[first] if equal else _OTHER
 
 
@@ -209,10 +209,10 @@ def sequences_of(
     ((), (2, 7, 8), 2.0)
     """
     values = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
-    batch = next((len(each) for each in values if _is_array(each) and each.ndim), 1)
+    batch = next((len(array) for array in values if _is_array(array) and array.ndim), 1)
     if number is not None:
-        places = np.arange(number) % batch
-        values = [each[places] if _is_array(each) and each.ndim and len(each) == batch else each for each in values]
+        rows = np.arange(number) % batch
+        values = [array[rows] if _is_array(array) and array.ndim and len(array) == batch else array for array in values]
     return ((), dict(zip(inputs, values, strict=True))) if isinstance(inputs, Mapping) else (tuple(values), {})
 
 
@@ -228,10 +228,10 @@ def _positional(function: Callable[..., Any], number: int) -> list[str]:
 def _with_leaves(value: Any, leaves: Iterator[Any]) -> Any:
     """Return nested containers with other leaves."""
     if isinstance(value, Mapping):
-        return {name: _with_leaves(each, leaves) for name, each in value.items()}
+        return {name: _with_leaves(child, leaves) for name, child in value.items()}
     if isinstance(value, tuple | list):
-        made = [_with_leaves(each, leaves) for each in value]
-        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+        children = [_with_leaves(child, leaves) for child in value]
+        return type(value)(*children) if hasattr(value, "_fields") else type(value)(children)
     return next(leaves)
 
 

@@ -136,45 +136,45 @@ class ModelInspection(PrintedInspection):
         A text such as ``"*.bias=zeros"`` counts as an entry of `parameters`.
         """
         patterns = dict(text.split("=", 1) for text in declared if is_pattern(text))
-        wanted = {name: expected.pop(name) for name in NAMES if name in expected} | expectations(declared)
+        duties = {name: expected.pop(name) for name in NAMES if name in expected} | expectations(declared)
         declared = tuple(text for text in declared if not is_pattern(text) and not expectations([text]))
         for text in declared:
             if text.partition("=")[0] in LEVELS:
                 expected |= declarations(text, {})
         declared = tuple(text for text in declared if text.partition("=")[0] not in LEVELS)
-        said = [text for result in self.duties if result.name in wanted if (text := result.unmet(wanted[result.name]))]
+        lines = [text for result in self.duties if result.name in duties if (text := result.unmet(duties[result.name]))]
         if (declared or expected) and self.not_examined:
-            said.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
+            lines.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
         elif (declared or expected.keys() - {*LEVELS}) and self.refused:
-            said.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
-        said += excluding(self.blamed, expected.pop("blamed", True))
-        asked = expected.pop("asked", True)
+            lines.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
+        lines += excluding(self.blamed, expected.pop("blamed", True))
+        questions = expected.pop("asked", True)
         for group in self.attention:
             values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
-            own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
-            said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **values)]
-        said += unmet_initialisers(patterns, self.parameters.rows, self.numbers)
-        said += unmet_initialisers({} if parameters is None else parameters, self.parameters.rows, self.numbers)
-        meant = {name for name, value in wanted.items() if not value}
+            texts = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
+            lines += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*texts, **values)]
+        lines += unmet_initialisers(patterns, self.parameters.rows, self.numbers)
+        lines += unmet_initialisers({} if parameters is None else parameters, self.parameters.rows, self.numbers)
+        meant = {name for name, value in duties.items() if not value}
         confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, {**patterns, **(parameters or {})})
-        return said + excluding(confirmed.asked, asked)
+        return lines + excluding(confirmed.asked, questions)
 
     def expecting(self, *declared: str) -> ModelInspection:
         """Return a copy in which declared conventions are confirmed.
 
         If the model meets an expectation, the conventions that this expectation declares are no longer in question.
         """
-        own = [text for text in declared if not is_pattern(text) and not expectations([text])]
+        texts = [text for text in declared if not is_pattern(text) and not expectations([text])]
         meant = {name for name, value in expectations(declared).items() if not value}
         met = [text.partition("=")[0] for text in declared if is_pattern(text) and not self.unmet(text)]
-        groups = (dataclasses.replace(group, inspection=group.inspection.expecting(*own)) for group in self.attention)
-        modules = {name: each.expecting(*own) for name, each in self.modules.items()}
+        groups = (dataclasses.replace(group, inspection=group.inspection.expecting(*texts)) for group in self.attention)
+        modules = {name: inspection.expecting(*texts) for name, inspection in self.modules.items()}
         return dataclasses.replace(self, attention=tuple(groups), modules=modules)._confirmed(meant, met)
 
     def _confirmed(self, names: set[str], patterns: Iterable[str]) -> ModelInspection:
         """Return a copy without questions that expectations on attention, or on parameters of a pattern, declare."""
-        wanted = tuple(patterns)
-        rows = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in wanted)}
+        globs = tuple(patterns)
+        rows = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in globs)}
         groups = (dataclasses.replace(group, inspection=group.inspection.confirmed(names)) for group in self.attention)
         notes = tuple(note.confirmed(names | rows) for note in self.notes)
         duties = tuple(result.confirmed(names | rows) for result in self.duties)
@@ -185,7 +185,7 @@ class ModelInspection(PrintedInspection):
             "model": self.kind,
             "draws": self.draws,
             "verdict": self.verdict,
-            "attention": {name: each.to_dict() for name, each in self.modules.items()},
+            "attention": {name: inspection.to_dict() for name, inspection in self.modules.items()},
             "refused": dict(self.refused),
             "duties": {result.name: result.outcome for result in self.duties},
             "parameters": self.parameters.rows,
@@ -227,10 +227,10 @@ class ModelInspection(PrintedInspection):
         """Tables by title, each a list of rows of text that starts with the heading."""
         attention: list[tuple[str, ...]] = [("", "class", "heads", "forward")]
         for group in self.attention:
-            found = group.inspection
-            heads = f"{found.num_heads} of {counted(found.head_dim, 'neuron')}"
-            heads += f", {found.kv_heads} of keys and values" * (found.kv_heads != found.num_heads)
-            forward = str(found.forward).partition("; equal")[0]
+            inspection = group.inspection
+            heads = f"{inspection.num_heads} of {counted(inspection.head_dim, 'neuron')}"
+            heads += f", {inspection.kv_heads} of keys and values" * (inspection.kv_heads != inspection.num_heads)
+            forward = str(inspection.forward).partition("; equal")[0]
             source = f"keys and values from {group.source}: " if group.source else ""
             attention.append((group.title, group.kind, heads, source + forward))
         return {"Attention": attention, "Parameters": self.parameters.lines}

@@ -68,7 +68,7 @@ def _row(family: Family) -> tuple[str, ...]:
     first = family.first
     shape = " × ".join(map(str, first.shape))
     known = math.isfinite(family.std) and not first.constant
-    stds = [f"{each:.3g}" for each in (family.std, *family.bounds)] if known else [""] * 3
+    stds = [f"{number:.3g}" for number in (family.std, *family.bounds)] if known else [""] * 3
     relative = f"{family.std * math.sqrt(first.fans[0]):.3f}" if first.fans and known else ""
     matches = [text for text in first.matches if all(text in member.matches for member in family.members)]
     notes = [note for note in first.notes if len(family.members) == 1 or not note.startswith("tied")]

@@ -47,30 +47,30 @@ class Fit(msgspec.Struct, frozen=True):
 def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
     """Return the order of divergences from `compute` at several widths."""
     distances = [Distance("kl", *(unit[name].item() for name in _FIELDS)) for unit in units]
-    found = fit("kl", distances)
-    order = found.order
-    return Fit(label, -order.value, -order.high, -order.low, found.constant.value, found.leading)
+    result = fit("kl", distances)
+    order = result.order
+    return Fit(label, -order.value, -order.high, -order.low, result.constant.value, result.leading)
 
 
-def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
+def compute(target: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
     """Compute a distance and the half-width of its error interval; for scores, only the curve below.
 
-    If `wanted` names a curve, the result has the difference of densities at `grid`, (m,), as ``difference`` and
+    If `target` names a curve, the result has the difference of densities at `grid`, (m,), as ``difference`` and
     ``difference_error``, (m,), and ``moments``: variance and excess kurtosis, each followed by its error. `scale`
     multiplies the usual number of draws.
     """
-    if wanted.of == "scores":
-        return _of_scores(wanted.layer, grid)
-    usual = default_size(wanted.layer)
-    size = min(usual, max(_FEWEST_DRAWS, round(scale * usual)))
-    if wanted.infinite:
-        found = distance(wanted.layer, "kl", size=size, seed=seed, width=math.inf)
-        return {name: np.array(getattr(found, name)) for name in _FIELDS}
-    law = finite_width_law(wanted.layer, size=size, seed=seed)
+    if target.of == "scores":
+        return _of_scores(target.layer, grid)
+    default = default_size(target.layer)
+    size = min(default, max(_FEWEST_DRAWS, round(scale * default)))
+    if target.infinite:
+        result = distance(target.layer, "kl", size=size, seed=seed, width=math.inf)
+        return {name: np.array(getattr(result, name)) for name in _FIELDS}
+    law = finite_width_law(target.layer, size=size, seed=seed)
     gap = law.gap()
-    numbers = (*gap.distance("kl"), *gap.leading("kl"), float(wanted.layer.width), gap.deviation.draws)
+    numbers = (*gap.distance("kl"), *gap.leading("kl"), float(target.layer.width), gap.deviation.draws)
     arrays = {name: np.array(number) for name, number in zip(_FIELDS, numbers, strict=True)}
-    if not wanted.curve:
+    if not target.curve:
         return arrays
     variance, kurtosis = (law.variance(), law.variance_error()), (law.excess_kurtosis(), law.excess_kurtosis_error())
     curve = {
@@ -129,8 +129,8 @@ def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
     scale = layer.query_std * layer.key_std * layer.score_factor
     variances = scale**2 * np.multiply.outer(lengths**2, keys).ravel()
     mass = np.multiply.outer(np.multiply.outer(hidden_mass, hidden_mass).ravel(), keys_mass).ravel()
-    kept = mass > 1e-20
-    return ScaleMixture(variances[kept], mass[kept], atom=0.0)
+    mask = mass > 1e-20
+    return ScaleMixture(variances[mask], mass[mask], atom=0.0)
 
 
 def gaussian(t: FloatArray, variance: float) -> FloatArray:

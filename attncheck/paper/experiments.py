@@ -122,8 +122,8 @@ def _low_rank() -> Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    each.name: each
-    for each in (
+    experiment.name: experiment
+    for experiment in (
         _by_width("fig1", "Standard attention, s = 4 and H = 2", 50_000, AttentionLayer(width=16)),
         _scalings_and_heads(),
         _low_rank(),

@@ -37,8 +37,8 @@ def _densities(figure: Figure) -> Panel:
     many = "limit laws" if len(figure.limits) > 1 else "limit law"
 
     def paint(axes: Axes) -> None:
-        for place, limit in enumerate(figure.limits):
-            axes.plot(t, limit.density, color=INK, linewidth=2.4, label=many if place == 0 else None)
+        for index, limit in enumerate(figure.limits):
+            axes.plot(t, limit.density, color=INK, linewidth=2.4, label=many if index == 0 else None)
         for law, color, line in zip(laws, SERIES, STYLES, strict=False):
             axes.plot(t, law.density, color=color, linestyle=line, linewidth=1.4, label=law.label)
         axes.set(xlim=(-2.5, 2.5), ylim=(0, None), xlabel="y", ylabel="density")
@@ -222,7 +222,7 @@ def _tails(figure: Figure) -> Panel:
             axes.plot(t, second, color=color, linewidth=1.4, linestyle="--", label=f"{law.label}: n = 256 − limit")
         axes.set(xlim=(-2.5, 2.5), xlabel="y", ylabel="difference of densities")
         axes.legend(loc="upper right", fontsize=SMALL, frameon=False, handlelength=2.0)
-        axes.set_ylim(None, 1.6 * max(float(each.max()) for each in (*from_gaussian, *finite)))
+        axes.set_ylim(None, 1.6 * max(float(curve.max()) for curve in (*from_gaussian, *finite)))
         plain_numbers(axes)
 
     caption = "Computed: limit minus the Gaussian of its variance (solid), and n = 256 minus the limit (dashed)"
@@ -258,9 +258,9 @@ def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_
     """Draw the range of the published estimator for the limit against itself."""
     low, high = max(1e-12, float(floor.min())), float(floor.max())
     axes.fill_between(ends, low, high, color=BAND, linewidth=0)
-    said = f"floor {number(float(f'{floor.mean():.1e}'))}: limit against itself"
+    label = f"floor {number(float(f'{floor.mean():.1e}'))}: limit against itself"
     if at_end:
         middle = float(np.sqrt(low * high))
-        axes.text(0.9 * ends[1], middle, said, fontsize=SMALL, ha="right", va="center", color=MUTED)
+        axes.text(0.9 * ends[1], middle, label, fontsize=SMALL, ha="right", va="center", color=MUTED)
     else:  # below the band, which error bars overlap
-        axes.text(1.1 * ends[0], 0.9 * low, said, fontsize=SMALL, ha="left", va="top", color=MUTED)
+        axes.text(1.1 * ends[0], 0.9 * low, label, fontsize=SMALL, ha="left", va="top", color=MUTED)

@@ -34,9 +34,9 @@ def statements_of(figure: Figure) -> list[PaperStatement]:
 
 def markdown(figures: Iterable[Figure]) -> str:
     """Return all statements as reproducible Markdown tables."""
-    found = list(figures)
-    parts = ["# The paper's experiments in numbers", made_with(found[0])]
-    for figure in found:
+    figure_list = list(figures)
+    parts = ["# The paper's experiments in numbers", made_with(figure_list[0])]
+    for figure in figure_list:
         parts += [f"## {named(figure)}", size_of(figure), table(COLUMNS, statements_of(figure))]
     return "\n\n".join(parts) + "\n"
 
@@ -82,12 +82,12 @@ def _decreasing(figure: Figure) -> PaperStatement:
 
 def _small(figure: Figure) -> PaperStatement:
     last, floor = _finite(figure)[-1], figure.sampled_as("limit")
-    point = next(each for each in figure.points_of("y") if each.width == last.layer["width"])
+    point = next(candidate for candidate in figure.points_of("y") if candidate.width == last.layer["width"])
     excess = float(np.mean(last.kl)) / point.value
-    seen = "does not exceed" if _within(last, floor) else "exceeds"
+    relation = "does not exceed" if _within(last, floor) else "exceeds"
     return PaperStatement(
         f"at {last.label} the law has almost reached the limit",
-        f"{_estimate(last)}, which {seen} the floor {_estimate(floor)} of the limit against itself",
+        f"{_estimate(last)}, which {relation} the floor {_estimate(floor)} of the limit against itself",
         f"{_value(point)}: the estimate is {times(excess)} times that",
     )
 

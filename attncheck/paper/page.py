@@ -20,12 +20,12 @@ PAGE, NUMBERS = "paper.html", "numbers.md"
 _SIZE: dict[str, Any] = {"width": 520, "height": 340, "margins": (78, 14, 50, 14)}
 
 
-def write_pages(names: Sequence[str], out: Path, found: Mapping[Task, Arrays], manifest: PaperRun) -> list[Path]:
+def write_pages(names: Sequence[str], out: Path, results: Mapping[Task, Arrays], manifest: PaperRun) -> list[Path]:
     """Write both pages of the figures `names`; return their paths.
 
-    `found` has the results of all tasks of the figures. The bytes are reproducible.
+    `results` has the results of all tasks of the figures. The bytes are reproducible.
     """
-    figures = [gather(name, found, manifest) for name in names]
+    figures = [gather(name, results, manifest) for name in names]
     page = write_whole(out / NUMBERS, markdown(figures).encode())
     return [page, render_paper(out / PAGE, figures)]
 

@@ -96,31 +96,31 @@ class Figure(msgspec.Struct, frozen=True):
 
     def sampled_as(self, label: str) -> SampledLaw:
         """Return a sampled law by label."""
-        return next(each for each in self.sampled if each.label == label)
+        return next(law for law in self.sampled if law.label == label)
 
     def curve_of(self, label: str) -> Curve:
         """Return a computed curve by label."""
-        return next(each for each in self.curves if each.label == label)
+        return next(curve for curve in self.curves if curve.label == label)
 
     def points_of(self, label: str) -> list[Point]:
         """Return a series' divergences at finite widths, ascending."""
-        found = [each for each in self.points if each.label == label and each.width is not None]
-        return sorted(found, key=lambda each: each.width or 0)
+        points = [point for point in self.points if point.label == label and point.width is not None]
+        return sorted(points, key=lambda point: point.width or 0)
 
     def gap_of(self, label: str) -> Point | None:
         """Return a series' divergence at infinite width, if any."""
-        return next((each for each in self.points if each.label == label and each.width is None), None)
+        return next((point for point in self.points if point.label == label and point.width is None), None)
 
     def limit_of(self, label: str) -> LimitDensity:
         """Return a limit density by label."""
-        return next(each for each in self.limits if each.label == label)
+        return next(density for density in self.limits if density.label == label)
 
     def floor(self, label: str) -> FloatArray:
         """Return the published estimates for the limit against itself."""
         return np.array(self.sampled_as(label).kl)
 
 
-def gather(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
+def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
     """Return a figure from the results of its tasks."""
     experiment = EXPERIMENTS[name]
     return Figure(
@@ -135,11 +135,11 @@ def gather(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Figur
         trials=experiment.trials,
         grid=units.grid().tolist(),
         edges=units.edges()[:: _merged_bins(experiment.draws_at(manifest.scale))].tolist(),
-        limits=[_limit(each) for each in _limits(experiment)],
-        sampled=[_sampled(each, experiment, found, manifest.scale) for each in experiment.configurations],
-        curves=[_curve(each, found[Task(name, each)]) for each in experiment.exact if each.curve],
-        points=[_point(each, found[Task(name, each)]) for each in experiment.exact if each.of == "outputs"],
-        fits=_fits(experiment, found),
+        limits=[_limit(case) for case in _limits(experiment)],
+        sampled=[_sampled(case, experiment, results, manifest.scale) for case in experiment.configurations],
+        curves=[_curve(case, results[Task(name, case)]) for case in experiment.exact if case.curve],
+        points=[_point(case, results[Task(name, case)]) for case in experiment.exact if case.of == "outputs"],
+        fits=_fits(experiment, results),
     )
 
 
@@ -147,13 +147,13 @@ def _merged_bins(draws: int) -> int:
     """Return the number of bins per bar, from the Freedman–Diaconis width for a standard normal, rounded down."""
     bins = len(units.edges()) - 1
     width = 2.0 * _QUARTILES * draws ** (-1 / 3) / float(np.diff(units.edges())[0])
-    return max(each for each in range(1, bins + 1) if bins % each == 0 and each <= max(1.0, width))
+    return max(factor for factor in range(1, bins + 1) if bins % factor == 0 and factor <= max(1.0, width))
 
 
 def _limits(experiment: Experiment) -> list[ExperimentCase]:
     """Return one case per limit law of the experiment."""
-    chosen = [each for each in experiment.configurations if each.limit]
-    return chosen or [each for each in experiment.configurations if each.of == "outputs"]
+    chosen = [case for case in experiment.configurations if case.limit]
+    return chosen or [case for case in experiment.configurations if case.of == "outputs"]
 
 
 def _limit(configuration: ExperimentCase) -> LimitDensity:
@@ -163,9 +163,9 @@ def _limit(configuration: ExperimentCase) -> LimitDensity:
 
 
 def _sampled(
-    configuration: ExperimentCase, experiment: Experiment, found: Mapping[Task, Arrays], scale: float
+    configuration: ExperimentCase, experiment: Experiment, results: Mapping[Task, Arrays], scale: float
 ) -> SampledLaw:
-    trials = [found[Task(experiment.name, configuration, trial)] for trial in range(1, experiment.trials + 1)]
+    trials = [results[Task(experiment.name, configuration, trial)] for trial in range(1, experiment.trials + 1)]
     mean, variance, kurtosis = np.array([trial["moments"] for trial in trials]).T.tolist()
     return SampledLaw(
         label=configuration.label,
@@ -182,24 +182,24 @@ def _sampled(
     )
 
 
-def _curve(wanted: ExactDistance, arrays: Arrays) -> Curve:
+def _curve(target: ExactDistance, arrays: Arrays) -> Curve:
     value, errors, moments = (arrays[name].tolist() for name in ("difference", "difference_error", "moments"))
-    told = [error if math.isfinite(error) else None for error in errors]
-    return Curve(wanted.curve, wanted.layer.to_dict(), wanted.of, value, told, moments)
+    finite_errors = [error if math.isfinite(error) else None for error in errors]
+    return Curve(target.curve, target.layer.to_dict(), target.of, value, finite_errors, moments)
 
 
-def _point(wanted: ExactDistance, arrays: Arrays) -> Point:
-    width = None if wanted.infinite else wanted.layer.width
+def _point(target: ExactDistance, arrays: Arrays) -> Point:
+    width = None if target.infinite else target.layer.width
     value, error = float(arrays["value"]), float(arrays["error"])
-    return Point(wanted.label, wanted.layer.to_dict(), wanted.of, width, value, error)
+    return Point(target.label, target.layer.to_dict(), target.of, width, value, error)
 
 
-def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
+def _fits(experiment: Experiment, results: Mapping[Task, Arrays]) -> list[Fit]:
     """Return the fitted order in 1/n of each series of divergences that goes to 0."""
     if experiment.kind != "width":
         return []
     series: dict[str, list[Arrays]] = {}
-    for each in experiment.exact:
-        if each.of == "outputs":
-            series.setdefault(each.label, []).append(found[Task(experiment.name, each)])
+    for target in experiment.exact:
+        if target.of == "outputs":
+            series.setdefault(target.label, []).append(results[Task(experiment.name, target)])
     return [fit_order(label, arrays) for label, arrays in series.items()]

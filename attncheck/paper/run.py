@@ -30,7 +30,7 @@ class PaperRun(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
+def names_of(figures: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of the wanted figures, in the paper's order.
 
     Examples
@@ -38,7 +38,7 @@ def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
     >>> names_of("all"), names_of(["fig3", "fig1"])
     (('fig1', 'fig2', 'fig3', 'fig5'), ('fig1', 'fig3'))
     """
-    chosen = [wanted] if isinstance(wanted, str) else list(wanted)
+    chosen = [figures] if isinstance(figures, str) else list(figures)
     for name in chosen:
         check_choice("figure", name, (*NAMES, "all"))
     return tuple(name for name in NAMES if "all" in chosen or name in chosen)

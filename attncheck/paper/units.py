@@ -73,7 +73,7 @@ def tasks_of(name: str) -> list[Task]:
         for configuration in experiment.configurations
         for trial in range(1, experiment.trials + 1)
     ]
-    return [*(Task(experiment.name, each) for each in experiment.exact), *sampled]
+    return [*(Task(experiment.name, target) for target in experiment.exact), *sampled]
 
 
 @own_arithmetic()

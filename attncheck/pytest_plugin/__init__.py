@@ -90,8 +90,8 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Create the run where an option or the environment requests attncheck."""
-    given = any(_option(session.config, name) != default for name, default in _DEFAULTS.items())
-    if given or "ATTNCHECK_SUBJECT" in os.environ:
+    is_requested = any(_option(session.config, name) != default for name, default in _DEFAULTS.items())
+    if is_requested or "ATTNCHECK_SUBJECT" in os.environ:
         engage(session.config)
 
 
@@ -156,7 +156,7 @@ def pytest_runtest_makereport(
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep the items that are left after deselection."""
-    if items := [found for item in session.items if (found := _item_of(item))]:
+    if items := [test_item for item in session.items if (test_item := _item_of(item))]:
         run = _run_of(session.config)
         session.config.stash[_CASES] = cases.CaseResults(run, items)
         _plan(session.config, [item.id for item in items])
@@ -233,12 +233,12 @@ def _run_of(config: pytest.Config) -> Run:
     if _RUN not in config.stash:
         from attncheck.runs.run import Run
 
-        given = {name: _option(config, name) for name in _DEFAULTS}
-        if given["subject"] is None:
-            given["subject"] = os.environ.get("ATTNCHECK_SUBJECT") or None
-        given["record"] = None if given["record"] is None else Path(given["record"])
-        given |= {name: [each for each in (given[name] or "").split(",") if each] for name in ("only", "checks")}
-        config.stash[_RUN] = Run.of(RunOptions(**given))
+        options = {name: _option(config, name) for name in _DEFAULTS}
+        if options["subject"] is None:
+            options["subject"] = os.environ.get("ATTNCHECK_SUBJECT") or None
+        options["record"] = None if options["record"] is None else Path(options["record"])
+        options |= {name: [part for part in (options[name] or "").split(",") if part] for name in ("only", "checks")}
+        config.stash[_RUN] = Run.of(RunOptions(**options))
     return config.stash[_RUN]
 
 

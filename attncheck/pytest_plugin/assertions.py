@@ -39,11 +39,11 @@ def evidence(request: pytest.FixtureRequest) -> Generator[Evidence, None, None]:
     alpha, seed = _alpha(config) / len(config.stash[_COUNT]), config.option.attncheck_seed
     replay = f"pytest {shlex.quote(name)} --attncheck-seed={seed} --evidence-alpha={alpha!r}"
     try:
-        made = Evidence(int(seed), alpha, name=name, replay=replay)
+        instance = Evidence(int(seed), alpha, name=name, replay=replay)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    yield made
-    request.node.user_properties.append((_RESULT, [each.violated for each in made.assertions]))
+    yield instance
+    request.node.user_properties.append((_RESULT, [assertion.violated for assertion in instance.assertions]))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -59,15 +59,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     from attncheck._lib.text import counted
 
     count = sum(map(len, results.values()))
-    violated = [name for name, found in results.items() if any(found)]
+    violated = [name for name, flags in results.items() if any(flags)]
     verdict = f"violated in {', '.join(violated)}" if violated else "none violated"
     often = f"chance of any false alarm at most {_alpha(config):.2g}"
     terminalreporter.write_line(f"evidence: {counted(count, 'assertion')}, {verdict} ({often})")
 
 
 def _alpha(config: pytest.Config) -> float:
-    given = config.getoption("evidence_alpha")
-    text = config.getini("evidence_alpha") if given is None else given
+    option = config.getoption("evidence_alpha")
+    text = config.getini("evidence_alpha") if option is None else option
     try:
         return float(text)
     except ValueError:

@@ -29,8 +29,8 @@ class CaseResults:
         if item.id not in self._found:
             from attncheck.runs.tasks import examine
 
-            beside = [other for other in self._items if other.case.key == item.case.key and other != item]
-            for task in self._run.tasks([item, *beside]):
+            siblings = [sibling for sibling in self._items if sibling.case.key == item.case.key and sibling != item]
+            for task in self._run.tasks([item, *siblings]):
                 self._found |= examine(task)
         return self._found[item.id]
 
@@ -43,8 +43,8 @@ def item_id(nodeid: str) -> str:
     >>> item_id("test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]"), item_id("test_a.py::test_a")
     ('scores@0123456789ab', '')
     """
-    found = _ITEM.search(nodeid)
-    return found[1] if found else ""
+    match = _ITEM.search(nodeid)
+    return match[1] if match else ""
 
 
 def scheduler(config: Any, log: Any) -> Any:
@@ -70,11 +70,11 @@ def scheduler(config: Any, log: Any) -> Any:
         def remove_node(self, node: Any) -> str | None:
             """Reassign the items of a worker that crashed, except the item that crashed it."""
             items = self.assigned_work.pop(node)
-            left = [(scope, nodeid) for scope, work in items.items() for nodeid, done in work.items() if not done]
-            for scope, nodeid in left[1:]:
+            pending = [(scope, nodeid) for scope, work in items.items() for nodeid, done in work.items() if not done]
+            for scope, nodeid in pending[1:]:
                 self.workqueue.setdefault(scope, {})[nodeid] = False
-            for other in self.nodes:
-                self._reschedule(other)
-            return left[0][1] if left else None
+            for survivor in self.nodes:
+                self._reschedule(survivor)
+            return pending[0][1] if pending else None
 
     return CaseScheduling(config, log)

@@ -22,8 +22,8 @@ def parcel(results: list[dict[str, Any]] | None = None, unusable: str = "", trac
 
 def shipped(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:
     """Return the payload of a report, empty if there is none."""
-    found: ReportPayload = getattr(report, "attncheck", parcel())
-    return found
+    payload: ReportPayload = getattr(report, "attncheck", parcel())
+    return payload
 
 
 def ship(report: pytest.TestReport, sent: ReportPayload) -> None:

@@ -47,7 +47,7 @@ class Reporter:
         """Print the verdict, then the table, and each violated layer if verbose."""
         failed = terminalreporter.stats.get("failed", [])
         if not _asked_for_more(terminalreporter.config):
-            terminalreporter.stats["failed"] = _once([each for each in failed if not shipped(each)["results"]])
+            terminalreporter.stats["failed"] = _once([report for report in failed if not shipped(report)["results"]])
         try:
             return (yield)
         finally:
@@ -62,13 +62,13 @@ class Reporter:
 
 def _once(failed: Iterable[Any]) -> list[Any]:
     """Return the first of the failures at each location in the subject's code."""
-    told: dict[object, Any] = {}
-    for each in failed:
-        told.setdefault(shipped(each)["traceback"] or object(), each)
-    return list(told.values())
+    unique: dict[object, Any] = {}
+    for report in failed:
+        unique.setdefault(shipped(report)["traceback"] or object(), report)
+    return list(unique.values())
 
 
 def _asked_for_more(config: pytest.Config) -> bool:
     """Return whether the option -v or -r requests single failures."""
-    listing = any(str(each).startswith("-r") for each in config.invocation_params.args)
+    listing = any(str(argument).startswith("-r") for argument in config.invocation_params.args)
     return config.get_verbosity() > 0 or listing

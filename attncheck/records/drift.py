@@ -45,18 +45,18 @@ def moved(run: RunRecord, baseline: RunRecord, false_alarm: float) -> list[Chang
     the facing halves of both confidence intervals. Holm's procedure bounds the probability of any false rejection by
     `false_alarm`.
     """
-    passed = [pair for pair in common(run, baseline) if all(each.verdict == Verdict.CONSISTENT for each in pair)]
+    passed = [pair for pair in common(run, baseline) if all(result.verdict == Verdict.CONSISTENT for result in pair)]
     p_values = {pair[1].id: p_value for pair in passed if (p_value := shift(*pair)) is not None}
     if not p_values:
         return []
     from statsmodels.stats.multitest import multipletests  # a late import, as it is slow
 
     rejected = multipletests(list(p_values.values()), alpha=false_alarm, method="holm")[0]
-    found = {id for id, reject in zip(p_values, rejected, strict=True) if reject}
+    significant = {id for id, reject in zip(p_values, rejected, strict=True) if reject}
     changes = [
         Change("effect", now, float(before.effect or 0.0), float(now.effect or 0.0), p_values[now.id])
         for before, now in passed
-        if now.id in found
+        if now.id in significant
     ]
     return sorted(changes, key=lambda change: (change.p_value, change.result.check, change.result.item))
 
@@ -64,7 +64,7 @@ def moved(run: RunRecord, baseline: RunRecord, false_alarm: float) -> list[Chang
 def shift(before: Result, now: Result) -> float | None:
     """Return the p-value of the difference of two effects; None if one of them, or its interval, is missing."""
     numbers = [before.effect, before.low, before.high, now.effect, now.low, now.high]
-    then, low, high, effect, now_low, now_high = (math.nan if each is None else each for each in numbers)
+    then, low, high, effect, now_low, now_high = (math.nan if number is None else number for number in numbers)
     if not math.isfinite(then + low + high + effect + now_low + now_high):
         return None
     sides = (effect - now_low, high - then) if effect > then else (now_high - effect, then - low)
@@ -77,13 +77,13 @@ def shift(before: Result, now: Result) -> float | None:
 
 def weaker(run: RunRecord, baseline: RunRecord) -> list[Change]:
     """Return results that became less sensitive by more than `SLACK`, in minimum detectable effect, size or power."""
-    found = [change for pair in common(run, baseline) if (change := _weaker(*pair)) is not None]
-    return sorted(found, key=lambda change: (change.result.check, change.result.item))
+    changes = [change for pair in common(run, baseline) if (change := _weaker(*pair)) is not None]
+    return sorted(changes, key=lambda change: (change.result.check, change.result.item))
 
 
 def _weaker(before: Result, now: Result) -> Change | None:
     if _distance(now) > (1.0 + SLACK) * _distance(before):
-        numbers = (math.nan if each is None else each for each in (before.mde, now.mde))
+        numbers = (math.nan if mde is None else mde for mde in (before.mde, now.mde))
         return Change("minimum detectable effect", now, *numbers)
     if now.size < (1.0 - SLACK) * before.size:
         return Change("size", now, before.size, now.size)

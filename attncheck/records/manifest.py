@@ -26,7 +26,7 @@ def made_here(subject: str, planned: Iterable[PlannedResult]) -> dict[str, Any]:
         "machine": this_machine(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "source": source_of(subject),
-        "checks": list(modules_with(each.item.partition("@")[0] for each in planned)),
+        "checks": list(modules_with(result.item.partition("@")[0] for result in planned)),
     }
 
 

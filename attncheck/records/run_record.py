@@ -71,18 +71,18 @@ class RunRecord:
     @cached_property
     def planned(self) -> dict[str, str]:
         """The test item of each planned result on a single case, by id of the result."""
-        return {each.id: each.item for each in self.manifest.planned}
+        return {result.id: result.item for result in self.manifest.planned}
 
     @cached_property
     def conclusion(self) -> Conclusion:
         """The conclusion from the results: never better than the recorded verdict."""
         planned = [*self.planned, *(pool.id for pool in self.pools)]
         ledger = ledger_of(planned, self.manifest.seed, self.every)
-        own = ledger.conclude(Budget(self.manifest.false_alarm), ended=self.closing is not None)
-        own = own.unless(self.scope.doubt(self.manifest.min_examined))
+        outcome = ledger.conclude(Budget(self.manifest.false_alarm), ended=self.closing is not None)
+        outcome = outcome.unless(self.scope.doubt(self.manifest.min_examined))
         if self.closing is not None:
-            own = own.no_better_than(self.closing.verdict, self.closing.reasons)
-        return own
+            outcome = outcome.no_better_than(self.closing.verdict, self.closing.reasons)
+        return outcome
 
     @cached_property
     def scope(self) -> Scope:
@@ -102,14 +102,14 @@ class RunRecord:
     @cached_property
     def claim_layers(self) -> dict[str, dict[str, str]]:
         """The worst verdict on each claim and case, by claim and then by key of the case."""
-        found: dict[str, dict[str, str]] = {}
-        for each in self.results:
-            if each.p_values:
-                verdicts = found.setdefault(each.claim, {})
-                verdicts[case_key(each)] = str(
-                    Verdict.worst((each.verdict, verdicts.get(case_key(each), each.verdict)))
+        by_claim: dict[str, dict[str, str]] = {}
+        for result in self.results:
+            if result.p_values:
+                verdicts = by_claim.setdefault(result.claim, {})
+                verdicts[case_key(result)] = str(
+                    Verdict.worst((result.verdict, verdicts.get(case_key(result), result.verdict)))
                 )
-        return found
+        return by_claim
 
     @property
     def reported(self) -> int:
@@ -126,21 +126,21 @@ class RunRecord:
         return Counter(result.verdict for result in self.every)[verdict]
 
 
-def read_records(path: Path, what: str = "record") -> list[RunRecord]:
-    """Read the records in a file, called `what` in errors; raise `InputError` for an invalid file or edited digits."""
+def read_records(path: Path, field: str = "record") -> list[RunRecord]:
+    """Read the records in a file, called `field` in errors; raise `InputError` for an invalid file or edited digits."""
     parts: list[list[Line]] = []
-    for number, line in enumerate(read(path, what=what), 1):
+    for number, line in enumerate(read(path, field=field), 1):
         if isinstance(line, Manifest):
             parts.append([])
         elif isinstance(line, Result):
-            with sensible(path, number, what):
+            with sensible(path, number, field):
                 entry_of(line)
                 of_pool(line)
         parts[-1].append(line)
     records = [record_of(path, lines) for lines in parts]
     for record in records:
         if record.closing is not None and record.closing.digest != run_digest(record.every):
-            raise InputError(f"{what}={path}: its digest is not that of its results; make the {what} again")
+            raise InputError(f"{field}={path}: its digest is not that of its results; make the {field} again")
     return records
 
 
@@ -149,5 +149,5 @@ def record_of(path: Path | None, lines: Sequence[Line]) -> RunRecord:
     manifest, last = lines[0], lines[-1]
     assert isinstance(manifest, Manifest)
     results = sorted((line for line in lines if isinstance(line, Result)), key=lambda one: one.id)
-    single, pools = ([each for each in results if of_pool(each) == pooled] for pooled in (False, True))
+    single, pools = ([result for result in results if of_pool(result) == pooled] for pooled in (False, True))
     return RunRecord(path, manifest, tuple(single), tuple(pools), last if isinstance(last, Closing) else None)

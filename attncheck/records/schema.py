@@ -183,17 +183,17 @@ def run_digest(results: Iterable[Result]) -> str:
     return hashlib.sha256(b"".join(sorted(map(line_digest, results)))).hexdigest()[:16]
 
 
-def read(path: Path, what: str = "record") -> Iterator[Any]:
+def read(path: Path, field: str = "record") -> Iterator[Any]:
     """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
-    The file may be compressed by gzip, and may hold several records, one after the other; errors call it `what`.
+    The file may be compressed by gzip, and may hold several records, one after the other; errors call it `field`.
 
     Raises
     ------
     InputError
         If the file is missing, has no complete manifest, another schema or a broken line.
     """
-    source = _Source(path, what)
+    source = _Source(path, field)
     ended = False
     with _opened(source) as (file, most):
         # Large files of other kinds may be one line.
@@ -245,13 +245,13 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
 
 
 @contextlib.contextmanager
-def sensible(path: Path, number: int, what: str) -> Iterator[None]:
-    """Prefix input errors about values of a line with the record's path, called `what`, and the line number."""
+def sensible(path: Path, number: int, field: str) -> Iterator[None]:
+    """Prefix input errors about values of a line with the record's path, called `field`, and the line number."""
     try:
         yield
     except InputError as error:
         problem = str(error).rpartition("; ")[0]  # without the remedy, which addresses callers of the ledger
-        raise _Source(path, what).error(f"line {number} was edited or damaged ({problem})") from None
+        raise _Source(path, field).error(f"line {number} was edited or damaged ({problem})") from None
 
 
 def _lines(source: _Source, file: io.BufferedReader, most: int) -> Iterator[bytes]:

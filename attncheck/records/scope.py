@@ -40,15 +40,15 @@ class Scope:
     def of(cls, examined: Mapping[str, int], planned: Mapping[str, int]) -> Scope:
         """Return the scope from numbers of examined and planned results by check."""
         laws = {name: count for name, count in examined.items() if count and _holds_a_law(name)}
-        wanted = sum(count for name, count in planned.items() if _holds_a_law(name))
+        planned_laws = sum(count for name, count in planned.items() if _holds_a_law(name))
         counts = sum(planned.values()), sum(examined.values())
-        return cls(*counts, wanted, sum(laws.values()), _words(laws, *counts))
+        return cls(*counts, planned_laws, sum(laws.values()), _words(laws, *counts))
 
     @classmethod
     def of_results(cls, results: Iterable[Result]) -> Scope:
         """Return the scope of results, ignoring pools."""
         single = [result for result in results if not of_pool(result)]
-        return cls.of(Counter(each.check for each in single if each.p_values), Counter(each.check for each in single))
+        return cls.of(Counter(r.check for r in single if r.p_values), Counter(r.check for r in single))
 
     def doubt(self, fewest: int | None = None) -> str:
         """Return a message if fewer than `fewest` results were examined (default: fewer than 3 on laws), else ""."""
@@ -57,8 +57,8 @@ class Scope:
         least = min(FEWEST_LAWS, self.planned_laws)
         if self.laws >= least:
             return ""
-        held = "none on a law" if not self.laws else f"{self.laws} of them on a law"
-        return f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}; {least} are needed"
+        law_text = "none on a law" if not self.laws else f"{self.laws} of them on a law"
+        return f"too little was examined: {self.examined:,} of {self.planned:,} results, {law_text}; {least} are needed"
 
     def beside(self, verdict: str) -> str:
         """Return a verdict with its qualification, for the first line.

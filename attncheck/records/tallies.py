@@ -54,30 +54,30 @@ class Tally:
     @cached_property
     def smallest(self) -> Result | None:
         """The violated result on the smallest case."""
-        return min((each for each in self.results if each.verdict == Verdict.VIOLATED), key=extent, default=None)
+        return min((result for result in self.results if result.verdict == Verdict.VIOLATED), key=extent, default=None)
 
     @cached_property
     def draws(self) -> dict[str, int]:
         """Draws of one look, by case."""
-        found: dict[str, int] = {}
-        for each in self._looked_at:
-            found[case_key(each)] = max(found.get(case_key(each), 0), each.size)
-        return found
+        sizes: dict[str, int] = {}
+        for result in self._looked_at:
+            sizes[case_key(result)] = max(sizes.get(case_key(result), 0), result.size)
+        return sizes
 
     @cached_property
     def sizes(self) -> list[int]:
         """The smallest and largest look; empty if there was none."""
-        return _range([each.size for each in self._looked_at])
+        return _range([result.size for result in self._looked_at])
 
     @cached_property
     def mdes(self) -> list[float]:
         """The smallest and largest minimum detectable effect; empty if there is none."""
-        return _range([each.mde for each in self._looked_at if each.mde is not None])
+        return _range([result.mde for result in self._looked_at if result.mde is not None])
 
     @cached_property
     def hint(self) -> str:
         """The likely cause of a violation."""
-        return max((each.hint for each in self._looked_at), default="")
+        return max((result.hint for result in self._looked_at), default="")
 
     @cached_property
     def _looked_at(self) -> list[Result]:
@@ -108,9 +108,9 @@ class Space:
     @classmethod
     def of(cls, results: Iterable[Result]) -> Space:
         """Return the cases of results with a p-value."""
-        seen = [result for result in results if result.p_values]
-        bad = frozenset(case_key(each) for each in seen if each.verdict == Verdict.VIOLATED)
-        return cls({case_key(each): each.case for each in seen}, bad)
+        examined = [result for result in results if result.p_values]
+        bad = frozenset(case_key(r) for r in examined if r.verdict == Verdict.VIOLATED)
+        return cls({case_key(r): r.case for r in examined}, bad)
 
     @cached_property
     def layers(self) -> dict[str, tuple[float, str]]:
@@ -156,11 +156,11 @@ def _fields(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _counted(cases: Iterable[dict[str, Any]]) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
+    counters: dict[str, Counter[str]] = {}
     for case in cases:
         for name, value in _fields(case).items():
-            found.setdefault(name, Counter())[_plain(value)] += 1
-    return found
+            counters.setdefault(name, Counter())[_plain(value)] += 1
+    return counters
 
 
 def _range(values: list[Any]) -> list[Any]:
@@ -180,7 +180,7 @@ def layers_of(results: Iterable[Result]) -> list[AttentionLayer]:
 
     Layers that this version cannot read are left out.
     """
-    cases = {case_key(each): each.case for each in results if of_layer(each)}
+    cases = {case_key(result): result.case for result in results if of_layer(result)}
     layers = []
     for fields in cases.values():
         with contextlib.suppress(InputError):

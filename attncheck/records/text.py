@@ -58,14 +58,14 @@ def unexamined(reasons: Mapping[str, int]) -> list[str]:
     only']
     """
     fields, count = missing_fields(reasons)
-    others = {reason: number for reason, number in reasons.items() if not reason.startswith(NOT_EXPOSED)}
+    rest = {reason: number for reason, number in reasons.items() if not reason.startswith(NOT_EXPOSED)}
     lines = []
     if fields:
         lines.append(f"Return {fields} too: up to {counted(count, 'more result')}.")
-    if others:
-        most, total = max(sorted(others), key=lambda reason: others[reason]), sum(others.values())
-        told = f"Not examined: {counted(total, 'other result' if fields else 'result')}"
-        lines.append(f"{told}; {'all' if others[most] == total else f'{others[most]:,}'} of them: {most}")
+    if rest:
+        most, total = max(sorted(rest), key=lambda reason: rest[reason]), sum(rest.values())
+        line = f"Not examined: {counted(total, 'other result' if fields else 'result')}"
+        lines.append(f"{line}; {'all' if rest[most] == total else f'{rest[most]:,}'} of them: {most}")
     return lines
 
 
@@ -90,9 +90,9 @@ def reads(result: Result) -> str:
 
 def quantity(result: Result) -> str:
     """Return the quantity that a check tests, without the name of the distance."""
-    words = reads(result).removesuffix(", observed over declared")
-    distance, of, told = words.partition("Kolmogorov distance of ")
-    return told.partition(" from ")[0] if of and not distance else words
+    label = reads(result).removesuffix(", observed over declared")
+    distance, of, statistic = label.partition("Kolmogorov distance of ")
+    return statistic.partition(" from ")[0] if of and not distance else label
 
 
 def in_alternatives(result: Result, value: float | None) -> float | None:

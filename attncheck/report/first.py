@@ -22,17 +22,17 @@ class ClaimMap:
     left: int
 
 
-def claim_map(found: RunRecord) -> ClaimMap | None:
+def claim_map(record: RunRecord) -> ClaimMap | None:
     """Return the worst verdict on each claim by case, or None if no case was examined."""
-    layers = found.space.layers
+    layers = record.space.layers
     if not layers:
         return None
     # Violated cases take precedence.
-    chosen = sorted(layers, key=lambda key: (key not in found.space.violated, *layers[key], key))[:_COLUMNS]
-    claims = Counter(key for verdicts in found.claim_layers.values() for key in verdicts)
+    chosen = sorted(layers, key=lambda key: (key not in record.space.violated, *layers[key], key))[:_COLUMNS]
+    claims = Counter(key for verdicts in record.claim_layers.values() for key in verdicts)
     columns = sorted(chosen, key=lambda key: (-claims[key], *layers[key], key))
     rows = tuple(
-        (claim, tuple(found.claim_layers[claim].get(key, str(Verdict.NOT_EXAMINED)) for key in columns))
-        for claim in sorted(found.claim_layers, key=stage)
+        (claim, tuple(record.claim_layers[claim].get(key, str(Verdict.NOT_EXAMINED)) for key in columns))
+        for claim in sorted(record.claim_layers, key=stage)
     )
     return ClaimMap(tuple(layers[key][1] for key in columns), rows, len(layers) - len(columns))

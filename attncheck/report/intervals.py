@@ -40,32 +40,34 @@ class IntervalRow:
 
 def by_case(tally: Tally) -> Drawing | None:
     """Plot a check's effects on its most suspicious cases, violated first, with bands up to the MDE."""
-    shown = [each for each in tally.worst if _finite(each)][:_SHOWN]
-    if not shown:
+    results = [result for result in tally.worst if _finite(result)][:_SHOWN]
+    if not results:
         return None
-    ratio = all(each.null_effect == 1.0 and (each.low or 0.0) > 0.0 for each in shown)
-    rows = [IntervalRow(layer_name(each.case), _interval(each), _undetectable(each, ratio)) for each in shown]
-    left = tally.examined - len(shown)
-    more = f"; {counted(left, 'other')} not shown" if left else ""
-    what = f"{reads(shown[0])}, {expected(shown[0])}, by case"
-    caption = f"{what} with 99% intervals{more}. Shaded: too small to be detected"
-    told = "; ".join(f"{row.label}: {interval(each)}" for row, each in zip(rows, shown, strict=True))
-    return _drawing(rows, caption, told, shown[0].null_effect, ratio)
+    ratio = all(result.null_effect == 1.0 and (result.low or 0.0) > 0.0 for result in results)
+    rows = [IntervalRow(layer_name(result.case), _interval(result), _undetectable(result, ratio)) for result in results]
+    remaining = tally.examined - len(results)
+    more = f"; {counted(remaining, 'other')} not shown" if remaining else ""
+    title = f"{reads(results[0])}, {expected(results[0])}, by case"
+    caption = f"{title} with 99% intervals{more}. Shaded: too small to be detected"
+    row_text = "; ".join(f"{row.label}: {interval(result)}" for row, result in zip(rows, results, strict=True))
+    return _drawing(rows, caption, row_text, results[0].null_effect, ratio)
 
 
-def _drawing(rows: Sequence[IntervalRow], caption: str, told: str, expected_at: float | None, ratio: bool) -> Drawing:
+def _drawing(
+    rows: Sequence[IntervalRow], caption: str, row_text: str, expected_at: float | None, ratio: bool
+) -> Drawing:
     """Draw rows from top to bottom, on a logarithmic scale for ratios, with a line at the expected value."""
 
     def paint(axes: Axes) -> None:
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if row.band:
                 low, high = row.band
                 edge = 3.0 * (low == high)  # a bar without width is a line
-                axes.barh(place, high - low, left=low, height=0.72, color=BAND, edgecolor=BAND, linewidth=edge)
+                axes.barh(index, high - low, left=low, height=0.72, color=BAND, edgecolor=BAND, linewidth=edge)
             low, effect, high, wrong = row.interval
             color, marker = (BAD, "D") if wrong else (ACCENT, "o")
             errors = [[max(effect - low, 0.0)], [max(high - effect, 0.0)]]
-            axes.errorbar(effect, place, xerr=errors, fmt=marker, color=color, markersize=5, elinewidth=1.4)
+            axes.errorbar(effect, index, xerr=errors, fmt=marker, color=color, markersize=5, elinewidth=1.4)
         if expected_at is not None:
             axes.axvline(expected_at, color=MUTED, linewidth=0.8)
         axes.set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5))
@@ -73,7 +75,7 @@ def _drawing(rows: Sequence[IntervalRow], caption: str, told: str, expected_at: 
         axes.tick_params(axis="y", length=0)
         _scaled(axes, ratio)
 
-    alt = f"{caption}: {told}."
+    alt = f"{caption}: {row_text}."
     margins = _LABELS, 18, 34, 8
     return draw(paint, alt, caption, width=_WIDTH, height=_AXIS + _ROW * len(rows), margins=margins)
 
@@ -108,10 +110,10 @@ def _undetectable(result: Result, ratio: bool) -> tuple[float, float] | None:
     mde, null = result.mde, result.null_effect
     if mde is None or null is None or not math.isfinite(mde) or (ratio and mde <= 0.0):
         return None
-    other = 1.0 / mde if ratio else 2.0 * null - mde
+    opposite = 1.0 / mde if ratio else 2.0 * null - mde
     if result.low is not None and result.low >= 0.0 and null >= 0.0 and not ratio:
-        other = max(other, 0.0)  # distances and frequencies are one-sided
-    return min(mde, other), max(mde, other)
+        opposite = max(opposite, 0.0)  # distances and frequencies are one-sided
+    return min(mde, opposite), max(mde, opposite)
 
 
 def _interval(result: Result) -> tuple[float, float, float, bool]:

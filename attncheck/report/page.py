@@ -20,15 +20,15 @@ from attncheck.runs.parts import read_run
 
 def render(run: Path | Iterable[Path], out: Path) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
-    found = read_run(run)
-    shown = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
+    record = read_run(run)
+    context = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"
-    return write_whole(Path(out), encoded(fill("report.html.j2", title, view=PageView(found), run=found, **shown)))
+    return write_whole(Path(out), encoded(fill("report.html.j2", title, view=PageView(record), run=record, **context)))
 
 
-def fill(template: str, title: str, **shown: Any) -> str:
+def fill(template: str, title: str, **context: Any) -> str:
     """Return a template filled with the given values."""
-    return _environment().get_template(template).render(title=title, **shown)
+    return _environment().get_template(template).render(title=title, **context)
 
 
 def encoded(text: str) -> bytes:

@@ -54,18 +54,20 @@ def _counts(plot: Counts, result: Result) -> Drawing:
         color, line = (BAD, "--") if outside else (ACCENT, "-")
         marker = "" if len(points) > 9 else "."
         axes.plot(points, deviations, color=color, linewidth=1.4, linestyle=line, marker=marker)
-        reach = 1.15 * max(float(np.abs(curve).max()) for curve in (low, high, deviations))
-        axes.set(xlim=(edges[0], edges[-1]), ylim=(-reach, reach), xlabel=axis, ylabel="difference")
+        y_limit = 1.15 * max(float(np.abs(curve).max()) for curve in (low, high, deviations))
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(-y_limit, y_limit), xlabel=axis, ylabel="difference")
         labels = zip(labelled, plot.labels or labelled, strict=True)
-        shown = {at: f"{label:.2g}".replace("-", "−") for at, label in labels if edges[0] <= at <= edges[-1]}
-        axes.set_xticks([*shown], shown.values())
+        tick_labels = {at: f"{label:.2g}".replace("-", "−") for at, label in labels if edges[0] <= at <= edges[-1]}
+        axes.set_xticks([*tick_labels], tick_labels.values())
 
-    where, kept = _where(result), band_kept(plot)
+    where, outcome = _where(result), band_kept(plot)
     alt = (
         f"Observed and expected density of {where}, from {counted(plot.count, 'value')}, by {axis}, "
-        f"and below them the difference of the distribution functions in standard errors. It {kept}."
+        f"and below them the difference of the distribution functions in standard errors. It {outcome}."
     )
-    caption = f"{where}: observed (bars) and expected (line); below, their difference in standard errors, which {kept}"
+    caption = (
+        f"{where}: observed (bars) and expected (line); below, their difference in standard errors, which {outcome}"
+    )
     return draw(paint, alt, caption, below=difference, height=320)
 
 

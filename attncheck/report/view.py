@@ -128,7 +128,7 @@ class PageView(RunView):
         """The plot of what the subject does instead of its declaration, else that of the first violated result."""
         if not self.failures:
             return None
-        plots = (each.plot for each in self.explanations if isinstance(each, Explanation))
+        plots = (explanation.plot for explanation in self.explanations if isinstance(explanation, Explanation))
         observed = next(filter(None, (of_cause(read_plot(plot)) for plot in plots)), None)
         return observed or of_result(self.smallest) or by_case(self.failures[0])
 
@@ -141,7 +141,7 @@ class PageView(RunView):
     def claims(self) -> list[ClaimView]:
         """The claims of the run, in the order of the computation."""
         names = sorted({tally.claim for tally in self.run.tallies.values()}, key=causes.stage)
-        tallies = {name: tuple(each for each in self.run.tallies.values() if each.claim == name) for name in names}
+        tallies = {name: tuple(t for t in self.run.tallies.values() if t.claim == name) for name in names}
         cases = {name: len(self.run.claim_layers.get(name, ())) for name in names}
         return [ClaimView(name, tallies[name], cases[name]) for name in names]
 
@@ -153,7 +153,7 @@ class PageView(RunView):
     def plots_of(self, tally: Tally) -> list[Drawing]:
         """Return a violated check's plots not yet shown."""
         drawn = [by_case(tally), of_result(sharpest(tally))]
-        return [each for each in drawn if each is not None and each != self.evidence]
+        return [drawing for drawing in drawn if drawing is not None and drawing != self.evidence]
 
     @cached_property
     def together(self) -> list[Result]:
@@ -163,8 +163,8 @@ class PageView(RunView):
     @cached_property
     def doubts(self) -> list[Result]:
         """Inconclusive results."""
-        kept = (result for tally in self.run.tallies.values() for result in tally.worst)
-        return [result for result in kept if result.verdict == Verdict.INCONCLUSIVE]
+        worst = (result for tally in self.run.tallies.values() for result in tally.worst)
+        return [result for result in worst if result.verdict == Verdict.INCONCLUSIVE]
 
 
 def _plotted(tally: Tally) -> Result | None:
@@ -191,7 +191,7 @@ def pairs(space: Space) -> list[tuple[str, list[int]]]:
         with contextlib.suppress(InputError):  # a program, or a layer of another version
             of_layers.append(features_of(AttentionLayer.from_dict(dict(case), trust=None)))
     names = [name for name in FEATURES if any(name in features for features in of_layers)]
-    return [(one, [sum({one, other} <= {*features} for features in of_layers) for other in names]) for one in names]
+    return [(one, [sum({one, second} <= {*features} for features in of_layers) for second in names]) for one in names]
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:

@@ -21,23 +21,23 @@ from attncheck.scaling.result import Widths, WidthsRow
 _NAMED = 4
 
 
-def render_widths(found: Widths, name: str, out: Path) -> Path:
+def render_widths(result: Widths, name: str, out: Path) -> Path:
     """Write a self-contained page on models made by `name`."""
-    bad = {row.moment for row in found.violated}
-    tables = sorted(found.tables, key=lambda table: table[0] not in bad)  # moments with violations first
-    drawn = [(moment, rows, plot(found, moment)) for moment, rows in tables]
-    return write_whole(out, encoded(fill("widths.html.j2", "Widths", found=found, name=name, drawn=drawn)))
+    bad = {row.moment for row in result.violated}
+    tables = sorted(result.tables, key=lambda table: table[0] not in bad)  # moments with violations first
+    drawn = [(moment, rows, plot(result, moment)) for moment, rows in tables]
+    return write_whole(out, encoded(fill("widths.html.j2", "Widths", found=result, name=name, drawn=drawn)))
 
 
-def plot(found: Widths, moment: str) -> Drawing | None:
+def plot(result: Widths, moment: str) -> Drawing | None:
     """Plot sizes divided by predictions against the width, scaled to 1 at the narrowest, violated taps in red."""
-    rows = [row for row in found.rows if row.moment == moment and row.exponent is not None and row.p_values]
+    rows = [row for row in result.rows if row.moment == moment and row.exponent is not None and row.p_values]
     if not rows:
         return None
-    widths = np.array(found.widths, dtype=float)
+    widths = np.array(result.widths, dtype=float)
 
     def paint(axes: Axes) -> None:
-        _bands(axes, widths / widths[0], widths, rows, found.tolerance)
+        _bands(axes, widths / widths[0], widths, rows, result.tolerance)
         for row in sorted(rows, key=lambda row: row.verdict is Verdict.VIOLATED):
             bad = row.verdict is Verdict.VIOLATED
             color = BAD if bad else ACCENT if row.verdict is Verdict.CONSISTENT else MUTED
@@ -54,8 +54,8 @@ def plot(found: Widths, moment: str) -> Drawing | None:
         axes.grid(True, axis="y")
 
     margins = 66, 150 if _violated(rows) else 12, 48, 10
-    told = _alternative(rows, moment), _CAPTION.format(moment=moment)
-    return draw(paint, *told, width=640, height=380, margins=margins)
+    texts = _alternative(rows, moment), _CAPTION.format(moment=moment)
+    return draw(paint, *texts, width=640, height=380, margins=margins)
 
 
 _CAPTION = (
@@ -83,8 +83,8 @@ def _violated(rows: Sequence[WidthsRow]) -> list[WidthsRow]:
 
 def _alternative(rows: Sequence[WidthsRow], moment: str) -> str:
     bad = _violated(rows)
-    told = "; ".join(f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in bad[:_NAMED])
+    growth = "; ".join(f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in bad[:_NAMED])
     return (
         f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over their "
-        f"predictions. {len(bad)} of them are violated{': ' + told if told else ''}."
+        f"predictions. {len(bad)} of them are violated{': ' + growth if growth else ''}."
     )

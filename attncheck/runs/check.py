@@ -100,7 +100,7 @@ class CheckReport:
         claims = [result.claim for result in worst.values()]
         for item, claim in zip(worst, claims, strict=True):
             after = claims[0] if claim != claims[0] else ""
-            yield explain([each for each in self.results if each.item == item], None, self.call, after)
+            yield explain([r for r in self.results if r.item == item], None, self.call, after)
         for pool in self.pools:
             if pool.verdict == "violated":
                 yield explain([pool], None, self.call)
@@ -198,12 +198,12 @@ def check(
     'consistent'
     """
     layers, names = _listed(layer), list(dict.fromkeys(_listed(properties)))
-    for each in layers:
-        if isinstance(each, AttentionStack):
-            refuse("layer", each, "is a stack, whose limit is a conjecture", "examine its layers, e.g. stack.layer")
-        if not isinstance(each, AttentionLayer | Program):
+    for case in layers:
+        if isinstance(case, AttentionStack):
+            refuse("layer", case, "is a stack, whose limit is a conjecture", "examine its layers, e.g. stack.layer")
+        if not isinstance(case, AttentionLayer | Program):
             remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
-            refuse("layer", each, "is not an AttentionLayer or a Program", remedy)
+            refuse("layer", case, "is not an AttentionLayer or a Program", remedy)
     exact_width = check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")
     options = RunOptions(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, timeout=None)
     run = Run.of(options)
@@ -217,7 +217,7 @@ def check(
     pools, failed = run.pool(single, InProcess(), {item.case.key: item.case for item in items})
     if failed:
         raise InputError(failed[0])
-    written = [each for each in layers if isinstance(each, Program)]
+    written = [case for case in layers if isinstance(case, Program)]
     notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
     call = "" if written else _call(subject, layers, names, run)
     conclusion = run.conclude([*single, *pools])
@@ -244,8 +244,8 @@ def _one_or_list(texts: Sequence[str]) -> str:
 
 def _items(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Item]:
     """Return the test items of a property on the layers or programs that it concerns."""
-    of_kind = [each for each in layers if isinstance(each, Program) == (domain_of(name) is PROGRAMS)]
-    return run.items_on(name, [case_of(name, each, width) for each in of_kind])
+    of_kind = [case for case in layers if isinstance(case, Program) == (domain_of(name) is PROGRAMS)]
+    return run.items_on(name, [case_of(name, case, width) for case in of_kind])
 
 
 def _listed(value: Any) -> list[Any]:

@@ -45,14 +45,14 @@ def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
     common, lines = of_all(pools), []
     for group in _main(results).values():
         middle = _middle(group)
-        what = reads(middle)
-        of = what.removesuffix(", observed over declared")
-        show = mde_text if of == what else _percent
+        label = reads(middle)
+        of = label.removesuffix(", observed over declared")
+        show = mde_text if of == label else _percent
         pool = common.get(middle.check)
         sharper = pool is not None and pool.mde is not None and pool.mde < (middle.mde or math.inf)
         pooled = f"{show(pool.mde)} pooled, " if pool is not None and sharper else ""
         case = of_cases(1, middle.check).partition(" ")[2]
-        text = what if of == what else f"error in {of}"
+        text = label if of == label else f"error in {of}"
         lines.append(f"Smallest detectable {text}: {pooled}{show(middle.mde)} on the median {case}")
     return lines
 
@@ -80,7 +80,7 @@ def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 def of_all(pools: Sequence[Result]) -> dict[str, Result]:
     """Return the pools of all cases, by check."""
-    return {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
+    return {pool.check: pool for pool in pools if pool.p_values and case_key(pool) == ALL}
 
 
 def _middle(group: Sequence[Result]) -> Result:
@@ -107,7 +107,7 @@ def _in_short(checks: Sequence[str]) -> list[str]:
     """
     names: list[str] = []
     for name in dict.fromkeys(check.partition(".")[0] for check in checks):
-        own = [check for check in checks if check.startswith(f"{name}.")]
-        whole = len(own) > 1 and len(own) == sum(check.property_name == name for check in all_checks())
-        names += [f"{name} ({counted(len(own), 'check')})"] if whole else own
+        members = [check for check in checks if check.startswith(f"{name}.")]
+        is_complete = len(members) > 1 and len(members) == sum(check.property_name == name for check in all_checks())
+        names += [f"{name} ({counted(len(members), 'check')})"] if is_complete else members
     return names

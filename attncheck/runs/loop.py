@@ -21,20 +21,20 @@ def examined(run: Run, items: Sequence[Item], workers: Workers) -> Iterator[tupl
     # Longest first, to balance the load, but after the cheapest, which is the most likely to end in time.
     tasks = sorted(run.tasks(items, workers.travels), key=lambda task: -task.entries)
     tasks = [*tasks[-1:], *tasks[:-1]]
-    left = set(range(len(tasks)))
+    pending = set(range(len(tasks)))
     stopped, examines = 0, False
-    for place, found in workers.gather(examine, tasks):
-        left.discard(place)
-        of_items = _lost(run, tasks[place], found) if isinstance(found, LostTask) else found
-        yield from ((item, of_items[item.id]) for item in tasks[place].items)
-        stopped += all(each.stopped for each in of_items.values())
-        examines |= any(each.results for each in of_items.values())
+    for index, outcome in workers.gather(examine, tasks):
+        pending.discard(index)
+        of_items = _lost(run, tasks[index], outcome) if isinstance(outcome, LostTask) else outcome
+        yield from ((item, of_items[item.id]) for item in tasks[index].items)
+        stopped += all(examination.stopped for examination in of_items.values())
+        examines |= any(examination.results for examination in of_items.values())
         if stopped == _HOPELESS and not examines:
             break
-    if left:
+    if pending:
         problem = f"other cases were given up after calls on {stopped} of them were stopped"
-        given_up = Examination([], f"subject={run.subject.name}: {problem}; mend the simulator")
-        yield from ((item, given_up) for place in sorted(left) for item in tasks[place].items)
+        skipped = Examination([], f"subject={run.subject.name}: {problem}; mend the simulator")
+        yield from ((item, skipped) for index in sorted(pending) for item in tasks[index].items)
 
 
 def _lost(run: Run, task: CaseTask, lost: LostTask) -> dict[str, Examination]:

@@ -32,7 +32,7 @@ def paths_of(run: Path | Iterable[Path]) -> tuple[Path, ...]:
     return (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
 
 
-def read_run(run: Path | Iterable[Path], what: str = "record") -> RunRecord:
+def read_run(run: Path | Iterable[Path], field: str = "record") -> RunRecord:
     """Read a run from one or several files, which may hold several records each.
 
     Pools of several parts are computed again from the first looks at all cases; a suspicious one that no part has
@@ -41,28 +41,28 @@ def read_run(run: Path | Iterable[Path], what: str = "record") -> RunRecord:
     Raises
     ------
     InputError
-        If a file is invalid or its digits were edited, which is called `what`, or if the records are of different runs.
+        If a file is invalid or its digits were edited, which is called `field`, or if records are of different runs.
     """
-    parts = [part for path in paths_of(run) for part in read_records(path, what)]
+    parts = [part for path in paths_of(run) for part in read_records(path, field)]
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 
 def _joined(parts: Sequence[RunRecord]) -> RunRecord:
     manifest = _manifest_of(parts)
-    every = {(each.id, line_digest(each)): each for part in parts for each in part.results}
-    results = sorted(every.values(), key=lambda each: each.id)
+    every = {(line.id, line_digest(line)): line for part in parts for line in part.results}
+    results = sorted(every.values(), key=lambda line: line.id)
     pools = _pools_of(results, [pool for part in parts for pool in part.pools], manifest.level)
     closings = [part.closing for part in parts if part.closing]
-    wrong = [each for each in closings if each.verdict == "violated"]
+    wrong = [line for line in closings if line.verdict == "violated"]
     closing = Closing(
         digest=run_digest([*results, *pools]),
         # What a part found violated stays so; all else is concluded from the results.
         verdict="violated" if wrong else "consistent",
-        reasons=list(dict.fromkeys(reason for each in wrong for reason in each.reasons)),
+        reasons=list(dict.fromkeys(reason for line in wrong for reason in line.reasons)),
         reported=len(results) + len(pools),
-        seconds=sum(each.seconds for each in closings),
-        explanations=next((each.explanations for each in closings if each.explanations), []),
-        failed=[text for each in closings for text in each.failed],
+        seconds=sum(line.seconds for line in closings),
+        explanations=next((line.explanations for line in closings if line.explanations), []),
+        failed=[text for line in closings for text in line.failed],
     )
     return RunRecord(
         parts[0].path,
@@ -85,7 +85,7 @@ def _manifest_of(parts: Sequence[RunRecord]) -> Manifest:
                 raise InputError(f"{name}: {problem}")
     return msgspec.structs.replace(
         first.manifest,
-        planned=list(dict.fromkeys(each for part in parts for each in part.manifest.planned)),
+        planned=list(dict.fromkeys(result for part in parts for result in part.manifest.planned)),
         fixed=sorted({key for part in parts for key in part.manifest.fixed}),
         checks=list(dict.fromkeys(name for part in parts for name in part.manifest.checks)),
         min_examined=max((part.manifest.min_examined for part in parts if part.manifest.min_examined), default=None),
@@ -97,18 +97,16 @@ def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: floa
     by_id = grouped(examined, lambda pool: pool.id)
     bad = [case_key(result) for result in violated(results)]
     pools, _ = examine_pools(pools_of(results), bad, _none_later, level, _first_look)
-    found = [_examined(pool, by_id.get(pool.id, ())) for pool in pools]
-    ids = {pool.id for pool in found}
-    lost = [
-        own for id, of_parts in by_id.items() if id not in ids for own in of_parts if own.verdict == Verdict.VIOLATED
-    ]
-    return sorted([*found, *lost], key=lambda pool: pool.id)
+    merged = [_examined(pool, by_id.get(pool.id, ())) for pool in pools]
+    ids = {pool.id for pool in merged}
+    lost = [p for name, of_parts in by_id.items() if name not in ids for p in of_parts if p.verdict == Verdict.VIOLATED]
+    return sorted([*merged, *lost], key=lambda pool: pool.id)
 
 
 def _examined(pool: Result, of_parts: Sequence[Result]) -> Result:
     """Return a pool as a part has examined it: violated, or on the same cases; else the pool itself."""
-    violations = [each for each in of_parts if each.verdict == Verdict.VIOLATED]
-    return next(iter([*violations, *(each for each in of_parts if each.case == pool.case)]), pool)
+    violations = [candidate for candidate in of_parts if candidate.verdict == Verdict.VIOLATED]
+    return next(iter([*violations, *(candidate for candidate in of_parts if candidate.case == pool.case)]), pool)
 
 
 def _none_later(*look: Any) -> dict[str, Any]:

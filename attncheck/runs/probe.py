@@ -25,19 +25,19 @@ def refusal(run: Run, workers: Workers) -> Examination | None:
     first = None
     subject = run.subject.sent if workers.travels else run.subject
     if run.subject.declares_support:
-        (found,) = workers.results(declared, [(subject, run.planned_layers)])
-        if not isinstance(found, LostTask) and found.unusable:
-            return found
+        (outcome,) = workers.results(declared, [(subject, run.planned_layers)])
+        if not isinstance(outcome, LostTask) and outcome.unusable:
+            return outcome
     for case in _probed(run):
-        (found,) = workers.results(probe, [(subject, run.seed, case)])
-        if isinstance(found, LostTask):
-            what = "exceeded its time limit" if found.hung else "crashed its process"
-            problem = f"a probe call on {case.describe()} {what}{found.said}; mend the simulator"
-            found = Examination([], f"subject={run.subject.name}: {problem}", stopped=found.hung)
-        if not found.unusable:
+        (outcome,) = workers.results(probe, [(subject, run.seed, case)])
+        if isinstance(outcome, LostTask):
+            failure = "exceeded its time limit" if outcome.hung else "crashed its process"
+            problem = f"a probe call on {case.describe()} {failure}{outcome.said}; mend the simulator"
+            outcome = Examination([], f"subject={run.subject.name}: {problem}", stopped=outcome.hung)
+        if not outcome.unusable:
             return None
-        first = first or found
-        if found.stopped:
+        first = first or outcome
+        if outcome.stopped:
             break
     return first
 
@@ -66,9 +66,9 @@ def declared(task: tuple[Subject | SubjectName, Sequence[AttentionLayer]]) -> Ex
             for layer in layers:
                 subject.reason_unsupported(layer)
     except InputError as error:
-        found = Examination.failed(error)
-        text = found.unusable.replace(f"subject={named.name}:", f"{named.name}.supports:", 1)
-        return found._replace(unusable=text)
+        examination = Examination.failed(error)
+        text = examination.unusable.replace(f"subject={named.name}:", f"{named.name}.supports:", 1)
+        return examination._replace(unusable=text)
     return Examination([])
 
 

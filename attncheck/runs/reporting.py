@@ -56,12 +56,12 @@ class RunReport:
 
     def take(self, results: Iterable[Result], *failures: str) -> None:
         """Take results; `failures` are errors of test items without results."""
-        for given in results:
-            same = given.arithmetic == self._arithmetic  # omitted if as in the manifest
-            line = msgspec.structs.replace(given, arithmetic="") if same else given
+        for result in results:
+            same = result.arithmetic == self._arithmetic  # omitted if as in the manifest
+            line = msgspec.structs.replace(result, arithmetic="") if same else result
             self.results.append(line)
             self._write(line)
-        self._failed |= {printable(each, _LONGEST) for each in failures if each}
+        self._failed |= {printable(failure, _LONGEST) for failure in failures if failure}
 
     @property
     def failed(self) -> list[str]:
@@ -77,15 +77,15 @@ class RunReport:
 
     def diagnose(self, workers: Workers) -> None:
         """Find causes of violated results, in a process that the subject may crash unless `workers` is this one."""
-        if not self.run.explains or not any(each.verdict == Verdict.VIOLATED for each in self.results):
+        if not self.run.explains or not any(result.verdict == Verdict.VIOLATED for result in self.results):
             return
         subject = self.run.subject
         search = functools.partial(explained, results=tuple(self.results), seed=self.run.seed)
-        (found,) = workers.results(search, [subject.sent if workers.travels else subject])
-        if isinstance(found, LostTask):
-            self.take((), f"subject={subject.name}: while a cause was searched, {found.reason}; mend the simulator")
-            found = explanations(Violations(tuple(self.results), self.run.seed, subject.weights))
-        self.explanations = found
+        (outcome,) = workers.results(search, [subject.sent if workers.travels else subject])
+        if isinstance(outcome, LostTask):
+            self.take((), f"subject={subject.name}: while a cause was searched, {outcome.reason}; mend the simulator")
+            outcome = explanations(Violations(tuple(self.results), self.run.seed, subject.weights))
+        self.explanations = outcome
 
     def message(self, result: Result) -> str:
         """Return the explanation of a violated result."""

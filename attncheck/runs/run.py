@@ -121,11 +121,11 @@ class Run:
     @property
     def planned(self) -> list[PlannedResult]:
         """Every planned result on single cases."""
-        found = []
+        results = []
         for item in self.item_ids:
             name, _, layer = item.partition("@")
-            found += [PlannedResult(f"{check.name}@{layer}", item, check.name) for check in checks_of(name)]
-        return found
+            results += [PlannedResult(f"{check.name}@{layer}", item, check.name) for check in checks_of(name)]
+        return results
 
     @functools.cached_property
     def fixed_cases(self) -> list[Case]:
@@ -152,8 +152,8 @@ class Run:
     @property
     def registered(self) -> list[str]:
         """The registered properties that `only` names, or whose module `checks` names."""
-        names = {each.check.property_name: each for each in registrations()}
-        return [name for name, each in names.items() if name in self.only or is_in(each, self.checks)]
+        names = {registration.check.property_name: registration for registration in registrations()}
+        return [name for name, registration in names.items() if name in self.only or is_in(registration, self.checks)]
 
     @property
     def all_items(self) -> list[Item]:
@@ -195,7 +195,7 @@ class Run:
         if not (self.profile.parts and self.subject.declares_support):
             return []
         with contextlib.suppress(InputError):  # a failing declaration is reported with the first result
-            return [each for each in layers_with_parts(self.seed) if not self.subject.reason_unsupported(each)]
+            return [layer for layer in layers_with_parts(self.seed) if not self.subject.reason_unsupported(layer)]
         return []
 
     def _substitutes(self, cases: Iterable[Case]) -> Iterator[AttentionLayer]:
@@ -204,7 +204,7 @@ class Run:
         with contextlib.suppress(InputError):  # a failing declaration is reported with the first result
             for layer in layers:
                 if self.subject.reason_unsupported(layer):
-                    instead = substitute(layer, lambda each: not self.subject.reason_unsupported(each))
+                    instead = substitute(layer, lambda candidate: not self.subject.reason_unsupported(candidate))
                     yield from () if instead is None else (instead,)
 
     def items_on(self, name: str, cases: Iterable[Case]) -> list[Item]:
@@ -212,7 +212,7 @@ class Run:
         checks_of(name)
         distinct = list(dict.fromkeys(cases))
         for case in distinct:
-            if sum(case.key == other.key for other in distinct) > 1:
+            if sum(case.key == second.key for second in distinct) > 1:
                 remedy = "give the functions names in a module, or examine one program at a time"
                 refuse("layer", case.describe(), "differs from another program only in an unnamed function", remedy)
         return [Item(name, case) for case in distinct]
@@ -251,7 +251,7 @@ class Run:
 
     def conclude(self, results: Sequence[Result]) -> Conclusion:
         """Return the conclusion from results, given the planned items."""
-        planned = [*(each.id for each in self.planned), *self._planned_pools(results)]
+        planned = [*(result.id for result in self.planned), *self._planned_pools(results)]
         with own_arithmetic():
             conclusion = ledger_of(planned, self.seed, results).conclude(self.budget)
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))

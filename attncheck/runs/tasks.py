@@ -106,8 +106,8 @@ def examine(task: CaseTask) -> dict[str, Examination]:
         if len(task.items) == 1 or one.stopped:
             return failed
         alone = (dataclasses.replace(task, items=(item,)) for item in task.items)
-        found = {id: examined for part in alone for id, examined in examine(part).items()}
-        return found if any(examined.unusable for examined in found.values()) else failed
+        examinations = {id: examined for part in alone for id, examined in examine(part).items()}
+        return examinations if any(examined.unusable for examined in examinations.values()) else failed
     return {item.id: Examination([result for result in results if result.item == item.id]) for item in task.items}
 
 

@@ -71,7 +71,7 @@ class RunView:
     def reasons(self) -> list[str]:
         """Reasons why the run is not a pass; a violated result, whose cause is shown, is not repeated."""
         findings = self.run.conclusion.findings
-        return [each.text for each in findings if not (self.failures and each.verdict == Verdict.VIOLATED)]
+        return [finding.text for finding in findings if not (self.failures and finding.verdict == Verdict.VIOLATED)]
 
     @cached_property
     def failures(self) -> list[Tally]:
@@ -117,7 +117,7 @@ class RunView:
     def _first_cause(self) -> str:
         """The first explanation, with a number if it has none."""
         if not self.failures:
-            return next(each.text for each in self.run.conclusion.findings if each.verdict == Verdict.VIOLATED)
+            return next(finding.text for finding in self.run.conclusion.findings if finding.verdict == Verdict.VIOLATED)
         cause, number = str(self.explanations[0]), (self.observed or [self.smallest.text])[0]
         quantity = "".join(itertools.takewhile(lambda letter: not letter.isdigit(), number)).strip(" -")
         if quantity in cause:
@@ -151,8 +151,8 @@ class RunView:
 
     def _features_of(self, claim: str) -> str:
         """Return the features that all layers violating a claim share and no others have."""
-        examined = [each for each in self.run.results if each.claim == claim and each.p_values]
-        bad = layers_of(each for each in examined if each.verdict == Verdict.VIOLATED)
+        examined = [result for result in self.run.results if result.claim == claim and result.p_values]
+        bad = layers_of(result for result in examined if result.verdict == Verdict.VIOLATED)
         good = [layer for layer in layers_of(examined) if layer not in bad]
         if not bad or not good:
             return ""
@@ -168,7 +168,7 @@ class RunView:
     @cached_property
     def unrepeatable(self) -> str:
         """A sentence on draws that the generator does not determine."""
-        cases = {case_key(each): each.case for each in self.run.results if not each.repeatable}
+        cases = {case_key(result): result.case for result in self.run.results if not result.repeatable}
         if not cases:
             return ""
         on = layer_name(next(iter(cases.values()))) + (f" and {len(cases) - 1} more" if len(cases) > 1 else "")
@@ -187,7 +187,7 @@ class RunView:
         least = min(examined, key=lambda pool: pool.p_values[0])
         count = f"{counted(len(examined), 'check')} of several cases together"
         lines = [f"Pooled: {count}, {', '.join(texts)}; smallest p-value {chance(least.p_values[0])} ({least.id})"]
-        return lines + [f"  {each.id}: {each.text}" for each in examined if each.verdict == Verdict.VIOLATED][:_POOLS]
+        return lines + [f"  {p.id}: {p.text}" for p in examined if p.verdict == Verdict.VIOLATED][:_POOLS]
 
     @cached_property
     def remedies(self) -> list[str]:

@@ -88,16 +88,16 @@ def examine(
     steps = check_whole("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
     tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
     sample = _Sample(make, widths, seeds, steps, check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
-    check_all_fit(expected, (each.place for each in sample.measured))
-    predicted = {each: expected(each.place, each.moment) for each in sample.measured}
-    planned = {each.name: each for each, prediction in predicted.items() if prediction is not None}
+    check_all_fit(expected, (measure.place for measure in sample.measured))
+    predicted = {measure: expected(measure.place, measure.moment) for measure in sample.measured}
+    planned = {measure.name: measure for measure, prediction in predicted.items() if prediction is not None}
     if not planned:
         refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {_some(sample.measured)}")
     level = Budget(false_alarm).level(len(planned))
     looks = _Looks(sample, predicted, level, tolerance)
     # A fourth look, with eight times the models, would take longer than all others together.
     trails = examine_blocks(looks.outcomes, planned, level)
-    rows = [looks.row(each, trails.get(each.name)) for each in sample.measured]
+    rows = [looks.row(measure, trails.get(measure.name)) for measure in sample.measured]
     fixed: tuple[float, ...] = ()
     if any(row.verdict is Verdict.VIOLATED and not row.steps for row in rows):
         fixed = _fixed_scales(rows, widths, *sample.weights())
@@ -116,8 +116,8 @@ class _Sample:
         common = [name for name in narrow if name in wider]
         if not common:
             refuse("build", [*narrow][:3], "are absent at other widths", "use the same module names at all widths")
-        places = [_place(name, narrow[name], wider[name]) for name in common]
-        self.measured = [Measurement(place, step) for step in range(steps + 1) for place in places]
+        tap_series = [_place(name, narrow[name], wider[name]) for name in common]
+        self.measured = [Measurement(series, step) for step in range(steps + 1) for series in tap_series]
 
     def logs(self, look: int, factor: int) -> list[FloatArray]:
         """Return log sizes, (seeds, measured) per width; -∞ for zeros."""
@@ -139,14 +139,14 @@ class _Sample:
     def _sizes(self, width: int, index: int, look: int) -> list[float]:
         model = self._made(width, index, look, "draws")
         first = model.taps()
-        found = {(name, 0): tap.size for name, tap in first.items()}
+        tap_sizes = {(name, 0): tap.size for name, tap in first.items()}
         for step in range(1, self._steps + 1):
             model.step()
-            found |= {(n, step): tap.change_from(first[n]) for n, tap in model.taps().items() if n in first}
-        sizes = [found.get((each.place.name, each.steps), math.nan) for each in self.measured]
-        for each, size in zip(self.measured, sizes, strict=True):
+            tap_sizes |= {(n, step): tap.change_from(first[n]) for n, tap in model.taps().items() if n in first}
+        sizes = [tap_sizes.get((measure.place.name, measure.steps), math.nan) for measure in self.measured]
+        for measure, size in zip(self.measured, sizes, strict=True):
             if not math.isfinite(size):
-                problem = f"is the size of {each.name} at width {width}: missing or not finite"
+                problem = f"is the size of {measure.name} at width {width}: missing or not finite"
                 refuse("build", size, problem, "fix the model, or omit that width")
         return sizes
 
@@ -166,29 +166,29 @@ class _Looks:
         tolerance: float,
     ) -> None:
         self._sample, self._predicted, self._level = sample, predicted, level
-        self._index = {each.name: k for k, each in enumerate(sample.measured)}
-        bands = [(-math.inf, math.inf) if each is None else (each.low, each.high) for each in predicted.values()]
+        self._index = {entry.name: k for k, entry in enumerate(sample.measured)}
+        bands = [(-math.inf, math.inf) if entry is None else (entry.low, entry.high) for entry in predicted.values()]
         low, self._largest = np.array(bands).T
         self._low, self._high = low - tolerance, self._largest + tolerance
-        self._mixed = np.array([each is not None and each.mixed for each in predicted.values()])
+        self._mixed = np.array([entry is not None and entry.mixed for entry in predicted.values()])
         self._last: dict[str, _Estimate] = {}
 
     def outcomes(self, look: int, factor: int, names: Iterable[str]) -> Mapping[str, Outcome]:
         """Draw a look and return the outcomes of the named measurements."""
-        found = self._estimates(self._sample.logs(look, factor))
-        self._last |= found if look == 1 else {name: found[name] for name in names}
+        estimates = self._estimates(self._sample.logs(look, factor))
+        self._last |= estimates if look == 1 else {name: estimates[name] for name in names}
         # The rows of the result describe effects; looks need p-values only.
-        return {name: Outcome(found[name].p_value, 0.0, 0.0, 0.0, 0.0, 0) for name in names}
+        return {name: Outcome(estimates[name].p_value, 0.0, 0.0, 0.0, 0.0, 0) for name in names}
 
     def _estimates(self, logs: Sequence[FloatArray]) -> dict[str, _Estimate]:
         """Return the estimates of all measurements from log sizes, (seeds, measured) per width."""
         widths, level = self._sample.widths, self._level
         zeros = np.mean(np.concatenate(logs) == _ZERO, axis=0)
-        drawn = [np.where(zeros > 0.0, 0.0, each) for each in logs]
+        drawn = [np.where(zeros > 0.0, 0.0, array) for array in logs]
         power = exponents(drawn, widths)
         # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
         known = np.where(np.isfinite(self._largest), self._largest, 0.0)
-        rest = [each - known * math.log(width) for each, width in zip(drawn, widths, strict=True)]
+        rest = [array - known * math.log(width) for array, width in zip(drawn, widths, strict=True)]
         share = shares(rest, widths, (-NEXT, 0.0))
         # A share also rises if other parts fall, so the size must grow too.
         both = np.maximum(power.p_values(high=self._largest), share.p_values(high=SHARE))
@@ -198,22 +198,22 @@ class _Looks:
         numbers = [power.values, power.values - half, power.values + half, power.spreads, power.errors, power.freedom]
         numbers += [share.values, share.values + share.half_widths(level)]
         columns = np.where(zeros > 0.0, np.nan, numbers).T
-        sizes = np.where(zeros > 0.0, means([np.exp(each) for each in logs]), np.exp(means(drawn))).T
-        found = zip(zeros, sizes, np.where(zeros > 0.0, 1.0, p_values), columns, strict=True)
+        sizes = np.where(zeros > 0.0, means([np.exp(array) for array in logs]), np.exp(means(drawn))).T
+        statistics = zip(zeros, sizes, np.where(zeros > 0.0, 1.0, p_values), columns, strict=True)
         return {
             name: _Estimate(float(zero), tuple(map(float, size)), float(p_value), *map(float, column))
-            for name, (zero, size, p_value, column) in zip(self._index, found, strict=True)
+            for name, (zero, size, p_value, column) in zip(self._index, statistics, strict=True)
         }
 
-    def row(self, each: Measurement, trail: Trail | None) -> WidthsRow:
+    def row(self, measure: Measurement, trail: Trail | None) -> WidthsRow:
         """Return the result of one measurement."""
-        estimate, prediction = self._last[each.name], self._predicted[each]
-        verdict = self._verdict(each, trail)
+        estimate, prediction = self._last[measure.name], self._predicted[measure]
+        verdict = self._verdict(measure, trail)
         return WidthsRow(
-            name=each.place.name,
-            what=each.place.what,
-            kind=each.place.kind,
-            steps=each.steps,
+            name=measure.place.name,
+            what=measure.place.what,
+            kind=measure.place.kind,
+            steps=measure.steps,
             predicted="" if prediction is None else str(prediction),
             low_predicted=None if prediction is None else _known(prediction.low),
             high_predicted=None if prediction is None else prediction.high,
@@ -225,12 +225,12 @@ class _Looks:
             sizes=estimate.sizes,
             verdict=verdict,
             p_values=() if trail is None else trail.p_values,
-            seeds_needed=self._seeds_needed(each) if verdict is Verdict.INCONCLUSIVE else None,
-            notes=_notes(each, estimate),
+            seeds_needed=self._seeds_needed(measure) if verdict is Verdict.INCONCLUSIVE else None,
+            notes=_notes(measure, estimate),
         )
 
-    def _verdict(self, each: Measurement, trail: Trail | None) -> Verdict:
-        estimate, k = self._last[each.name], self._index[each.name]
+    def _verdict(self, measure: Measurement, trail: Trail | None) -> Verdict:
+        estimate, k = self._last[measure.name], self._index[measure.name]
         if trail is None or estimate.zeros:
             return Verdict.NOT_EXAMINED
         if trail.verdict is not Verdict.CONSISTENT:
@@ -238,9 +238,9 @@ class _Looks:
         bounded = estimate.high <= self._high[k] or (self._mixed[k] and estimate.share_high <= SHARE)
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
-    def _seeds_needed(self, each: Measurement) -> int | None:
+    def _seeds_needed(self, measure: Measurement) -> int | None:
         """Return the option `seeds` that makes an interval short enough for a verdict, or None."""
-        estimate, k, seeds = self._last[each.name], self._index[each.name], min(self._sample.seeds)
+        estimate, k, seeds = self._last[measure.name], self._index[measure.name], min(self._sample.seeds)
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
         needed = [seeds_needed(margin, estimate.error, estimate.freedom, seeds, self._level)]
         if self._mixed[k] and estimate.share < SHARE:
@@ -277,17 +277,17 @@ def _place(name: str, narrow: Tap, wider: Tap) -> TapSeries:
     return TapSeries(name, narrow.what, narrow.kind, grows, rescaled, narrow.note or wider.note)
 
 
-def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
-    said = []
+def _notes(measure: Measurement, estimate: _Estimate) -> tuple[str, ...]:
+    notes = []
     if estimate.zeros == 1.0:
-        said.append("no change beyond rounding" if each.steps else "zero by design")
+        notes.append("no change beyond rounding" if measure.steps else "zero by design")
     elif estimate.zeros:
-        said.append(f"zero in {estimate.zeros:.0%} of models")
-    if each.place.note:
-        said.append(each.place.note)
-    if each.place.kind == "norm" and not each.steps:
-        said.append("after a norm: size independent of its input")
-    return tuple(said)
+        notes.append(f"zero in {estimate.zeros:.0%} of models")
+    if measure.place.note:
+        notes.append(measure.place.note)
+    if measure.place.kind == "norm" and not measure.steps:
+        notes.append("after a norm: size independent of its input")
+    return tuple(notes)
 
 
 def _fixed_scales(
@@ -305,7 +305,7 @@ def _fixed_scales(
 
 
 def _growing_axes(narrow: FloatArray, wide: FloatArray) -> int:
-    return sum(one != other for one, other in zip(narrow.shape, wide.shape, strict=False))
+    return sum(one != second for one, second in zip(narrow.shape, wide.shape, strict=False))
 
 
 def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int]) -> float:
@@ -319,4 +319,4 @@ def _known(value: float) -> float | None:
 
 
 def _some(measured: Sequence[Measurement]) -> str:
-    return ", ".join(dict.fromkeys(each.place.name for each in measured[:6]))
+    return ", ".join(dict.fromkeys(measure.place.name for measure in measured[:6]))

@@ -82,7 +82,7 @@ def exponents(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) ->
 
 def means(logs: FloatArray | Sequence[FloatArray]) -> FloatArray:
     """Return mean log sizes, (widths, taps)."""
-    return np.stack([each.mean(axis=0) for each in logs])
+    return np.stack([array.mean(axis=0) for array in logs])
 
 
 def errors_of(logs: FloatArray | Sequence[FloatArray], weights: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -90,7 +90,7 @@ def errors_of(logs: FloatArray | Sequence[FloatArray], weights: FloatArray) -> t
 
     `weights` has shape (widths, taps) or (widths, 1).
     """
-    seeds = np.array([[len(each)] for each in logs])
+    seeds = np.array([[len(array)] for array in logs])
     parts = weights**2 * _variances(logs) / seeds
     total = parts.sum(axis=0)
     return np.sqrt(total), total**2 / (parts**2 / (seeds - 1)).sum(axis=0)
@@ -98,7 +98,7 @@ def errors_of(logs: FloatArray | Sequence[FloatArray], weights: FloatArray) -> t
 
 def _variances(logs: FloatArray | Sequence[FloatArray]) -> FloatArray:
     """Return variances over seeds, (widths, taps)."""
-    return np.maximum([each.var(axis=0, ddof=1) for each in logs], _LEAST_SPREAD**2)
+    return np.maximum([array.var(axis=0, ddof=1) for array in logs], _LEAST_SPREAD**2)
 
 
 def slope_weights(widths: Sequence[int]) -> FloatArray:

@@ -52,8 +52,8 @@ def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], order
     columns = terms / np.exp(2.0 * (centres - centres[widest])).T[:, :, None]
     inverse = np.linalg.pinv(columns)
     amounts = inverse.sum(axis=2)
-    whole = amounts.sum(axis=1)
-    values = amounts[:, -1] / whole
+    total = amounts.sum(axis=1)
+    values = amounts[:, -1] / total
     # Derivative of the share with respect to each relative error.
-    taken = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / whole[:, None]
-    return Estimates(values, *errors_of(logs, 2.0 * taken.T))
+    gradient = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / total[:, None]
+    return Estimates(values, *errors_of(logs, 2.0 * gradient.T))

@@ -84,34 +84,34 @@ _NEARLY = ExponentPrediction(-0.5 * NEXT, 0.0)
 _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
 
 
-def standard(place: TapSeries, moment: str) -> ExponentPrediction | None:
+def standard(series: TapSeries, moment: str) -> ExponentPrediction | None:
     """Standard parametrisation: variances 1/fan-in, scores over √head_dim, and no predictions after steps."""
-    if place.rescaled:
-        return _rescaled(place) if moment == INIT else None
+    if series.rescaled:
+        return _rescaled(series) if moment == INIT else None
     return _CONSTANT if moment == INIT else None
 
 
-def mup(place: TapSeries, moment: str) -> ExponentPrediction | None:
+def mup(series: TapSeries, moment: str) -> ExponentPrediction | None:
     """Maximal update parametrisation: scores over head_dim, readout variance 1/width², and changes of order 1."""
-    if place.rescaled:
-        return _rescaled(place)
+    if series.rescaled:
+        return _rescaled(series)
     if moment == CHANGE:
-        return _NEARLY if place.kind == EMBEDDING else _MIXED
-    if place.kind in (SCORES, OUTPUT):
+        return _NEARLY if series.kind == EMBEDDING else _MIXED
+    if series.kind in (SCORES, OUTPUT):
         return {(SCORES, False): _FALLS, (OUTPUT, False): _FALLS, (SCORES, True): _CONSTANT}.get(
-            (place.kind, place.grows), _NEARLY
+            (series.kind, series.grows), _NEARLY
         )
-    if place.kind in (EMBEDDING, NORM):
+    if series.kind in (EMBEDDING, NORM):
         return _CONSTANT
-    return _NEARLY if place.kind == MODULE and place.grows else _EVENS_OUT
+    return _NEARLY if series.kind == MODULE and series.grows else _EVENS_OUT
 
 
-def _rescaled(place: TapSeries) -> ExponentPrediction | None:
+def _rescaled(series: TapSeries) -> ExponentPrediction | None:
     """Return the prediction for a tap before an unknown factor.
 
     A shared embedding is constant, or falls and is multiplied by √width. A readout is judged at the output.
     """
-    return ExponentPrediction(-NEXT, 0.0) if place.kind == EMBEDDING else None
+    return ExponentPrediction(-NEXT, 0.0) if series.kind == EMBEDDING else None
 
 
 #: Predictions by name.
@@ -157,27 +157,27 @@ class _ExpectationTable:
 
     entries: Mapping[str, Expectation]
 
-    def __call__(self, place: TapSeries, moment: str) -> ExponentPrediction | None:
-        fitting = (entry for pattern, entry in self.entries.items() if _fits(pattern, place))
-        found = next(fitting, None)
-        return None if found is None else found(place, moment)
+    def __call__(self, series: TapSeries, moment: str) -> ExponentPrediction | None:
+        fitting = (entry for pattern, entry in self.entries.items() if _fits(pattern, series))
+        rule = next(fitting, None)
+        return None if rule is None else rule(series, moment)
 
 
-def check_all_fit(expected: Expectation, places: Iterable[TapSeries]) -> None:
+def check_all_fit(expected: Expectation, tap_series: Iterable[TapSeries]) -> None:
     """Raise `InputError` for a table entry that matches no tap."""
     if not isinstance(expected, _ExpectationTable):
         return
-    known = list(dict.fromkeys(places))
+    known = list(dict.fromkeys(tap_series))
     for pattern in expected.entries:
         # A table for several models may list kinds that this one lacks.
-        if pattern not in KINDS and not any(_fits(pattern, place) for place in known):
-            names = [place.name for place in known]
+        if pattern not in KINDS and not any(_fits(pattern, series) for series in known):
+            names = [series.name for series in known]
             close = get_close_matches(pattern.strip("*."), names, n=3, cutoff=0.4) or names[:3]
             refuse("expect", pattern, "matches no tap", f"use an existing name, such as {', '.join(close)}")
 
 
-def _fits(pattern: str, place: TapSeries) -> bool:
-    return pattern == place.kind if pattern in KINDS else fnmatchcase(place.name, pattern)
+def _fits(pattern: str, series: TapSeries) -> bool:
+    return pattern == series.kind if pattern in KINDS else fnmatchcase(series.name, pattern)
 
 
 def _entry(pattern: str, value: Any) -> Expectation:
@@ -187,8 +187,8 @@ def _entry(pattern: str, value: Any) -> Expectation:
     moments = value if isinstance(value, Mapping) else {INIT: value}
     if not set(moments) <= {INIT, CHANGE}:
         refuse(f"expect[{pattern!r}]", value, "has keys other than 'init' and 'change'", _REMEDY)
-    held = {moment: _prediction(pattern, each) for moment, each in moments.items()}
-    return lambda place, moment: held.get(moment)
+    predictions = {moment: _prediction(pattern, entry) for moment, entry in moments.items()}
+    return lambda series, moment: predictions.get(moment)
 
 
 def _prediction(pattern: str, value: Any) -> ExponentPrediction | None:
@@ -204,7 +204,7 @@ def _prediction(pattern: str, value: Any) -> ExponentPrediction | None:
     pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(pair) != 2:
         refuse(field, value, "is not a pair", _REMEDY)
-    low, high = (check_number(field, each, _REMEDY) for each in pair)
+    low, high = (check_number(field, exponent, _REMEDY) for exponent in pair)
     if low > high:
         refuse(field, value, "is in the wrong order", _REMEDY)
     return ExponentPrediction(low, high, mixed=low < high)

@@ -73,7 +73,7 @@ class WidthsRow:
     @property
     def cells(self) -> tuple[str, ...]:
         """Table row as text."""
-        numbers = ("–" if each is None else f"{each:+.3f}" for each in (self.exponent, self.low, self.high))
+        numbers = ("–" if number is None else f"{number:+.3f}" for number in (self.exponent, self.low, self.high))
         return (self.name, self.what, *numbers, self.predicted or "–", self.said)
 
     @property
@@ -138,11 +138,11 @@ class Widths:
         InputError
             If there is no such tap.
         """
-        found = {row.name: row for row in self.rows if not row.steps}
-        if name not in found:
-            close = get_close_matches(name, found, n=1) or [*found][:1]
+        rows = {row.name: row for row in self.rows if not row.steps}
+        if name not in rows:
+            close = get_close_matches(name, rows, n=1) or [*rows][:1]
             refuse("name", name, "is not a tap", f"use a name in the table, e.g. {close[0]}")
-        return found[name]
+        return rows[name]
 
     def require(self) -> None:
         """Raise if any row is violated.
@@ -197,8 +197,8 @@ class Widths:
         return f"{matrices} std {listed(scales)} at every width: neither standard parametrisation nor μP"
 
     def _said(self) -> Iterator[str]:
-        for what, text in self.findings:
-            yield f"  {what + ':':9} {text}"
+        for label, text in self.findings:
+            yield f"  {label + ':':9} {text}"
 
     @property
     def findings(self) -> list[tuple[str, str]]:
@@ -208,7 +208,7 @@ class Widths:
     def _findings(self) -> Iterator[tuple[str, str]]:
         initial = [row for row in self.violated if not row.steps]
         later = [row for row in self.violated if row.name not in {row.name for row in initial}]
-        for label, rows, others, cause in (
+        for label, rows, rest_label, cause in (
             ("first", initial, "then", "computed later, may follow from it"),
             ("and" if initial else "first", later, "also", "changes in the same steps; check learning rates"),
         ):
@@ -216,7 +216,7 @@ class Widths:
                 yield label, _finding(rows[0])
             names = _names(row for row in rows if row.name != rows[0].name)
             if names:
-                yield others, f"{names}: {cause}"
+                yield rest_label, f"{names}: {cause}"
         if self._undecided:
             # The headline of an inconclusive result has the remedy.
             yield "open", _names(self._undecided) + (f"; {self._remedy()}" if self.violated else "")
@@ -231,10 +231,10 @@ class Widths:
 
 def _finding(row: WidthsRow) -> str:
     """Return a sentence on one violation."""
-    what = f" ({row.what})" if row.what else ""
+    class_text = f" ({row.what})" if row.what else ""
     share = "" if row.share is None else f", {row.share:.0%} of its mean square grows at a larger order"
     return (
-        f"{row.name}{what} {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
+        f"{row.name}{class_text} {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
         f"predicted {'; '.join((row.predicted, *row.notes))}"
     )
 

@@ -53,14 +53,14 @@ class Tap:
     @property
     def size(self) -> float:
         """Root mean square, or 0 if it is only rounding."""
-        found = root_mean_square(self.values)
-        return found if found > ULPS * self.precision * self.summed else 0.0
+        rms = root_mean_square(self.values)
+        return rms if rms > ULPS * self.precision * self.summed else 0.0
 
     def change_from(self, before: Tap) -> float:
         """Return the root mean square of the change, or 0 if it is only rounding."""
-        found = root_mean_square(self.values - before.values)
+        rms = root_mean_square(self.values - before.values)
         least = max(self.summed, before.summed, root_mean_square(before.values))
-        return found if found > ULPS * self.precision * least else 0.0
+        return rms if rms > ULPS * self.precision * least else 0.0
 
 
 class Model(Protocol):
@@ -113,7 +113,7 @@ def root_mean_square(values: FloatArray) -> float:
     return largest * float(np.sqrt(np.mean((there / largest) ** 2)))
 
 
-def as_tap(made: Any) -> Tap:
+def as_tap(array: Any) -> Tap:
     """Return a tap unchanged, or wrap an array in one.
 
     Examples
@@ -121,4 +121,4 @@ def as_tap(made: Any) -> Tap:
     >>> as_tap([1.0, 1.0]).size
     1.0
     """
-    return made if isinstance(made, Tap) else Tap(np.asarray(made, dtype=np.float64))
+    return array if isinstance(array, Tap) else Tap(np.asarray(array, dtype=np.float64))

@@ -66,16 +66,16 @@ def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, firs
 def chunks(work: DrawPlan[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
     """Yield draws in chunks; the chunk size does not change the draws."""
     chunk: _Batch | None = None
-    filled, left = 0, size
+    filled, remaining = 0, size
     for part in blocks(work, size, root):
         used = 0
         while used < len(part):
             if chunk is None:
-                chunk, filled = _empty(part, min(chunk_size, left)), 0
-                left -= len(chunk)
-            taken = min(len(part) - used, len(chunk) - filled)
-            chunk.fill(filled, part[used : used + taken])
-            used, filled = used + taken, filled + taken
+                chunk, filled = _empty(part, min(chunk_size, remaining)), 0
+                remaining -= len(chunk)
+            count = min(len(part) - used, len(chunk) - filled)
+            chunk.fill(filled, part[used : used + count])
+            used, filled = used + count, filled + count
             if filled == len(chunk):
                 yield chunk
                 chunk = None

@@ -31,35 +31,35 @@ class ProgramLayout:
         #: The step of a node, and its index in the array of the step.
         self.place: dict[Node, tuple[int, tuple[int, ...]]] = {}
         for number, step in enumerate(steps):
-            places: Iterable[tuple[int, ...]] = ((k,) for k in range(len(step.nodes)))
+            indices: Iterable[tuple[int, ...]] = ((k,) for k in range(len(step.nodes)))
             if factors := self.factors.get(step.nodes[0]):
                 row, column = ({node: k for k, node in enumerate(side)} for side in factors)
-                places = ((row[node.parents[0]], column[node.parents[1]]) for node in step.nodes)
-            self.place |= {node: (number, place) for node, place in zip(step.nodes, places, strict=True)}
+                indices = ((row[node.parents[0]], column[node.parents[1]]) for node in step.nodes)
+            self.place |= {node: (number, index) for node, index in zip(step.nodes, indices, strict=True)}
         self._sources: dict[tuple[Node, ...], list[tuple[int, _Index, _Index]]] = {}
 
     def sources(self, nodes: tuple[Node, ...]) -> list[tuple[int, _Index, _Index]]:
         """Return the steps that compute the nodes, each with indices into `nodes` and into the array of the step."""
-        found = self._sources.get(nodes)
-        if found is None:
+        step_indices = self._sources.get(nodes)
+        if step_indices is None:
             positions: dict[int, list[int]] = {}
             for position, node in enumerate(nodes):
                 positions.setdefault(self.place[node][0], []).append(position)
-            found = self._sources[nodes] = [
+            step_indices = self._sources[nodes] = [
                 (step, _index([(k,) for k in where]), _index([self.place[nodes[k]][1] for k in where]))
                 for step, where in positions.items()
             ]
-        return found
+        return step_indices
 
 
-def _index(places: Sequence[tuple[int, ...]]) -> _Index:
+def _index(positions: Sequence[tuple[int, ...]]) -> _Index:
     """Return an index for places in all draws, if possible a slice along one axis, which copies fastest."""
-    columns = [list(column) for column in zip(*places, strict=True)]
+    columns = [list(column) for column in zip(*positions, strict=True)]
     for axis, column in reversed(list(enumerate(columns))):
         run = slice(column[0], column[0] + len(column))
-        others = columns[:axis] + columns[axis + 1 :]
-        if column == list(range(run.start, run.stop)) and all(len(set(other)) == 1 for other in others):
-            return slice(None), *(run if k == axis else each[0] for k, each in enumerate(columns))
+        rest = columns[:axis] + columns[axis + 1 :]
+        if column == list(range(run.start, run.stop)) and all(len(set(fixed)) == 1 for fixed in rest):
+            return slice(None), *(run if k == axis else c[0] for k, c in enumerate(columns))
     return slice(None), *(np.array(column) for column in columns)
 
 
@@ -87,8 +87,8 @@ class Values:
 
     def get(self, node: Node) -> FloatArray:
         """Return a vector (draws, coordinates) or score (draws,)."""
-        step, place = self._layout.place[node]
-        index: _Index = (slice(None), *place)
+        step, position = self._layout.place[node]
+        index: _Index = (slice(None), *position)
         return self._arrays[step][index]
 
     def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
@@ -170,10 +170,10 @@ def interpret(
 def _trimmed(steps: Sequence[Step], keep: Iterable[Node]) -> set[Node]:
     """Return the lines to truncate: outputs that no line uses, and vectors that only such outputs use."""
     nodes = [node for step in steps for node in step.nodes]
-    whole = set(keep).union(*(node.parents for node in nodes))
-    ends = {node for node in nodes if isinstance(node, Output)} - whole
-    whole = set(keep).union(*(node.parents for node in nodes if node not in ends))
-    return ends.union(*(end.parents for end in ends)) - whole
+    untrimmed = set(keep).union(*(node.parents for node in nodes))
+    ends = {node for node in nodes if isinstance(node, Output)} - untrimmed
+    untrimmed = set(keep).union(*(node.parents for node in nodes if node not in ends))
+    return ends.union(*(end.parents for end in ends)) - untrimmed
 
 
 def _draw_initial(step: Step, width: int, size: int, rng: np.random.Generator) -> FloatArray:
@@ -192,9 +192,9 @@ def _scores(
     turn: Callable[[FloatArray], FloatArray] | None,
 ) -> FloatArray:
     """Compute all scores between two steps; `one` is any of these scores."""
-    left, right = values.stack(lefts), values.stack(rights)
+    rows, columns = values.stack(lefts), values.stack(rights)
     if turn is not None:
-        left, right = turn(left), turn(right)
-    products = left @ right.swapaxes(-1, -2)
+        rows, columns = turn(rows), turn(columns)
+    products = rows @ columns.swapaxes(-1, -2)
     products *= one.factor * lefts[0].length(width) ** -0.5
     return products

@@ -47,13 +47,13 @@ def projections(layer: AttentionLayer, inputs: FloatArray, project: Callable[[in
     """
     queries = project(layer.num_heads, layer.query_std)
     of_groups = (project(layer.kv_heads, std) for std in (layer.key_std, layer.value_std))
-    return Projections(inputs, queries, *(np.repeat(each, layer.group_size, axis=1) for each in of_groups))
+    return Projections(inputs, queries, *(np.repeat(array, layer.group_size, axis=1) for array in of_groups))
 
 
-def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+def dot_products(layer: AttentionLayer, projected: Projections, rng: np.random.Generator) -> FloatArray:
     """Return the scores, (draws, heads, positions, positions); tied queries are the keys."""
-    queries = made.keys if layer.tied_query_key else made.queries
-    queries, keys = score_vectors(layer, queries), score_vectors(layer, made.keys)
+    queries = projected.keys if layer.tied_query_key else projected.queries
+    queries, keys = score_vectors(layer, queries), score_vectors(layer, projected.keys)
     scores = layer.score_factor * layer.head_width**-0.5 * (queries @ keys.swapaxes(-1, -2))
     return with_offsets(layer, np.asarray(scores), rng)
 
@@ -89,7 +89,7 @@ class LiteralSimulator:
     """
 
     project: Callable[[AttentionLayer, FloatArray, np.random.Generator], Projections] = independent
-    arrange: Callable[[AttentionLayer, Projections], Projections] = lambda layer, made: made
+    arrange: Callable[[AttentionLayer, Projections], Projections] = lambda layer, projected: projected
     score: Callable[[AttentionLayer, Projections, np.random.Generator], FloatArray] = dot_products
     weigh: Callable[[AttentionLayer, FloatArray], FloatArray] = attention_weights
     finish: Callable[[AttentionLayer, FloatArray, int, np.random.Generator], FloatArray] = project_out
@@ -98,17 +98,17 @@ class LiteralSimulator:
         """Draw inputs and the resulting fields."""
         return self.after(layer, self.project(layer, draw_inputs(layer, size, rng), rng), rng)
 
-    def after(self, layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> dict[str, FloatArray]:
+    def after(self, layer: AttentionLayer, projected: Projections, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw the fields that follow from projections."""
-        made = self.arrange(layer, made)
-        scores = self.score(layer, made, rng)
+        projected = self.arrange(layer, projected)
+        scores = self.score(layer, projected, rng)
         coordinates = min(layer.width, 2)
         return {
-            "outputs": self.finish(layer, self.weigh(layer, scores) @ made.values, coordinates, rng),
+            "outputs": self.finish(layer, self.weigh(layer, scores) @ projected.values, coordinates, rng),
             "scores": scores,
-            "inputs": made.inputs[:, :, :coordinates].copy(),
-            "input_gram": gram_of(made.inputs),
-            "key_gram": gram_of(made.keys),
-            "value_gram": gram_of(made.values),
-            **({} if layer.rotary_base is None else {"keys": made.keys}),
+            "inputs": projected.inputs[:, :, :coordinates].copy(),
+            "input_gram": gram_of(projected.inputs),
+            "key_gram": gram_of(projected.keys),
+            "value_gram": gram_of(projected.values),
+            **({} if layer.rotary_base is None else {"keys": projected.keys}),
         }

@@ -53,11 +53,11 @@ def exposed(
         same = [k for k, node in enumerate(lines) if node.length(width) == length]
         stacked = np.stack([value(lines[k]) for k in same], axis=1)
         gram[np.ix_(range(size), same, same)] = gram_of(stacked)
-    shown = np.stack([value(node)[:, :coordinates] for node in lines], axis=1)
+    vectors = np.stack([value(node)[:, :coordinates] for node in lines], axis=1)
     return ProgramDraws(
-        outputs=shown[:, [lines.index(node) for node in results_of(program)]],
+        outputs=vectors[:, [lines.index(node) for node in results_of(program)]],
         scores=_scores_of(program, size, value),
-        vectors=shown,
+        vectors=vectors,
         gram=gram,
     )
 

@@ -31,18 +31,18 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
         if k == stack.depth and not stack.post_norm and not stack.mlp:  # a post-norm or perceptron needs all neurons
             drawn = attend(layer, inputs, coordinates, rng)
             assert drawn.input_gram is not None
-            outputs, gram, made = drawn.outputs, drawn.input_gram, drawn.scores
+            outputs, gram, layer_scores = drawn.outputs, drawn.input_gram, drawn.scores
         else:
             gram = gram_of(inputs)
             root = gram_root(gram)
-            made, _, values = draw_heads(layer, size, root.shape[-1], rng).of(layer, root)
-            outputs = gram_root(output_covariance(layer, made, values)) @ rng.standard_normal(stream.shape)
+            layer_scores, _, values = draw_heads(layer, size, root.shape[-1], rng).of(layer, root)
+            outputs = gram_root(output_covariance(layer, layer_scores, values)) @ rng.standard_normal(stream.shape)
         stream = stream[..., : outputs.shape[-1]] + outputs if stack.residual else outputs
         stream = normalised(stack.post_norm, stream)
         if stack.perceptron:
             outputs = draw_perceptron(stack.perceptron, normalised(layer.norm, stream), rng)
             stream = normalised(stack.post_norm, stream + outputs if stack.residual else outputs)
-        scores.append(made)
+        scores.append(layer_scores)
         grams.append(gram)
     return StackDraws(
         outputs=stream[..., :coordinates].copy(),
@@ -108,9 +108,9 @@ def draw_stack_program(
 def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
     """Return a bound on the entries of one draw without matrices."""
     s, heads = stack.seq_len, stack.num_heads
-    kept = stack.depth * (heads * s**2 + s * (s + coordinates))
+    stored = stack.depth * (heads * s**2 + s * (s + coordinates))
     neurons = 6 + 2 * bool(stack.layer.norm or stack.post_norm) + 3 * stack.mlp_ratio * bool(stack.mlp)
-    return neurons * s * stack.width + 16 * heads * s**2 + (3 * heads + 6) * s * coordinates + 2 * kept
+    return neurons * s * stack.width + 16 * heads * s**2 + (3 * heads + 6) * s * coordinates + 2 * stored
 
 
 def literal_entries(stack: AttentionStack) -> Entries:

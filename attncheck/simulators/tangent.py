@@ -112,12 +112,12 @@ def _inner_products(gradient: Sequence[tuple[FloatArray, FloatArray]], groups: i
         return vectors.reshape(len(vectors), min(groups, vectors.shape[1]), -1, *vectors.shape[2:])
 
     total: FloatArray | float = 0.0
-    for one, other in itertools.product(gradient, repeat=2):
-        left, right = (
+    for one, partner in itertools.product(gradient, repeat=2):
+        row_products, column_products = (
             np.einsum("nbgire,nbhjqe->nbghijrq", grouped(first), grouped(second), optimize=True)
-            for first, second in zip(one, other, strict=True)
+            for first, second in zip(one, partner, strict=True)
         )
-        total = total + (left * right).sum(axis=(1, 2, 3))
+        total = total + (row_products * column_products).sum(axis=(1, 2, 3))
     return np.asarray(total)
 
 

@@ -194,8 +194,8 @@ class WeightLaws:
         laws, biases = self.by_matrix, ", ".join(map(str, self.biases))
         groups = {law: [name for name in laws if laws[name] == law] for law in laws.values()}
         alone = len(groups) == 1
-        said = ", ".join(law if alone else f"{law} ({', '.join(names)})" for law, names in groups.items())
-        return f"{said}, biases ({biases})" if biases else said
+        text = ", ".join(law if alone else f"{law} ({', '.join(names)})" for law, names in groups.items())
+        return f"{text}, biases ({biases})" if biases else text
 
 
 def _typed(law: str = "") -> str | tuple[str, float | str]:

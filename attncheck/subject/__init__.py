@@ -30,8 +30,8 @@ def direct(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 def programs(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Simulate a program, with explicit matrices at small widths and exactly in law without them at larger ones."""
     multiplier = DirectMultiplier if width <= _LITERAL else MatrixFreeMultiplier
-    shown = min(2, *(node.length(width) for node in vectors_of(program)))
-    return draw_exposed(program, width, size, shown, rng, multiplier).as_dict()
+    coordinates = min(2, *(node.length(width) for node in vectors_of(program)))
+    return draw_exposed(program, width, size, coordinates, rng, multiplier).as_dict()
 
 
 direct.supports = lambda layer: True  # type: ignore[attr-defined]  # mypy knows no attributes of functions

@@ -76,14 +76,14 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         """Return the setting of a case, after checking that the generator controls the draws; see `Subject.probe`."""
         few = not self.weights.gaussian and case.width <= _FEW_NUMBERS
         draw = self.drawer(case, _PROBE_DISCRETE if few else _PROBE, rng)
-        one, other = rng.spawn(2)
-        first, again, later, second = draw(copy.deepcopy(one)), draw(one), draw(one), draw(other)
+        one, second_rng = rng.spawn(2)
+        first, again, later, second = draw(copy.deepcopy(one)), draw(one), draw(one), draw(second_rng)
         remedy = "draw all random numbers from the generator passed as rng"
-        given = self.given(case)
-        others = {"two different generators": second, "two consecutive calls with one generator": later}
-        for which, sample in others.items():
+        exempt = self.given(case)
+        samples = {"two different generators": second, "two consecutive calls with one generator": later}
+        for which, sample in samples.items():
             for name in _FIELDS:
-                drawn = name in first.exposed & sample.exposed and name not in given
+                drawn = name in first.exposed & sample.exposed and name not in exempt
                 if drawn and _same_digits(first.need(name), sample.need(name)):
                     self.refuse(case, f"{which} gave the same {name}; {remedy}")
         if not _alike(first.outputs, again.outputs):

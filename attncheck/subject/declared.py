@@ -37,9 +37,9 @@ def form_of(name: str, call: Callable[..., Any]) -> Form:
     if second == "inputs":
         return "inputs"
     forms = f"{FORMS}, or {PROGRAM_FORM} for programs"
-    taken, by_name = _parameters(call)
+    parameters, by_name = _parameters(call)
     positional = ", all positional (no * before them)" if by_name else ""
-    refuse("subject", name, f"takes {taken}", f"make it {forms}, with these names{positional}")
+    refuse("subject", name, f"takes {parameters}", f"make it {forms}, with these names{positional}")
 
 
 def _parameters(call: Callable[..., Any]) -> tuple[str, bool]:

@@ -92,7 +92,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
     finally:
         if ends:
             faulthandler.cancel_dump_traceback_later()
-        left = max(earlier - (time.monotonic() - started), 1e-3) if earlier else 0.0
+        remaining = max(earlier - (time.monotonic() - started), 1e-3) if earlier else 0.0
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, left, interval)
+        signal.setitimer(signal.ITIMER_REAL, remaining, interval)

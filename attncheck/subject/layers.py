@@ -66,9 +66,9 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
         """Return the names of arrays that may be equal for two generators: given or saturated inputs, and products."""
-        given = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
+        names = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1
-        return (*given, "key_gram", "value_gram") if given and signs else given
+        return (*names, "key_gram", "value_gram") if names and signs else names
 
     def setting(self, case: AttentionLayer, sample: Sample, repeatable: bool) -> Setting:
         """Return the setting of a layer: the arrays and neurons in a sample, and whether draws are repeatable."""
@@ -79,9 +79,9 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         """Call the subject on inputs X, before any norm of the layer; the sample contains X and its Gram matrix too."""
         sample = self._sample(layer, inputs.copy(), len(inputs), rng)
         inputs = normalised(layer.norm, inputs)
-        seen = inputs[:, :, : sample.coordinates]
+        exposed = inputs[:, :, : sample.coordinates]
         gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
-        return dataclasses.replace(sample, inputs=seen, input_gram=gram)
+        return dataclasses.replace(sample, inputs=exposed, input_gram=gram)
 
     def _sample(self, layer: AttentionLayer, second: Any, size: int, rng: np.random.Generator) -> Sample:
         arrays = self.run(self.call, layer, second, rng)

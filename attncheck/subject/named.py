@@ -40,22 +40,22 @@ def imported_by_name(field: str, name: str) -> Any:
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         refuse(field, name, "is not of the form module:callable", "write e.g. mypackage.attention:function")
-    own = module_name.partition(".")[0] == "attncheck"
-    if not own and os.getcwd() not in sys.path:
+    is_builtin = module_name.partition(".")[0] == "attncheck"
+    if not is_builtin and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         with guarded():
-            found: Any = importlib.import_module(module_name)
+            target: Any = importlib.import_module(module_name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         remedy = import_remedy(error, "check the module, run in its folder, or add that folder to PYTHONPATH")
         raise InputError(f"{field}={name}: cannot be imported: {in_one_line(error)}; {remedy}") from error
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             refuse(field, name, f"{module_name} has no {part!r}", "name a function of that module")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def in_one_line(error: BaseException) -> str:
@@ -67,5 +67,5 @@ def in_one_line(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {message}".split())
     foreign = ("<", sys.prefix, sys.base_prefix)
     frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(foreign)]
-    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    return (text if len(text) <= _MESSAGE else text[: _MESSAGE - 1] + "…") + place
+    location = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return (text if len(text) <= _MESSAGE else text[: _MESSAGE - 1] + "…") + location

@@ -59,8 +59,8 @@ def norms(probe: TorchModel) -> Iterator[Note]:
         one, two = (_core(probe, call, factor) for factor in (1.0, 2.0))
         q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, two, strict=True))
         if v > _LINEAR and 0 < min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
-            which, other = ("queries", "keys") if q < k else ("keys", "queries")
-            yield asks(f"{call.name}: a norm reaches {which}, but not {other} and values", "norms")
+            which, excluded = ("queries", "keys") if q < k else ("keys", "queries")
+            yield asks(f"{call.name}: a norm reaches {which}, but not {excluded} and values", "norms")
         elif _is_normalised(one[2]) and not _is_normalised(one[0]):
             yield asks(f"{call.name}: values are normalised in every head, but queries are not", "norms")
 
@@ -128,9 +128,9 @@ class _States(Trace):
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._running.append((name, _hidden((args, kwargs))))
 
-    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+    def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         name, x = self._running.pop()
-        y = _hidden(made)
+        y = _hidden(output)
         if name in self._names and name not in self.pairs and x is not None and y is not None:
             self.pairs[name] = x, y
 

@@ -35,12 +35,12 @@ def cache(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("attention is not causal")
     options = {"use_cache": True} if "use_cache" in accepted else {}
     with torch.no_grad():
-        whole = probe.first()
+        expected = probe.first()
         for text, lengths in _CALLS.items():
             outputs = _step_by_step(probe, name, options, lengths)
-            if outputs.shape[:2] != whole.shape[:2]:
+            if outputs.shape[:2] != expected.shape[:2]:
                 raise NotExaminedError("the outputs are not one vector per position")
-            if not same(whole, outputs, _TOLERANCE):
+            if not same(expected, outputs, _TOLERANCE):
                 yield asks(f"calls on {text} with a cache differ from one call on all tokens", "cache")
                 return
 
@@ -87,5 +87,5 @@ def precision(probe: TorchModel) -> Iterator[Note]:
         yield asks(f"in bfloat16, outputs differ by {half:.2g}, with rounded weights by {rounded:.2g}", "precision")
 
 
-def _error(exact: Any, other: Any) -> float:
-    return float((other.float() - exact).abs().median() / exact.abs().median())
+def _error(exact: Any, approximate: Any) -> float:
+    return float((approximate.float() - exact).abs().median() / exact.abs().median())

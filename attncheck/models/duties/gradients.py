@@ -28,9 +28,10 @@ def registration(probe: TorchModel) -> Iterator[Note]:
     if not leaves:
         raise NotExaminedError("the outputs have no gradient")
     known = (*probe.model.parameters(), *probe.model.buffers(), *probe.arguments.values())
-    others = [again[i] for i in leaves if i in again.keys() - set(map(id, known))]
-    if others:
-        number = f"{counted(len(others), 'tensor')} not registered as parameters, one of shape {tuple(others[0].shape)}"
+    unregistered = [again[i] for i in leaves if i in again.keys() - set(map(id, known))]
+    if unregistered:
+        shape = tuple(unregistered[0].shape)
+        number = f"{counted(len(unregistered), 'tensor')} not registered as parameters, one of shape {shape}"
         yield wrong(f"the outputs depend on {number}: modules in a Python list?")
 
 
@@ -44,7 +45,7 @@ def _leaves(probe: TorchModel) -> dict[int, Any]:
         visited.add(node)
         if hasattr(node, "variable"):
             leaves[id(node.variable)] = node.variable
-        pending += [other for other, _ in node.next_functions]
+        pending += [next_node for next_node, _ in node.next_functions]
     return leaves
 
 
@@ -62,8 +63,8 @@ def reach(probe: TorchModel) -> Iterator[Note]:
     never = never if len(never) > 1 else []  # with one factor at 0, the cause is elsewhere
     if never:
         yield wrong(f"{names_of(never)}: zeros, and their gradients stay exactly 0 for these inputs: they do not train")
-    if others := [name for name in zero if name not in never]:
-        yield asks(f"{names_of(others)}: the gradient is exactly 0, also after steps", "reach")
+    if remaining := [name for name in zero if name not in never]:
+        yield asks(f"{names_of(remaining)}: the gradient is exactly 0, also after steps", "reach")
     unused = {name: rows for name in first if (rows := _unused_rows(probe, name, first[name]))}
     if unused:
         number, total = next(iter(unused.values()))

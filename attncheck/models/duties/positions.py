@@ -128,10 +128,10 @@ def _effect_of_others(probe: TorchModel, axis: int = 0) -> float:
 def _hides_later(scores: Any) -> bool:
     """Return whether scores of later positions are far below those of earlier ones, or all the same."""
     later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    highest, others = (scores.masked_fill(mask, -torch.inf).amax(-1)[..., :-1] for mask in (~later, later))
+    highest, earlier = (scores.masked_fill(mask, -torch.inf).amax(-1)[..., :-1] for mask in (~later, later))
     hidden, visible = scores[..., later], scores[..., ~later]
     constant = bool(hidden.isfinite().all()) and hidden.std() < 1e-6 and visible.std() > 1e-3
-    return bool((highest < others - _HIDDEN).all()) or bool(constant)
+    return bool((highest < earlier - _HIDDEN).all()) or bool(constant)
 
 
 def _causal_without_cache(probe: TorchModel) -> bool:

@@ -141,8 +141,8 @@ class TorchModel:
         derivatives = torch.stack([row.abs().amax(-1) for row in rows])
         if not derivatives.isfinite().all():
             raise NotExaminedError("derivatives are not finite")
-        own = torch.arange(x.shape[1]) == torch.tensor(positions)[:, None]
-        if not derivatives[:, 0][~own].any():
+        diagonal = torch.arange(x.shape[1]) == torch.tensor(positions)[:, None]
+        if not derivatives[:, 0][~diagonal].any():
             raise NotExaminedError("no output depends on the input at another position: is a projection 0?")
         return positions, derivatives
 
@@ -184,12 +184,12 @@ class _Lookups(Trace):
     def begins(self, *_: Any) -> None:
         """Ignore the start of a call."""
 
-    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+    def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Keep the result of a call if its argument is an array of tokens."""
-        if not args or not isinstance(made, torch.Tensor) or made.ndim != 3 or not made.is_floating_point():
+        if not args or not isinstance(output, torch.Tensor) or output.ndim != 3 or not output.is_floating_point():
             return
         names = (name for name, ids in self.tokens.items() if isinstance(args[0], torch.Tensor) and same(ids, args[0]))
-        self.results.extend(Vectors(made.detach(), name, module) for name in names)
+        self.results.extend(Vectors(output.detach(), name, module) for name in names)
 
 
 class _Scores(Trace):
@@ -222,9 +222,9 @@ def noise(tensor: Any) -> Any:
     return torch.randn(tensor.shape, generator=generator).to(tensor)
 
 
-def same(one: Any, other: Any, tolerance: float = 1e-5) -> bool:
+def same(one: Any, second: Any, tolerance: float = 1e-5) -> bool:
     """Return whether two tensors agree up to roundoff."""
-    return one.shape == other.shape and bool((one - other).abs().max() <= tolerance * one.abs().max())
+    return one.shape == second.shape and bool((one - second).abs().max() <= tolerance * one.abs().max())
 
 
 def _arguments(values: Mapping[Any, Any]) -> Arguments:

@@ -20,16 +20,16 @@ _SEED = 2**31 - 1
 
 def state(probe: TorchModel) -> Iterator[Note]:
     """Report buffers that are not initialised, tables of zeros, and copies of parameters."""
-    other = probe.factory.fresh(_SEED)
-    yield from _buffers(probe, dict(other.named_buffers()))
+    redraw = probe.factory.fresh(_SEED)
+    yield from _buffers(probe, dict(redraw.named_buffers()))
     parameters = {name: p.detach() for name, p in probe.model.named_parameters()}
     zeros = [name for name, p in parameters.items() if p.ndim > 1 and _is_zero_table(name, p)]
     if zeros:
         yield asks(f"{names_of(zeros)}: zeros", "state", *zeros)
-    yield from _copies(parameters, dict(other.named_parameters()))
+    yield from _copies(parameters, dict(redraw.named_parameters()))
 
 
-def _buffers(probe: TorchModel, others: dict[str, Any]) -> Iterator[Note]:
+def _buffers(probe: TorchModel, redrawn: dict[str, Any]) -> Iterator[Note]:
     buffers = {name: b for name, b in probe.model.named_buffers() if b.numel()}
     unwritten = [name for name, b in buffers.items() if _is_unwritten(b) and _used(probe, b)]
     if unwritten:
@@ -37,7 +37,7 @@ def _buffers(probe: TorchModel, others: dict[str, Any]) -> Iterator[Note]:
     zeros = [name for name, b in buffers.items() if _is_zero_table(name, b) and _used(probe, b)]
     if zeros:
         yield asks(f"{names_of(zeros)}: zeros", "state")
-    drawn = [n for n, b in buffers.items() if n in others and not _is_unwritten(b) and not torch.equal(b, others[n])]
+    drawn = [n for n, b in buffers.items() if n in redrawn and not _is_unwritten(b) and not torch.equal(b, redrawn[n])]
     if drawn:
         yield asks(f"{names_of(drawn)}: the buffer differs between draws", "state")
 
@@ -62,11 +62,11 @@ def _used(probe: TorchModel, buffer: Any) -> bool:
         return not torch.equal(zero, probe.first())
 
 
-def _copies(parameters: dict[str, Any], others: dict[str, Any]) -> Iterator[Note]:
+def _copies(parameters: dict[str, Any], redrawn: dict[str, Any]) -> Iterator[Note]:
     """Report drawn matrices with equal entries whose names differ in more than numbers."""
     groups: dict[Any, list[str]] = {}
     for name, p in parameters.items():
-        if p.ndim > 1 and name in others and not torch.equal(p, others[name]):
+        if p.ndim > 1 and name in redrawn and not torch.equal(p, redrawn[name]):
             groups.setdefault((p.shape, float(p.double().sum())), []).append(name)
     for names in groups.values():
         first = names[0]

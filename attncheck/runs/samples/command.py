@@ -68,8 +68,8 @@ def check_files(
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
     """Return the conclusion on files; inconclusive if few checks of laws could run."""
     conclusion = ledger_of([result.id for result in results], seed, results).conclude(budget)
-    doubt = Scope.of_results(results).doubt()
-    return conclusion.unless(doubt and f"no file is large enough, or holds enough: {doubt}")
+    reason = Scope.of_results(results).doubt()
+    return conclusion.unless(reason and f"no file is large enough, or holds enough: {reason}")
 
 
 def _lines_of(

@@ -63,11 +63,11 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
     setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
     level, single = budget.level(decided), budget.looks_share / decided
     block, size = len(samples) // BLOCKS, len(samples)
-    in_blocks, in_one, excused = [], [], {}
+    in_blocks, in_one, skipped = [], [], {}
     for check in CHECKS:
         reason = check.reason_not_examined(setting)
         if reason:
-            excused[check] = reason
+            skipped[check] = reason
             continue
         power = per_look_power(_POWER)
         # Repeated draws may lie in different blocks.
@@ -77,8 +77,8 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
         elif size >= check.draws_per_unit and check.family_on(setting).tail_exact:
             in_one.append(check)
         else:
-            excused[check] = _too_small(check, check.size(setting, level, power, DRAWS_CAP), size)
-    return FilePlan(setting, block, level, single, tuple(in_blocks), tuple(in_one), excused)
+            skipped[check] = _too_small(check, check.size(setting, level, power, DRAWS_CAP), size)
+    return FilePlan(setting, block, level, single, tuple(in_blocks), tuple(in_one), skipped)
 
 
 def _too_small(check: Check, needed: int | None, size: int) -> str:
@@ -105,7 +105,7 @@ def examine_samples(
         for result in results
         if result.check in {check.name for check in plan.in_blocks}
     ]
-    results = [result for each in single for result in each]
+    results = [result for group in single for result in group]
     bad = [case_key(result) for result in results if result.verdict == Verdict.VIOLATED]
     later = _later_blocks(files, plans, seed)
     pools, _ = examine_pools(pools_of(in_blocks), bad, later, budget.level(decided), examine_blocks)
@@ -117,12 +117,12 @@ def _later_blocks(files: Sequence[Samples], plans: Sequence[FilePlan], seed: int
     at = {plan.setting.layer.key: (file, plan) for file, plan in zip(files, plans, strict=True)}
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
-        found: dict[str, Left] = {}
+        summaries: dict[str, Left] = {}
         for key in sorted({case_key(one) for pool in pools for one in pool.results}):
             file, plan = at[key]
             names = tuple(check.name for check in plan.in_blocks if check in {pool.check for pool in pools})
-            found[key] = summaries_of(_evaluate(file, _in_blocks(plan)[0], seed)(look, factor, names))
-        return found
+            summaries[key] = summaries_of(_evaluate(file, _in_blocks(plan)[0], seed)(look, factor, names))
+        return summaries
 
     return later
 
@@ -133,8 +133,10 @@ def _examine(samples: Samples, planned: FilePlan, seed: int) -> list[Result]:
     trails: dict[Check, tuple[Trail, Plan, Cost]] = {}
     if planned.in_blocks:
         plan, cost = _in_blocks(planned)
-        found = examine_blocks(_evaluate(samples, plan, seed), [c.name for c in planned.in_blocks], planned.level)
-        trails |= {check: (found[check.name], plan, cost) for check in planned.in_blocks}
+        block_trails = examine_blocks(
+            _evaluate(samples, plan, seed), [c.name for c in planned.in_blocks], planned.level
+        )
+        trails |= {check: (block_trails[check.name], plan, cost) for check in planned.in_blocks}
     if planned.in_one:
         plan, cost = _plan(planned, planned.in_one, len(samples), planned.single_level, _POWER)
         once = _evaluate(samples, plan, seed)(1, 1, tuple(check.name for check in planned.in_one))

@@ -77,8 +77,8 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
     try:
         return Samples(Sample.from_mapping(layer, shaped, size), path.name)
     except InputError as error:
-        said = _RETURNED.sub(r"\1", str(error)).replace("mend the simulator", _MEND)
-        raise InputError(f"samples={path}: {said}") from None
+        problem = _RETURNED.sub(r"\1", str(error)).replace("mend the simulator", _MEND)
+        raise InputError(f"samples={path}: {problem}") from None
 
 
 def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -89,7 +89,7 @@ def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
 def _read_npz(path: Path, layer: AttentionLayer) -> dict[str, NDArray[Any]]:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as members:
-            if sum(each.file_size for each in members.infolist()) > most_content(path):
+            if sum(member.file_size for member in members.infolist()) > most_content(path):
                 refuse("samples", str(path), "expands to an implausible size", "write the file again")
     elif path.read_bytes()[:6] != _NPY:
         raise InputError(f"samples={path}: is not a .npz archive, or is truncated; write it with numpy.savez")
@@ -134,11 +134,11 @@ def _read_csv(path: Path, layer: AttentionLayer) -> dict[str, NDArray[Any]]:
 
 def _order(names: list[str], layer: AttentionLayer) -> list[int]:
     """Return the indices of the columns y1, y2, …, ys."""
-    wanted = [f"y{i + 1}" for i in range(layer.seq_len)]
+    expected = [f"y{i + 1}" for i in range(layer.seq_len)]
     plain = [name.replace("_", "") for name in names]
-    if sorted(plain) != sorted(wanted):
+    if sorted(plain) != sorted(expected):
         refuse("columns", names, "are not each output once", f"name them y1 to y{layer.seq_len}")
-    return [plain.index(name) for name in wanted]
+    return [plain.index(name) for name in expected]
 
 
 def _is_number(cell: str) -> bool:

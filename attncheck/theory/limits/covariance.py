@@ -104,21 +104,21 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         weights = attention_weights(layer, rows.mean_scores(layer, kernel))
         mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
-    turned = rows.drawn_whole(layer, kernel)
+    is_joint = rows.drawn_whole(layer, kernel)
     plain = not has_offset(layer) and score_kernel(layer, kernel) is kernel
     if not (plain and isinstance(layer.map, Linear | Relu)):
         return head_means(layer, kernel, seed, (kernel_moment,))[0]
     function, divisor = (nonlinearity.identity(), 1) if isinstance(layer.map, Linear) else (nonlinearity.relu(), s)
-    seen = visible(layer)
+    mask = visible(layer)
     variances = std**2 * np.multiply.outer(np.diagonal(kernel), np.diagonal(kernel))
     mean = np.empty((s, s))
-    aligned = pair_alignment(layer, limit=True).reshape((s,) * 4) if turned else None
+    aligned = pair_alignment(layer, limit=True).reshape((s,) * 4) if is_joint else None
     for i, k in itertools.combinations_with_replacement(range(s), 2):
-        shown, covariances = np.outer(seen[i], seen[k]), std**2 * kernel[i, k] * kernel
+        pair_mask, covariances = np.outer(mask[i], mask[k]), std**2 * kernel[i, k] * kernel
         if aligned is not None:
             covariances = covariances * aligned[i, :, k]
         products = function.dual(variances[i][:, None], variances[k], covariances)[0] / divisor**2
-        mean[i, k] = mean[k, i] = (products * kernel)[shown].sum()
+        mean[i, k] = mean[k, i] = (products * kernel)[pair_mask].sum()
     scale = np.sqrt(np.outer(np.diagonal(mean), np.diagonal(mean)))
     return mean, _ROUNDING * s * scale
 

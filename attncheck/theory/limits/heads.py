@@ -98,17 +98,17 @@ def squares_of(change: Callable[[FloatArray], FloatArray], kernel: FloatArray) -
     return total
 
 
-def summed(one: FloatArray, other: FloatArray) -> FloatArray:
+def summed(one: FloatArray, second: FloatArray) -> FloatArray:
     """Return Σ_p B_p C_pᵀ for arrays of shape (points, s, m)."""
-    return np.tensordot(one, other, axes=((0, 2), (0, 2)))
+    return np.tensordot(one, second, axes=((0, 2), (0, 2)))
 
 
 def _scores(layer: AttentionLayer, kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], int]:
     """Return a function from standard normals to scores without their mean, and the number of normals."""
     s, std = layer.seq_len, rows.score_std(layer)
     if rows.drawn_whole(layer, kernel):
-        whole = rows.root_of_scores(layer, kernel)
-        return lambda normals: np.asarray((normals @ whole.T).reshape(-1, s, s)), whole.shape[1]
+        score_root = rows.root_of_scores(layer, kernel)
+        return lambda normals: np.asarray((normals @ score_root.T).reshape(-1, s, s)), score_root.shape[1]
     root = _root(score_kernel(layer, kernel))
     rank = root.shape[1]
     return lambda normals: np.asarray(std * (root @ normals.reshape(-1, rank, rank) @ root.T)), rank**2
@@ -126,13 +126,13 @@ def _exchangeable(layer: AttentionLayer, kernel: FloatArray) -> bool:
     if not visible(layer).all() or rows.drawn_whole(layer, kernel) or has_offset(layer):
         return False
     s = len(kernel)
-    own, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]
-    return bool(np.ptp(own) == 0 and (s == 1 or np.ptp(pair) == 0))
+    diagonal, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]
+    return bool(np.ptp(diagonal) == 0 and (s == 1 or np.ptp(pair) == 0))
 
 
 def _symmetrised(matrices: FloatArray) -> FloatArray:
     """Average over permutations of positions to reduce integration error."""
     s = matrices.shape[-1]
-    own = np.trace(matrices, axis1=-2, axis2=-1) / s
-    pair = (matrices.sum(axis=(-2, -1)) - s * own) / max(1, s * (s - 1))
-    return np.asarray(np.where(np.eye(s, dtype=bool), own[..., None, None], pair[..., None, None]))
+    diagonal = np.trace(matrices, axis1=-2, axis2=-1) / s
+    pair = (matrices.sum(axis=(-2, -1)) - s * diagonal) / max(1, s * (s - 1))
+    return np.asarray(np.where(np.eye(s, dtype=bool), diagonal[..., None, None], pair[..., None, None]))

@@ -95,8 +95,8 @@ class LimitLaw(MixtureLaw):
         if exact:
             return 3 * exact.variance() / exact.mean() ** 2
         if heads_differ(self.layer):
-            whole = self.mixture(position)
-            return 0.0 if whole.atom == 1 else 3 * whole.variance() / whole.mean() ** 2
+            mixture = self.mixture(position)
+            return 0.0 if mixture.atom == 1 else 3 * mixture.variance() / mixture.mean() ** 2
         head = pool(self._head_laws(position, 0))
         if head.atom == 1:
             return 0.0
@@ -154,14 +154,14 @@ class LimitLaw(MixtureLaw):
         layer = self.layer
         shape = (layer.num_heads, layer.seq_len, layer.seq_len)
         try:
-            given = np.asarray(scores, dtype=np.float64)
+            array = np.asarray(scores, dtype=np.float64)
         except (TypeError, ValueError):
             refuse("scores", scores, "must be numbers", "pass an array of shape (..., num_heads, seq_len, seq_len)")
-        if given.shape[-3:] != shape:
-            refuse("scores.shape", given.shape, f"must end with {shape}", "pass the scores of all heads")
-        if not np.all(np.isfinite(given)):
+        if array.shape[-3:] != shape:
+            refuse("scores.shape", array.shape, f"must end with {shape}", "pass the scores of all heads")
+        if not np.all(np.isfinite(array)):
             refuse("scores", scores, "must be finite", "remove NaN and infinite entries")
-        return covariance.conditional_covariance(layer, self.kernel.matrix, given)
+        return covariance.conditional_covariance(layer, self.kernel.matrix, array)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
         """Draw outputs; coordinates of a draw share its scores and are independent given them.
@@ -219,8 +219,8 @@ class LimitLaw(MixtureLaw):
 
     def _exact(self, position: int) -> ScaleMixture | None:
         """Return the law of the conditional variance v if it is a multiple of χ², else None."""
-        found = rows.chi_square_law(self.layer, self.kernel.matrix, position)
-        return None if found is None else found.scaled(covariance.output_factor(self.layer))
+        law = rows.chi_square_law(self.layer, self.kernel.matrix, position)
+        return None if law is None else law.scaled(covariance.output_factor(self.layer))
 
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
         return self._replicates(self._check_position(position))
@@ -239,8 +239,8 @@ class LimitLaw(MixtureLaw):
         """Return the law of the sum over heads; `pick` selects each head's law from those of all replicates."""
         heads = self.layer.num_heads
         if heads_differ(self.layer):
-            each = (pick(self._head_laws(position, head)) for head in range(heads))
-            total = functools.reduce(ScaleMixture.plus, each)
+            laws = (pick(self._head_laws(position, head)) for head in range(heads))
+            total = functools.reduce(ScaleMixture.plus, laws)
         else:
             total = pick(self._head_laws(position, 0)).times(heads)
         return total.scaled(covariance.output_factor(self.layer))

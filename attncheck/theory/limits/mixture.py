@@ -65,10 +65,10 @@ class ScaleMixture:
         """Return quantiles at the probabilities `chances`, infinite at 0 and 1."""
         return symmetric_quantile(self.upper_tail, chances, float(self.variances.max(initial=0.0)))
 
-    def plus(self, other: ScaleMixture) -> ScaleMixture:
-        """Return the law of the sum of v and an independent variance with law `other`."""
+    def plus(self, addend: ScaleMixture) -> ScaleMixture:
+        """Return the law of the sum of v and an independent variance with law `addend`."""
         first, first_weights = _with_atom(self)
-        second, second_weights = _with_atom(other)
+        second, second_weights = _with_atom(addend)
         return condense(np.add.outer(first, second).ravel(), np.outer(first_weights, second_weights).ravel())
 
     def times(self, count: int) -> ScaleMixture:
@@ -89,9 +89,9 @@ def symmetric_quantile(
     conditional variance. If it is not monotone, the result is one of several solutions.
     """
     flat = chances.ravel()
-    wanted = np.minimum(flat, 1.0 - flat)
-    sizes = np.where(wanted > 0, 0.0, np.inf)
-    inside = (wanted > 0) & (wanted < upper_tail(np.zeros(1)))
+    targets = np.minimum(flat, 1.0 - flat)
+    sizes = np.where(targets > 0, 0.0, np.inf)
+    inside = (targets > 0) & (targets < upper_tail(np.zeros(1)))
 
     def above(size: FloatArray, /, *tail: Any, **_: Any) -> FloatArray:
         return np.asarray(upper_tail(size) - tail[0])
@@ -102,8 +102,8 @@ def symmetric_quantile(
         # Beyond 40 standard deviations the tail is 0 in double precision, so the signs at the ends differ.
         bracket = 0.0, 40.0 * float(np.sqrt(largest))
         # No absolute tolerance: tails may be arbitrarily small.
-        found = elementwise.find_root(above, bracket, args=(wanted[inside],), tolerances={"fatol": 0.0})
-        sizes[inside] = found.x
+        root = elementwise.find_root(above, bracket, args=(targets[inside],), tolerances={"fatol": 0.0})
+        sizes[inside] = root.x
     return np.where(flat < 0.5, 0.0 - sizes, sizes).reshape(chances.shape)
 
 
@@ -144,12 +144,12 @@ def _cells(logs: FloatArray, weights: FloatArray) -> IndexArray:
     """Return cells of log variances: of equal width, unless the variances span more than `_WIDE`."""
     top = logs.max()
     bottom = max(logs.min(), top - _LOG_REACH)
-    place = np.maximum((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0)
-    cell = np.minimum(place, _CELLS - 1).astype(np.intp)
-    return np.asarray(cell if top - bottom <= _WIDE else _refined(place, cell, weights))
+    position = np.maximum((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0)
+    cell = np.minimum(position, _CELLS - 1).astype(np.intp)
+    return np.asarray(cell if top - bottom <= _WIDE else _refined(position, cell, weights))
 
 
-def _refined(place: FloatArray, cell: IndexArray, weights: FloatArray) -> IndexArray:
+def _refined(position: FloatArray, cell: IndexArray, weights: FloatArray) -> IndexArray:
     """Return cells that are narrower near most of the weight and in the upper tail, given places in equal cells."""
     evenly = np.linspace(0.0, 1.0, _CELLS + 1)
     below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
@@ -157,7 +157,7 @@ def _refined(place: FloatArray, cell: IndexArray, weights: FloatArray) -> IndexA
     knee = evenly[np.searchsorted(below, _SELDOM) - 1]
     above_knee = np.maximum(evenly - knee, 0.0) / (1.0 - knee)
     edges = _CELLS * (_SHARES @ np.stack([evenly, above_knee, below]))
-    refined = edges[cell] + (place - cell) * np.diff(edges)[cell]
+    refined = edges[cell] + (position - cell) * np.diff(edges)[cell]
     return np.asarray(np.minimum(refined, _CELLS - 1).astype(np.intp))
 
 

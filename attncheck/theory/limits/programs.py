@@ -64,18 +64,18 @@ class ProgramLimit:
         """Return the mean, variance and correlations of lines and scores."""
         lines, scores = [f"Z({line.name})" for line in self.lines], [score.name for score in self.scores]
         variances = zip(lines, self.mean, np.diag(self.covariance), strict=True)
-        told = [f"{name}: mean {mean:.4g}, variance {variance:.4g}" for name, mean, variance in variances]
-        told += _correlations(lines, self.covariance, self.error)
-        told += [f"{name}: variance {v:.4g}" for name, v in zip(scores, np.diag(self.score_covariance), strict=True)]
-        return "\n".join([*told, *_correlations(scores, self.score_covariance, self.error)])
+        parts = [f"{name}: mean {mean:.4g}, variance {variance:.4g}" for name, mean, variance in variances]
+        parts += _correlations(lines, self.covariance, self.error)
+        parts += [f"{name}: variance {v:.4g}" for name, v in zip(scores, np.diag(self.score_covariance), strict=True)]
+        return "\n".join([*parts, *_correlations(scores, self.score_covariance, self.error)])
 
-    def second(self, one: Node, other: Node) -> float:
+    def second(self, one: Node, second_node: Node) -> float:
         """Return E[Z^x Z^x'], the limit of (1/n) Σ x_α x'_α (Fact 1), for vectors independent of scores."""
-        _refuse_scores(one, other)
-        for node in (one, other):
+        _refuse_scores(one, second_node)
+        for node in (one, second_node):
             if _enters(node, Score):
                 refuse("vector", node.name, "depends on scores", "use conditional_square for such lines")
-        return self._moments.second(one, other)
+        return self._moments.second(one, second_node)
 
     def conditional_square(self, node: Node, scores: FloatArray) -> FloatArray:
         """Return E[(Z^h)² | p°], the limit of (1/n) Σ h_α² (Theorem 1), for given scores.
@@ -95,16 +95,16 @@ class ProgramLimit:
         """
         _refuse_scores(node)
         bases = bases_of([node])
-        place = [self.lines.index(each) for each in bases]
-        points, weights = normal_points(self.covariance[np.ix_(place, place)])
-        known = {each: (self.mean[k] + z)[None] for each, k, z in zip(bases, place, points, strict=True)}
+        indices = [self.lines.index(line) for line in bases]
+        points, weights = normal_points(self.covariance[np.ix_(indices, indices)])
+        known = {line: (self.mean[k] + z)[None] for line, k, z in zip(bases, indices, points, strict=True)}
         step = max(1, _ENTRIES // max(1, len(weights) * max(1, len(self.program.nodes))))
         parts = []
         for start in range(0, len(scores), step):
             columns = scores[start : start + step].T
-            given: dict[Node, FloatArray] = dict(zip(self.scores, columns, strict=True))
-            spread = {each: np.broadcast_to(z, (columns.shape[1], z.shape[1])) for each, z in known.items()}
-            parts.append(value_of(node, spread, given) ** 2 @ weights)
+            score_values: dict[Node, FloatArray] = dict(zip(self.scores, columns, strict=True))
+            spread = {line: np.broadcast_to(z, (columns.shape[1], z.shape[1])) for line, z in known.items()}
+            parts.append(value_of(node, spread, score_values) ** 2 @ weights)
         return np.concatenate(parts)
 
     def draw(self, size: int, coordinates: int, rng: np.random.Generator) -> ProgramDraws:
@@ -161,21 +161,21 @@ class ProgramLimit:
             refuse("scores", scores.shape, f"must have shape (size, {len(self.scores)})", "pass draws of the scores")
         _refuse_scores(*vectors)
         bases = bases_of(vectors)
-        place = [self.lines.index(node) for node in bases]
+        indices = [self.lines.index(node) for node in bases]
 
         def of_one(scores_of_one: FloatArray) -> tuple[float, float]:
-            given: dict[Node, FloatArray] = dict(zip(self.scores, scores_of_one[:, None], strict=True))
+            score_values: dict[Node, FloatArray] = dict(zip(self.scores, scores_of_one[:, None], strict=True))
 
             def value(z: FloatArray) -> FloatArray:
                 known = dict(zip(bases, z[:, None], strict=True))
-                values: FloatArray = np.asarray(psi(*(value_of(node, known, given) for node in vectors)))
+                values: FloatArray = np.asarray(psi(*(value_of(node, known, score_values) for node in vectors)))
                 first: FloatArray = values[0]
                 return first
 
-            return expectation(value, self.mean[place], self.covariance[np.ix_(place, place)])
+            return expectation(value, self.mean[indices], self.covariance[np.ix_(indices, indices)])
 
-        found = [of_one(row) for row in scores]
-        return np.array([value for value, _ in found]), max((error for _, error in found), default=0.0)
+        averages = [of_one(row) for row in scores]
+        return np.array([value for value, _ in averages]), max((error for _, error in averages), default=0.0)
 
     @functools.cached_property
     def _root(self) -> FloatArray:
@@ -230,16 +230,16 @@ def limit_of_program(program: Program) -> ProgramLimit:
 def _score_covariance(scores: Sequence[Score], moments: Moments) -> FloatArray:
     """Return Cov(p°_i, p°_k) by Isserlis' formula, whose two terms are nonzero for shared matrices."""
 
-    def shared(one: Node, other: Node) -> float:
-        same = isinstance(one, MatMul) and isinstance(other, MatMul) and one.weight is other.weight
-        return float(moments.covariance[moments.place[one], moments.place[other]]) if same else 0.0
+    def shared(one: Node, second: Node) -> float:
+        same = isinstance(one, MatMul) and isinstance(second, MatMul) and one.weight is second.weight
+        return float(moments.covariance[moments.place[one], moments.place[second]]) if same else 0.0
 
     covariance = np.zeros((len(scores), len(scores)))
     for i, one in enumerate(scores):
-        for k, other in enumerate(scores[: i + 1]):
-            (a, b), (c, d) = one.parents, other.parents
+        for k, second in enumerate(scores[: i + 1]):
+            (a, b), (c, d) = one.parents, second.parents
             value = shared(a, c) * shared(b, d) + shared(a, d) * shared(b, c)
-            covariance[i, k] = covariance[k, i] = one.factor * other.factor * value
+            covariance[i, k] = covariance[k, i] = one.factor * second.factor * value
     return covariance
 
 
@@ -251,4 +251,4 @@ def _refuse_scores(*nodes: Node) -> None:
 
 def _enters(node: Node, kind: type[Node]) -> bool:
     """Return whether a line depends on a line of class `kind`."""
-    return any(isinstance(each, kind) for each in ancestors_of([node]) if each is not node)
+    return any(isinstance(line, kind) for line in ancestors_of([node]) if line is not node)

@@ -52,9 +52,9 @@ def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
     return np.asarray(quantile * replicates.std(axis=axis, ddof=1) / count**0.5)
 
 
-def power_of_two(wanted: float, fewest: int, most: int) -> int:
-    """Return the largest power of two that is at most `wanted`, within bounds."""
-    return int(2 ** np.floor(np.log2(np.clip(wanted, fewest, most))))
+def power_of_two(target: float, fewest: int, most: int) -> int:
+    """Return the largest power of two that is at most `target`, within bounds."""
+    return int(2 ** np.floor(np.log2(np.clip(target, fewest, most))))
 
 
 def score_std(layer: AttentionLayer) -> float:
@@ -72,19 +72,19 @@ def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
-    """Return F, (seen, r), with visible scores F z in row `position` for normal z; centred for softmax."""
-    seen, kernel = visible(layer)[position], score_kernel(layer, kernel)
-    between = (kernel * row_alignment(layer, limit=True))[np.ix_(seen, seen)]
+    """Return F, (visible, r), with visible scores F z in row `position` for normal z; centred for softmax."""
+    mask, kernel = visible(layer)[position], score_kernel(layer, kernel)
+    between = (kernel * row_alignment(layer, limit=True))[np.ix_(mask, mask)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
     if offset_variance(layer):
-        columns = np.flatnonzero(seen)
+        columns = np.flatnonzero(mask)
         return psd_root(root @ root.T + offset_covariance(layer, np.full_like(columns, position), columns))
     if not layer.map.traits.shift_invariant:
         return np.asarray(root if score_std(layer) > 0 else root[:, :0])
     centred = root - root.mean(axis=0)
-    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    kept = sizes > 1e-9 * np.linalg.norm(root)
-    return np.asarray(left[:, kept] * sizes[kept])
+    vectors, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    retained = sizes > 1e-9 * np.linalg.norm(root)
+    return np.asarray(vectors[:, retained] * sizes[retained])
 
 
 def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
@@ -133,9 +133,9 @@ def normal_points(dimension: int, rng: np.random.Generator) -> Callable[[int], F
     return lambda count: np.asarray(special.ndtri(sequence.random(count) + 2.0**-31), dtype=np.float64)
 
 
-def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: BoolArray) -> FloatArray:
+def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, mask: BoolArray) -> FloatArray:
     """Return u = αᵀKα with the attention weights α of score rows (..., m), for a root of K (m, r) and a mask (m,)."""
-    projected = layer.map.weights(rows, seen) @ kernel_root
+    projected = layer.map.weights(rows, mask) @ kernel_root
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
 
@@ -144,20 +144,22 @@ def head_laws(
 ) -> tuple[ScaleMixture, ...]:
     """Return the law of one head's contribution u = αᵀKα at `position`, from each replicate."""
     layer = of_head(layer, head)
-    seen = visible(layer)[position]
-    kernel_root = psd_root(kernel[np.ix_(seen, seen)])
+    mask = visible(layer)[position]
+    kernel_root = psd_root(kernel[np.ix_(mask, mask)])
     root = row_root(layer, kernel, position)
-    shown = np.ones(len(root), dtype=bool)
+    all_visible = np.ones(len(root), dtype=bool)
     means = mean_scores(layer, kernel)
-    mean = means[0, position, seen]
+    mean = means[0, position, mask]
     if root.shape[1] == 0:
-        only = row_variance(layer, kernel_root, mean[None], shown)
+        only = row_variance(layer, kernel_root, mean[None], all_visible)
         return (condense(only, np.ones(1)),) * REPLICATES
 
     def variance(scores: FloatArray) -> FloatArray:
         step = max(1, _BLOCK // len(root))
         starts = range(0, len(scores), step)
-        return np.concatenate([row_variance(layer, kernel_root, scores[i : i + step] + mean, shown) for i in starts])
+        return np.concatenate(
+            [row_variance(layer, kernel_root, scores[i : i + step] + mean, all_visible) for i in starts]
+        )
 
     pilot, *streams = np.random.SeedSequence([seed, position]).spawn(1 + REPLICATES)
     proposals = enlarged(root.shape[1])
@@ -180,8 +182,8 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     root = row_root(layer, kernel, position)
     if layer.map != Linear() or layer.tied_query_key or has_offset(layer) or root.shape[1] == 0:
         return None
-    seen = visible(layer)[position]
-    sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)
+    mask = visible(layer)[position]
+    sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(mask, mask)] @ root)
     if sizes[-1] - sizes[0] > _ALIKE * sizes[-1]:
         return None
     half = 0.5 * root.shape[1] * layer.num_heads

@@ -99,7 +99,7 @@ def _sigmoid_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArr
 
 def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return E tr(J_i K J_kᵀ K) and its error for elementwise maps, where J is diagonal."""
-    std, s, seen = score_std(layer), layer.seq_len, visible(layer).astype(float)
+    std, s, mask = score_std(layer), layer.seq_len, visible(layer).astype(float)
     squares = kernel**2
     # Constant scores or zero values contribute nothing.
     if std == 0 or not kernel.any():
@@ -111,14 +111,14 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
     if isinstance(layer.map, Sigmoid):
         return head_means(layer, kernel, seed, (_sigmoid_slopes,))[0]
     if isinstance(layer.map, Linear):
-        mean = seen @ squares @ seen.T
+        mean = mask @ squares @ mask.T
         return mean, _ROUNDING * mean
-    own = np.diagonal(kernel)
-    scale = np.sqrt(np.multiply.outer(own, own))
+    diagonal = np.diagonal(kernel)
+    scale = np.sqrt(np.multiply.outer(diagonal, diagonal))
     corrs = np.clip(np.divide(kernel, scale, out=np.zeros_like(kernel), where=scale > 0), -1.0, 1.0)
     # The derivative of ReLU is a step, so the mean is P(p_ij > 0, p_kl > 0)/s², and 0 for a score that is always 0.
     quadrant = 0.25 + np.arcsin(np.einsum("ik,jl->ijkl", corrs, corrs)) / (2.0 * np.pi)
     varies = np.multiply.outer(scale > 0, scale > 0).swapaxes(1, 2) / s**2
     together = quadrant * varies
-    mean = np.einsum("ij,kl,jl,ijkl->ik", seen, seen, squares, together, optimize=True)
+    mean = np.einsum("ij,kl,jl,ijkl->ik", mask, mask, squares, together, optimize=True)
     return mean, _ROUNDING * s * np.abs(mean)

@@ -64,9 +64,9 @@ class Cells:
         """Return measures with equal mass at each variance of a row, (rows, cells + 1)."""
         rows, points = variances.shape
         count = len(self.variances) - 1
-        left, weights = self._around(variances)
+        lower, weights = self._around(variances)
         positive = variances > 0
-        first = left + (count + 1) * np.arange(rows)[:, None]
+        first = lower + (count + 1) * np.arange(rows)[:, None]
         result = np.zeros(rows * (count + 1))
         for shift, weight in enumerate(weights):
             result += np.bincount((first + shift)[positive], weight[positive], len(result))
@@ -79,12 +79,12 @@ class Cells:
         count = len(self.variances) - 1
         logs = np.log(self.variances[[0, -2]])
         with np.errstate(divide="ignore"):
-            place = (np.log(variances) - logs[0]) * ((count - 1) / (logs[1] - logs[0]))
-        place = np.clip(place, 0.0, count - 1.0)
-        left = np.clip(np.floor(place).astype(np.intp) - 1, 0, count - 4)
-        x = place - left
+            position = (np.log(variances) - logs[0]) * ((count - 1) / (logs[1] - logs[0]))
+        position = np.clip(position, 0.0, count - 1.0)
+        lower = np.clip(np.floor(position).astype(np.intp) - 1, 0, count - 4)
+        x = position - lower
         a, b, c, d = x, x - 1.0, x - 2.0, x - 3.0
-        return left, (b * c * d / -6.0, a * c * d / 2.0, a * b * d / -2.0, a * b * c / 6.0)
+        return lower, (b * c * d / -6.0, a * c * d / 2.0, a * b * d / -2.0, a * b * c / 6.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -168,14 +168,14 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
     fluctuations = marginal.fluctuations(infinite)
     pilot, *streams = seed.spawn(1 + REPLICATES)
     cells = _cells(marginal, fluctuations, np.random.default_rng(pilot))
-    each = max(2, -(-size // REPLICATES))
+    draws = max(2, -(-size // REPLICATES))
     repetitions = [
-        _Repetition.draw(marginal, fluctuations, cells, each, np.random.default_rng(stream)) for stream in streams
+        _Repetition.draw(marginal, fluctuations, cells, draws, np.random.default_rng(stream)) for stream in streams
     ]
     linear, quadratic = _coefficients(repetitions)
     measures = [part.combined(linear, quadratic) for part in repetitions]
     first_order = functools.partial(_first_order, marginal, cells, streams, infinite)
-    return Deviation(cells, np.stack(measures), each * REPLICATES, first_order)
+    return Deviation(cells, np.stack(measures), draws * REPLICATES, first_order)
 
 
 def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedSequence], infinite: bool) -> FloatArray:
@@ -206,19 +206,19 @@ def expands(marginal: Marginal) -> bool:
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
     """Return how many array entries `deviation` stores."""
     limits = marginal.fluctuations(infinite).limits
-    drivers = limits.gram.size + limits.keys.size + limits.values.size
-    return size * 3 * len(_PROBES) + size // REPLICATES * drivers
+    count = limits.gram.size + limits.keys.size + limits.values.size
+    return size * 3 * len(_PROBES) + size // REPLICATES * count
 
 
 def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Generator) -> Cells:
     """Return cells that cover the variances at finite width and in the limit."""
     limits = fluctuations.limits
     normals = rng.standard_normal((points_for(marginal.normals), marginal.normals))
-    moved = limits.moved(fluctuations.draw(_PILOT, rng), np.ones(_PILOT))
-    found = np.concatenate(
-        [marginal.variances(moved, normals), marginal.variances(limits, normals, limit=True)], axis=0
+    finite = limits.moved(fluctuations.draw(_PILOT, rng), np.ones(_PILOT))
+    variances = np.concatenate(
+        [marginal.variances(finite, normals), marginal.variances(limits, normals, limit=True)], axis=0
     )
-    positive = found[found > 0]
+    positive = variances[variances > 0]
     if not positive.size:
         return Cells.over(1e-300, 1.0)
     return Cells.over(float(positive.min()) / _MARGIN, float(positive.max()) * _MARGIN)
@@ -301,8 +301,8 @@ class _Lines:
 
     def at(self, deviations: Drivers, steps: FloatArray) -> FloatArray:
         """Return measures at steps along deviations, (draws, cells + 1)."""
-        moved = self.fluctuations.limits.moved(deviations, steps)
-        return self.cells.spread(self.marginal.variances(moved, self.normals))
+        changed = self.fluctuations.limits.moved(deviations, steps)
+        return self.cells.spread(self.marginal.variances(changed, self.normals))
 
     def parts(self, deviations: Drivers) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the changes g(δ) - g(0), and the linear and quadratic controls L and Q, (draws, cells + 1) each."""
@@ -332,8 +332,11 @@ class _Lines:
             total += self.derivatives(dataclasses.replace(still, gram=directions))[1].sum(axis=0)
         deviations, count = self.fluctuations.head_directions(len(self.normals))
         if len(deviations):
-            for moved in (dataclasses.replace(still, keys=deviations), dataclasses.replace(still, values=deviations)):
-                total += count * self.derivatives(moved)[1].sum(axis=0)
+            for direction in (
+                dataclasses.replace(still, keys=deviations),
+                dataclasses.replace(still, values=deviations),
+            ):
+                total += count * self.derivatives(direction)[1].sum(axis=0)
         return total
 
 
@@ -358,5 +361,5 @@ def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
     columns = np.stack([(control[:, used] / spread[used]).ravel() for control in controls], axis=1)
     scales = np.sqrt((columns**2).mean(axis=0))
     scales = np.where(scales > 0, scales, 1.0)
-    found = np.linalg.lstsq(columns / scales, (change[:, used] / spread[used]).ravel(), rcond=None)[0] / scales
-    return float(found[0]), float(found[1]) if len(found) > 1 else 0.0
+    solution = np.linalg.lstsq(columns / scales, (change[:, used] / spread[used]).ravel(), rcond=None)[0] / scales
+    return float(solution[0]), float(solution[1]) if len(solution) > 1 else 0.0

@@ -53,9 +53,9 @@ class Drivers:
     def __len__(self) -> int:
         return len(self.gram)
 
-    def mapped(self, change: Callable[..., FloatArray], *others: Drivers) -> Drivers:
-        """Return the results of `change` for each of the three arrays, together with the same arrays of `others`."""
-        return Drivers(*map(change, *((each.gram, each.keys, each.values) for each in (self, *others))))
+    def mapped(self, change: Callable[..., FloatArray], *operands: Drivers) -> Drivers:
+        """Return the results of `change` for each of the three arrays, together with the same arrays of `operands`."""
+        return Drivers(*map(change, *((operand.gram, operand.keys, operand.values) for operand in (self, *operands))))
 
     def __getitem__(self, chosen: slice) -> Drivers:
         """Return the chosen draws; an array of a single draw is kept."""
@@ -113,8 +113,8 @@ class Fluctuations:
         step = max(1, _HELD_ENTRIES // (layer.seq_len * layer.width))
         parts = []
         for start in range(0, size, step):
-            seen = with_ones(layer.norm, draw_images(layer, min(step, size - start), rng)[:, self.positions])
-            parts.append(seen @ seen.swapaxes(-1, -2) / layer.width)
+            images = with_ones(layer.norm, draw_images(layer, min(step, size - start), rng)[:, self.positions])
+            parts.append(images @ images.swapaxes(-1, -2) / layer.width)
         return np.concatenate(parts)
 
     def _head_factors(self, size: int, rng: np.random.Generator) -> FloatArray:
@@ -128,10 +128,10 @@ class Fluctuations:
         """Return E[G] given each ‖h‖²/n, (radii, m, m), with m + 1 in place of m if ones are appended."""
         phi = nonlinearity.of_inputs(self.layer.inputs)
         covariances = [self._covariance(radius) for radius in radii]
-        kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])
+        kernels = np.stack([image_kernel(phi, covariance).matrix for covariance in covariances])
         if self.layer.norm != "layer":
             return kernels
-        return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(each) for each in covariances])))
+        return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(covariance) for covariance in covariances])))
 
     def _covariance(self, radius: float) -> FloatArray:
         """Return Cov(h^i + e^i) given ‖h‖²/n = `radius`, (m, m)."""
@@ -169,8 +169,8 @@ class Fluctuations:
         for points, weight, kernel in zip(self._hidden(radii, rng), weights, kernels, strict=True):
             images = with_ones(self.layer.norm, phi(points).T).T
             second += weight / self.layer.width * _product_covariance(images, kernel)
-            moved = (kernel - limits.gram[0])[above]
-            second += weight * np.outer(moved, moved)
+            change = (kernel - limits.gram[0])[above]
+            second += weight * np.outer(change, change)
         root = psd_root(second, rtol=1e-10)
         directions = np.zeros((root.shape[1], m, m))
         directions[:, above[0], above[1]] = root.T
@@ -189,15 +189,15 @@ class Fluctuations:
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0
         if not self.shared:
-            moved = np.zeros((1, points, self.groups))
+            directions = np.zeros((1, points, self.groups))
             which = np.arange(points)
-            moved[0, which, which % self.groups] = math.sqrt(2.0 / dof)
-            return moved, float(self.groups)
+            directions[0, which, which % self.groups] = math.sqrt(2.0 / dof)
+            return directions, float(self.groups)
         rows, columns = np.triu_indices(m)
-        each = np.arange(len(rows))
+        index = np.arange(len(rows))
         deviations = np.zeros((len(rows), self.groups, m, m))
         sizes = np.sqrt(np.where(rows == columns, 2.0, 1.0) / dof)
-        deviations[each, 0, rows, columns] = deviations[each, 0, columns, rows] = sizes
+        deviations[index, 0, rows, columns] = deviations[index, 0, columns, rows] = sizes
         return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
@@ -217,9 +217,9 @@ class Fluctuations:
 
 def _bordered(matrices: FloatArray, means: FloatArray) -> FloatArray:
     """Return matrices (..., m, m) with a last row and column of `means` (..., m), and 1 at the end."""
-    whole = np.ones((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1))
-    whole[..., :-1, :-1], whole[..., -1, :-1], whole[..., :-1, -1] = matrices, means, means
-    return whole
+    bordered = np.ones((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1))
+    bordered[..., :-1, :-1], bordered[..., -1, :-1], bordered[..., :-1, -1] = matrices, means, means
+    return bordered
 
 
 def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
@@ -248,9 +248,9 @@ def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     """
     order = np.arange(count)
     diagonal = 2.0 * order / shape
-    beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
+    off_diagonal = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
     # Computing the nodes minus 1 keeps precision.
-    nodes, vectors = linalg.eigh_tridiagonal(diagonal, beside)
+    nodes, vectors = linalg.eigh_tridiagonal(diagonal, off_diagonal)
     return np.asarray(1.0 + nodes), np.asarray(vectors[0] ** 2)
 
 

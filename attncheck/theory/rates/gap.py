@@ -67,8 +67,8 @@ class Gap:
         The error of "ks" is that of the largest difference. The errors of "w1" and "tv" use the signs of the mean
         difference.
         """
-        each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
-        value, replicates = each(self._tails, self._densities, self.deviation.atom())
+        estimator = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
+        value, replicates = estimator(self._tails, self._densities, self.deviation.atom())
         return value, standard_error(replicates)
 
     def scaled(self, factor: float) -> Gap:
@@ -102,8 +102,8 @@ class Gap:
             return math.nan, math.nan
         upper = measures @ tails(self.deviation.cells.variances, points).T
         density = measures @ bells(self.deviation.cells.variances, points).T
-        each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._square}[metric]
-        value, replicates = each(upper, density, measures[:, -1])
+        estimator = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._square}[metric]
+        value, replicates = estimator(upper, density, measures[:, -1])
         return value, standard_error(replicates)
 
     def _ks(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:

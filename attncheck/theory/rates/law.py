@@ -277,10 +277,10 @@ class FiniteWidthLaw(SymmetricLaw):
         # By symmetry the tail is at most one half.
         return np.asarray(np.clip(beyond + self._replicates(sizes, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
-    def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
+    def _replicates(self, t: FloatArray, position: int, method: str) -> FloatArray:
         """Return the difference from the limit at ±t, (repetitions, *t.shape)."""
-        found: FloatArray = getattr(self.gap(position).deviation, what)(np.abs(t).ravel())
-        return found.reshape(len(found), *t.shape)
+        replicates: FloatArray = getattr(self.gap(position).deviation, method)(np.abs(t).ravel())
+        return replicates.reshape(len(replicates), *t.shape)
 
     def _of_draws(self, replicates: FloatArray, position: int) -> float:
         """Return the error of the mean over repetitions, widened for few draws."""
@@ -330,8 +330,8 @@ def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, 
         check_inputs("width", layer)
     of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"
     if vanishes(layer, of) and not isinstance(marginal, FixedHeads):
-        wanted = dataclasses.replace(marginal, layer=restored(layer))
-        return gap_of(wanted, wanted.layer, size, seed, infinite).scaled(layer.score_factor**2)
+        rescaled = dataclasses.replace(marginal, layer=restored(layer))
+        return gap_of(rescaled, rescaled.layer, size, seed, infinite).scaled(layer.score_factor**2)
     if size is not None:
         check_memory("size", size, "the record of the draws", kept_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size

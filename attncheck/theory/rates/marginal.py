@@ -52,7 +52,7 @@ class Marginal(Protocol):
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of the Gram matrices that determine the variance."""
 
-    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+    def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return conditional variances, (draws, points), given normals (points, `normals`).
 
         With `limit`, scores are scaled as in the limit, where "1/n" makes them vanish.
@@ -115,37 +115,37 @@ class OutputEntry(_Entry):
         """Return the law of the Gram matrix G, and of the keys and values of each group."""
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
-    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+    def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return the conditional variances c Σ_a |A_a F T_V/√ν|² of the output, (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
         # A single draw of Gram matrices is used for all draws.
-        size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
+        size = max(len(draws.gram), len(draws.keys), len(draws.values))
         step = max(1, _BLOCK // normals.size)
         parts = [
-            self._block(drivers[start : start + step], rows, score_scale(self.layer, limit=limit))
+            self._block(draws[start : start + step], rows, score_scale(self.layer, limit=limit))
             for start in range(0, size, step)
         ]
         return np.concatenate(parts)
 
-    def _block(self, drivers: Drivers, rows: FloatArray, scale: float) -> FloatArray:
-        layer, own = self.layer, self._seen.index(self.position)
-        gram = normalised_with_ones(layer.norm, drivers.gram)
+    def _block(self, draws: Drivers, rows: FloatArray, scale: float) -> FloatArray:
+        layer, index = self.layer, self._seen.index(self.position)
+        gram = normalised_with_ones(layer.norm, draws.gram)
         root = symmetric_root(gram)
-        scales = scale * np.sqrt(gram[:, own, own])
+        scales = scale * np.sqrt(gram[:, index, index])
         if self._shared:
-            keys = root[:, None] @ symmetric_root(drivers.keys)
-            values = root[:, None] @ symmetric_root(drivers.values)
+            keys = root[:, None] @ symmetric_root(draws.keys)
+            values = root[:, None] @ symmetric_root(draws.values)
             by_group = rows.reshape(len(rows), layer.kv_heads, layer.group_size, -1).swapaxes(0, 1)
             together = by_group.reshape(layer.kv_heads, -1, by_group.shape[-1])
             scores = scales[:, None, None, None] * (together @ keys.swapaxes(-1, -2))
             squares = self._squares(scores, values)
             shape = (len(squares), layer.kv_heads, len(rows), layer.group_size)
             return np.asarray(output_factor(layer) * squares.reshape(shape).sum(axis=(1, 3)))
-        turned = rows.reshape(1, -1, rows.shape[-1]) @ root.swapaxes(-1, -2)
-        per_head = turned.reshape(len(turned), *rows.shape)
-        per_head = (scales[:, None, None] * np.sqrt(drivers.keys))[..., None] * per_head
+        rotated = rows.reshape(1, -1, rows.shape[-1]) @ root.swapaxes(-1, -2)
+        per_head = rotated.reshape(len(rotated), *rows.shape)
+        per_head = (scales[:, None, None] * np.sqrt(draws.keys))[..., None] * per_head
         squares = self._squares(per_head.reshape(len(per_head), -1, per_head.shape[-1]), root)
-        summed = (drivers.values * squares.reshape(per_head.shape[:-1])).sum(axis=-1)
+        summed = (draws.values * squares.reshape(per_head.shape[:-1])).sum(axis=-1)
         return np.asarray(output_factor(layer) * summed)
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
@@ -183,11 +183,11 @@ class ScoreEntry(_Entry):
         positions = tuple(sorted({self.row, self.column}))
         return Fluctuations(self.layer, positions, shared=False, groups=1, infinite=infinite)
 
-    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+    def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return the conditional variances σ² G_ii G_jj χ²_ν/ν of the score, (draws, 1)."""
-        lengths = np.diagonal(normalised_with_ones(self.layer.norm, drivers.gram), axis1=-2, axis2=-1)
+        lengths = np.diagonal(normalised_with_ones(self.layer.norm, draws.gram), axis1=-2, axis2=-1)
         scale = score_scale(self.layer, limit=limit) ** 2
-        return np.asarray(scale * (lengths[:, :1] * lengths[:, -1:]) * drivers.keys[:, :, 0])
+        return np.asarray(scale * (lengths[:, :1] * lengths[:, -1:]) * draws.keys[:, :, 0])
 
     def law(self) -> ScaleMixture:
         """Return the normal law of the score at infinite width."""
@@ -267,13 +267,13 @@ class FixedHeads:
         """Return the law of the Gram matrix G."""
         return dataclasses.replace(self.marginal.fluctuations(infinite), still_heads=True)
 
-    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+    def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return conditional variances, (draws, points), with scores scaled for this head_dim."""
         half = 0.5 * self.marginal.layer.head_width
         upper = special.ndtr(-normals[:, self.marginal.normals :])
         factors = np.asarray(special.gammainccinv(half, upper) / half, dtype=np.float64)
         keys, values = factors[None, :, : self._heads], factors[None, :, self._heads :]
-        return self.marginal.variances(Drivers(drivers.gram, keys, values), normals[:, : self.marginal.normals])
+        return self.marginal.variances(Drivers(draws.gram, keys, values), normals[:, : self.marginal.normals])
 
     @functools.cached_property
     def _law(self) -> ScaleMixture:

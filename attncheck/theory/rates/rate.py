@@ -76,7 +76,7 @@ class Rate:
     @property
     def widths(self) -> tuple[int, ...]:
         """The widths."""
-        return tuple(int(each.width) for each in self.distances)
+        return tuple(int(d.width) for d in self.distances)
 
     def __str__(self) -> str:
         stays = "" if self.gap is None else f", plus a remaining distance of {self.gap.value:.4g}"
@@ -145,8 +145,8 @@ def rate(
     from attncheck._lib.progress import counted_off
 
     distances = tuple(
-        distance(layer, metric, **arguments, seed=int(own), width=width)
-        for width, own in counted_off(list(zip(chosen, seeds, strict=True)), "widths")
+        distance(layer, metric, **arguments, seed=int(width_seed), width=width)
+        for width, width_seed in counted_off(list(zip(chosen, seeds, strict=True)), "widths")
     )
     arguments["reference"] = "limit"
     gap = distance(layer, metric, **arguments, seed=seed, width=math.inf) if low_rank else None
@@ -165,12 +165,12 @@ def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
 
 def fit(metric: str, distances: Sequence[Distance], predicted: float | None = None) -> Rate:
     """Return the rate fitted to distances by weighted least squares, in powers of 1/n."""
-    widths = np.array([each.width for each in distances])
-    values = np.array([each.value for each in distances])
-    errors = np.array([each.error for each in distances]) / ERRORS
-    for each in distances:
-        if not each.value > each.error:
-            refuse("size", each.draws, f"is too few draws: {each} is not significantly above 0", "pass a larger size")
+    widths = np.array([d.width for d in distances])
+    values = np.array([d.value for d in distances])
+    errors = np.array([d.error for d in distances]) / ERRORS
+    for d in distances:
+        if not d.value > d.error:
+            refuse("size", d.draws, f"is too few draws: {d} is not significantly above 0", "pass a larger size")
     if predicted is None:
         predicted = -2.0 if metric == "kl" else -1.0
     ones = np.ones(len(widths))

@@ -37,11 +37,11 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
     (True, True)
     """
     size = covariances.shape[-1]
-    own = np.diagonal(covariances, axis1=-2, axis2=-1)
+    variances = np.diagonal(covariances, axis1=-2, axis2=-1)
     rows, columns = np.triu_indices(size)
-    v1, v2, c = own[..., rows], own[..., columns], covariances[..., rows, columns]
+    v1, v2, c = variances[..., rows], variances[..., columns], covariances[..., rows, columns]
     if phi.name == "tanh":
-        upper, error = _hermite(phi, own, rows, columns, c)
+        upper, error = _hermite(phi, variances, rows, columns, c)
     elif phi.name == "clip":
         upper, error = _clipped(phi, v1, v2, c)
     else:
@@ -64,12 +64,12 @@ def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -
 
 
 def _hermite(
-    phi: Nonlinearity, own: FloatArray, rows: IndexArray, columns: IndexArray, c: FloatArray
+    phi: Nonlinearity, variances: FloatArray, rows: IndexArray, columns: IndexArray, c: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] for tanh, by the Hermite expansion at each variance of `own`."""
-    flat = own.reshape(-1, own.shape[-1])
+    """Return E[φ(Z₁)φ(Z₂)] for tanh, by the Hermite expansion at each variance of `variances`."""
+    flat = variances.reshape(-1, variances.shape[-1])
     value, error = np.empty((len(flat), len(rows))), np.empty((len(flat), len(rows)))
-    root = float(np.sqrt(own.max(initial=0.0)))
+    root = float(np.sqrt(variances.max(initial=0.0)))
     count = int(min(_MOST_POINTS, 2 * _REACH / min(_STEP, 0.28 / max(root, 1e-9)))) + 1
     nodes = np.linspace(-_REACH, _REACH, count)
     basis = _hermite_functions(nodes)
@@ -88,12 +88,12 @@ def _hermite(
             total *= square
             total += term[:, rows] * term[:, columns]
         total *= rho
-        left_out = np.abs(rho) ** _TERMS * np.sqrt(rest[:, rows] * rest[:, columns])
+        omitted = np.abs(rho) ** _TERMS * np.sqrt(rest[:, rows] * rest[:, columns])
         rounding = 64 * _EPS * np.sqrt(squares[:, rows] * squares[:, columns])
         # Diagonal entries need no expansion.
         same = rows == columns
         value[start : start + step] = np.where(same, squares[:, rows], total)
-        error[start : start + step] = rounding + np.where(same, 0.0, left_out)
+        error[start : start + step] = rounding + np.where(same, 0.0, omitted)
     return value.reshape(c.shape), error.reshape(c.shape)
 
 

@@ -103,9 +103,9 @@ class StackLaw(MixtureLaw):
         variances, largest = np.empty((self.draws, s)), 0.0
         for start in range(0, self.draws, step):
             part = variances[start : start + step]
-            made = recur(stack, draw_normals(stack, len(part), rng))
-            part[...] = np.diagonal(made.streams[:, -1], axis1=-2, axis2=-1)
-            largest = max(largest, made.error)
+            recursion = recur(stack, draw_normals(stack, len(part), rng))
+            part[...] = np.diagonal(recursion.streams[:, -1], axis1=-2, axis2=-1)
+            largest = max(largest, recursion.error)
         variances.setflags(write=False)
         return variances, largest
 

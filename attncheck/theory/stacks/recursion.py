@@ -80,8 +80,8 @@ def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
     """
     stream = np.broadcast_to(input_covariance(stack.layer.inputs), (len(normals), stack.seq_len, stack.seq_len))
     names = ("streams", "outputs", "kernels", "means", "roots", "scales", "scores", "perceptrons")
-    found: dict[str, list[FloatArray]] = {name: [] for name in names}
-    found["streams"].append(stream)
+    history: dict[str, list[FloatArray]] = {name: [] for name in names}
+    history["streams"].append(stream)
     largest = 0.0
     for k, layer in enumerate(stack.layers):
         kernel, means, error = _read(layer, stream)
@@ -95,10 +95,10 @@ def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
             stream, scale = _normalised(stack, perceptron + stream if stack.residual else perceptron)
             scales, error = [*scales, scale], max(error, worse)
         largest = max(largest, error)
-        made_of = (stream, output, kernel, means, root, np.stack(scales, axis=1), scores, perceptron)
-        for name, value in zip(names, made_of, strict=True):
-            found[name].append(value)
-    return Recursion(**{name: np.stack(each, axis=1) for name, each in found.items()}, error=largest)
+        step_arrays = (stream, output, kernel, means, root, np.stack(scales, axis=1), scores, perceptron)
+        for name, value in zip(names, step_arrays, strict=True):
+            history[name].append(value)
+    return Recursion(**{name: np.stack(arrays, axis=1) for name, arrays in history.items()}, error=largest)
 
 
 def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -121,14 +121,14 @@ def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatA
     """Return E[φ(z)φ(z)ᵀ], E φ(z) for layer norm (else 0), and an error bound."""
     phi = nonlinearity.of_inputs(layer.inputs)
     kernel, error = image_kernels(phi, stream)
-    own = np.diagonal(kernel, axis1=-2, axis2=-1)
+    diagonal = np.diagonal(kernel, axis1=-2, axis2=-1)
     if layer.norm is None:
-        return kernel, np.zeros_like(own), error
-    means = np.zeros_like(own)
+        return kernel, np.zeros_like(diagonal), error
+    means = np.zeros_like(diagonal)
     if layer.norm == "layer":
         means = image_mean(phi, np.diagonal(stream, axis1=-2, axis2=-1))
-    kept = np.diagonal(centred(layer.norm, kernel, means), axis1=-2, axis2=-1)
-    worse = np.divide(own, kept, out=np.ones_like(own), where=kept > 0).max(initial=1.0)
+    variances = np.diagonal(centred(layer.norm, kernel, means), axis1=-2, axis2=-1)
+    worse = np.divide(diagonal, variances, out=np.ones_like(diagonal), where=variances > 0).max(initial=1.0)
     return kernel, means, 2.0 * float(worse) * error
 
 
@@ -142,19 +142,19 @@ def _limit_heads(layer: AttentionLayer, normals: FloatArray) -> HeadDraws:
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
     """Draw from the conjectured limit: coordinates of a draw share scores and are independent given them."""
-    made = recur(stack, draw_normals(stack, size, rng))
+    recursion = recur(stack, draw_normals(stack, size, rng))
     shape = (size, stack.seq_len, coordinates)
     stream = lower_root(input_covariance(stack.layer.inputs)) @ rng.standard_normal(shape)
     streams = []
     for k in range(stack.depth):
         streams.append(stream)
-        outputs = lower_root(made.outputs[:, k]) @ rng.standard_normal(shape)
-        stream = (stream + outputs if stack.residual else outputs) / _positive(made.scales[:, k, 0])
+        outputs = lower_root(recursion.outputs[:, k]) @ rng.standard_normal(shape)
+        stream = (stream + outputs if stack.residual else outputs) / _positive(recursion.scales[:, k, 0])
         if stack.perceptron:
-            outputs = lower_root(made.perceptrons[:, k]) @ rng.standard_normal(shape)
-            stream = (stream + outputs if stack.residual else outputs) / _positive(made.scales[:, k, 1])
-    kernels = made.roots @ made.roots.swapaxes(-1, -2)
-    return StackDraws(outputs=stream, scores=made.scores, streams=np.stack(streams, axis=1), grams=kernels)
+            outputs = lower_root(recursion.perceptrons[:, k]) @ rng.standard_normal(shape)
+            stream = (stream + outputs if stack.residual else outputs) / _positive(recursion.scales[:, k, 1])
+    kernels = recursion.roots @ recursion.roots.swapaxes(-1, -2)
+    return StackDraws(outputs=stream, scores=recursion.scores, streams=np.stack(streams, axis=1), grams=kernels)
 
 
 def _positive(scales: FloatArray) -> FloatArray:
