@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from attncheck._lib.errors import check_choice, check_whole, refuse
+from attncheck._lib.errors import check_choice, check_integer, refuse
 from attncheck._lib.memory import DEFAULT_MEMORY
 from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.description import Description
@@ -32,7 +32,7 @@ Method = Literal["direct", "matrix-free", "collapsed", "limit"]
 #: Methods by name, literal matrices first.
 NAMES: tuple[Method, ...] = ("direct", "matrix-free", "collapsed", "limit")
 # Default methods; the first one that the description supports is used.
-_USUAL: tuple[Method, ...] = ("collapsed", "matrix-free")
+_DEFAULT: tuple[Method, ...] = ("collapsed", "matrix-free")
 
 
 def limit_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
@@ -57,7 +57,7 @@ _LIMITS: Mapping[type, WorkOf[Any, Any]] = {
     ProgramAt: _limit_program,
 }
 #: Methods for each kind of description that `simulate` can draw.
-READINGS: Mapping[type, Mapping[str, WorkOf[Any, Any]]] = {
+METHODS: Mapping[type, Mapping[str, WorkOf[Any, Any]]] = {
     kind: {**finite, "limit": _LIMITS[kind]} for kind, finite in FINITE.items()
 }
 
@@ -112,7 +112,7 @@ def simulate(
     >>> draws.outputs.shape, draws.scores.shape
     ((100, 1, 1), (100, 1))
     """
-    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
+    size = check_integer("size", size, 1, "pass the number of draws, e.g. size=1000")
     return next(simulate_chunks(layer, size, size, seed, method, coordinates, memory))
 
 
@@ -145,10 +145,10 @@ def simulate_chunks(
     3
     """
     methods = _methods_of(layer)
-    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
-    chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
-    coordinates = check_whole("coordinates", coordinates, 1, "pass the number of neurons to return")
-    default = next(name for name in _USUAL if name in methods)
+    size = check_integer("size", size, 1, "pass the number of draws, e.g. size=1000")
+    chunk_size = check_integer("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
+    coordinates = check_integer("coordinates", coordinates, 1, "pass the number of neurons to return")
+    default = next(name for name in _DEFAULT if name in methods)
     chosen: Method = default if method is None else method
     check_choice("method", chosen, NAMES)
     if chosen not in methods:
@@ -164,7 +164,7 @@ def _methods_of(layer: Any) -> Mapping[str, WorkOf[Any, Any]]:
     """Return the methods of a description, or raise `InputError` if it cannot be drawn."""
     if isinstance(layer, Program):
         refuse("layer", "a program", "has no width", "choose one, e.g. program.at(64)")
-    for kind, methods in READINGS.items():
+    for kind, methods in METHODS.items():
         if isinstance(layer, kind):
             return methods
     remedy = "pass attncheck.AttentionLayer(width=...), an attncheck.AttentionStack, or program.at(width)"
@@ -218,7 +218,7 @@ def _check_fits(
 ) -> None:
     """Raise `InputError` if one draw needs more than the allowed memory."""
     needed = _bytes_of(work)
-    if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
+    if needed > check_integer("memory", memory, 1, "pass a number of bytes"):
         # The covariance of all scores has the default limit.
         remedies = ["raise memory"] * (8 * work.shared <= DEFAULT_MEMORY)
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
@@ -280,8 +280,8 @@ def tangent_kernel(
     ((200, 2, 2, 3, 3), (200, 4, 2, 2, 3, 3))
     """
     check_layer(layer)
-    size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
-    coordinates = check_whole("coordinates", coordinates, 1, "pass the number of output neurons")
+    size = check_integer("size", size, 1, "pass the number of draws, e.g. size=1000")
+    coordinates = check_integer("coordinates", coordinates, 1, "pass the number of output neurons")
     check_coordinates(coordinates, layer.width)
     work = tangent_work(layer, coordinates)
     _check_fits(work, memory, coordinates, "tangent kernel")

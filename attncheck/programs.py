@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_whole
+from attncheck._lib.errors import check_integer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.expansion import expand
 from attncheck.layers.inputs import DEFAULT_CLIP
@@ -286,7 +286,7 @@ EXAMPLES: Final[Mapping[str, Callable[[], Program]]] = {
 
 def _numbers(field: str, count: int) -> range:
     """Return 1, …, count after validating the count."""
-    return range(1, check_whole(field, count, 1, f"pass a size, e.g. {field}=3") + 1)
+    return range(1, check_integer(field, count, 1, f"pass a size, e.g. {field}=3") + 1)
 
 
 def _fading(letter: str, count: int) -> tuple[list[str], list[float], FloatArray]:

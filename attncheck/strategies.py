@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from attncheck._lib.errors import check_choice, check_whole, refuse
+from attncheck._lib.errors import check_choice, check_integer, refuse
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, sigmoid, sin, tanh
@@ -82,8 +82,8 @@ def layers(
     """
     for name in parts:
         check_choice("parts", name, ("norm", *(part.name for part in named_parts())))
-    min_width = check_whole("min_width", min_width, 1, "pass the smallest width")
-    max_width = check_whole("max_width", max_width, min_width, "pass a width of at least min_width")
+    min_width = check_integer("min_width", min_width, 1, "pass the smallest width")
+    max_width = check_integer("max_width", max_width, min_width, "pass a width of at least min_width")
     fields: dict[str, Any] = {
         "width": min_width,
         "seq_len": 1,
@@ -93,7 +93,7 @@ def layers(
         "input_correlation": 1.0,
     }
     least = AttentionLayer(**fields).weight_entries
-    check_whole("max_entries", max_entries, least, f"pass at least the entries of the smallest layer, {least}")
+    check_integer("max_entries", max_entries, least, f"pass at least the entries of the smallest layer, {least}")
 
     def choose(field: str, values: Sequence[Any]) -> Any:
         """Draw a value of a field that keeps the layer drawn so far within `max_entries`."""
@@ -176,8 +176,8 @@ def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Pr
     ...     assert program.coverage().has_limit
     >>> check()
     """
-    least = check_whole("min_scores", min_scores, 0, "pass the fewest scores a program may have")
-    most = check_whole("max_scores", max_scores, least, "pass the most scores a program may have")
+    least = check_integer("min_scores", min_scores, 0, "pass the fewest scores a program may have")
+    most = check_integer("max_scores", max_scores, least, "pass the most scores a program may have")
     program = Program()
     vectors = _draw_initials(draw, program)
     hidden = [program.weight(f"W{k + 1}", draw(st.sampled_from(STDS))) for k in range(draw(st.integers(1, 2)))]

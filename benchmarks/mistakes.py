@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
-from attncheck.layers.parts.rotary import turned
+from attncheck.layers.parts.rotary import rotated
 from attncheck.layers.regimes import REGIMES
 
 Array = NDArray[np.float64]
@@ -407,7 +407,7 @@ class RotaryUndeclared(Attention):
     def project(self, inputs: Array, weights: Weights) -> Projected:
         queries, keys, values = super().project(inputs, weights)
         rotary = self.layer.replace(head_dim=self.layer.head_width, rotary_base=10_000.0)
-        return turned(rotary, queries), turned(rotary, keys), values
+        return rotated(rotary, queries), rotated(rotary, keys), values
 
 
 @on(PAPER)

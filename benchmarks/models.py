@@ -23,7 +23,7 @@ import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.measured import spread, table
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.family import smallest_whole
+from attncheck.evidence.family import smallest_integer
 from attncheck.scaling.exponents import exponents
 from benchmarks import wild_bugs, zoo_models
 from benchmarks.pages import WORKERS, cell, over
@@ -371,8 +371,8 @@ def powers(taps: int) -> str:
             half = found.half_widths(_LEVEL)
             return float(np.mean(found.values - half > 0.1)), float(np.mean(np.abs(found.values) + half < 0.1))
 
-        sees = smallest_whole(lambda seeds: seeds > 1 and simulated(seeds, 0.5)[0] ** 3 >= 0.99, 10_000)
-        decides = smallest_whole(lambda seeds: seeds > 1 and simulated(seeds, 0.0)[1] >= 0.9, 10_000)
+        sees = smallest_integer(lambda seeds: seeds > 1 and simulated(seeds, 0.5)[0] ** 3 >= 0.99, 10_000)
+        decides = smallest_integer(lambda seeds: seeds > 1 and simulated(seeds, 0.0)[1] >= 0.9, 10_000)
         rows.append((f"{deviation:g}", str(sees), str(decides)))
     return table(("standard deviation over seeds", "seeds to tell 1/2 apart", "seeds to decide"), rows)
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 import attncheck as ac
 from attncheck import InputError, Program
 from attncheck._lib.workers import InProcess
-from attncheck.checks.programs.residuals import conditioned_sides, given_inputs, given_one_side
+from attncheck.checks.programs.residuals import conditional_on_inputs, conditional_on_one_side, conditioned_sides
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.commands.replaying import replay_result
 from attncheck.evidence.orders import Order
@@ -116,7 +116,7 @@ class TestScoreCovariance:
         drawn = Subject.of(OWN).draw(case, 4_000, np.random.default_rng(0))
         sides, _ = conditioned_sides(case.program)
         gram = drawn.need("gram")
-        difference = given_one_side(case, sides, gram) - given_inputs(case, gram)
+        difference = conditional_on_one_side(case, sides, gram) - conditional_on_inputs(case, gram)
         error = difference.std(axis=0) / len(gram) ** 0.5
         # Two-sided level 1e-9 for each entry.
         assert (np.abs(difference.mean(axis=0)) <= 6.1 * error + 1e-12).all()

@@ -25,7 +25,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
     ...
     attncheck._lib.errors.InputError: width=-3: must be at least 1; pass the number of neurons, e.g. width=64
     """
-    raise InputError(f"{field}={_shown(value)}: {problem}; {remedy}")
+    raise InputError(f"{field}={_display(value)}: {problem}; {remedy}")
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def naming(source: Any) -> Iterator[None]:
     --------
     >>> from pathlib import Path
     >>> with naming(Path("layer.toml")):
-    ...     check_whole("width", 0, 1, "pass width=64")
+    ...     check_integer("width", 0, 1, "pass width=64")
     Traceback (most recent call last):
     ...
     attncheck._lib.errors.InputError: layer.toml: width=0: must be at least 1; pass width=64
@@ -49,7 +49,7 @@ def naming(source: Any) -> Iterator[None]:
         raise InputError(f"{source}: {error}") from error.__cause__
 
 
-def _shown(value: Any) -> str:
+def _display(value: Any) -> str:
     try:
         text = repr(value)
     except Exception:  # repr fails, e.g. for an int with more digits than Python prints
@@ -72,7 +72,7 @@ MOST_DRAWS = 10**12
 _LONGEST = 10_000
 
 
-def check_whole(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
+def check_integer(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
     """Return `value` as an int within bounds, or raise `InputError`, also for booleans and floats."""
     import operator
 
@@ -93,19 +93,19 @@ def check_whole(field: str, value: Any, minimum: int, remedy: str, maximum: int 
 
 def check_draws(field: str, value: Any, minimum: int, remedy: str) -> int:
     """Return a number of draws from `minimum` to `MOST_DRAWS`, or raise `InputError`."""
-    return check_whole(field, value, minimum, remedy, MOST_DRAWS)
+    return check_integer(field, value, minimum, remedy, MOST_DRAWS)
 
 
 def check_position(field: str, value: Any, seq_len: int) -> int:
     """Return a position from 0 to ``seq_len - 1``, or raise `InputError`."""
     last = seq_len - 1
-    position = check_whole(field, value, 0, f"pass a position from 0 to {last}")
+    position = check_integer(field, value, 0, f"pass a position from 0 to {last}")
     if position > last:
         refuse(field, value, f"exceeds the last position {last}", f"pass 0 to {last}")
     return position
 
 
-def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int]:
+def check_integers(field: str, values: Any, minimum: int, remedy: str) -> list[int]:
     """Return distinct whole numbers of at least `minimum`, sorted, or raise `InputError`."""
     from itertools import islice
 
@@ -117,7 +117,7 @@ def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int
         refuse(field, values, "is not a list of whole numbers", remedy)
     if len(listed) > _LONGEST:
         refuse(field, values, f"has more than {_LONGEST} numbers", remedy)
-    return sorted({check_whole(field, value, minimum, remedy) for value in listed})
+    return sorted({check_integer(field, value, minimum, remedy) for value in listed})
 
 
 def _as_float(field: str, value: Any, remedy: str) -> float:
@@ -170,7 +170,7 @@ def check_boolean(field: str, value: Any, remedy: str) -> bool:
     return bool(value)
 
 
-def settle(instance: Any, field: str, check: Callable[..., Any], *arguments: Any, **limits: Any) -> None:
+def validate(instance: Any, field: str, check: Callable[..., Any], *arguments: Any, **limits: Any) -> None:
     """Replace the value of a field of a frozen dataclass by the result of ``check(field, value, ...)``."""
     object.__setattr__(instance, field, check(field, getattr(instance, field), *arguments, **limits))
 

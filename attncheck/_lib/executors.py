@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Self, TypeVar
 
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import check_integer, refuse
 from attncheck._lib.processes import Processes
 from attncheck._lib.workers import InProcess, LostTask, Workers
 
@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 #: Seconds that a run waits for workers of a cluster when none are left.
 PATIENCE = 60.0
 # Maximum number of seconds for a scheduler to answer, and seconds between checks for live workers.
-_ANSWER, _ASKED = 10.0, 1.0
+_ANSWER, _POLL_SECONDS = 10.0, 1.0
 _DASK = "dask:"
 
 
@@ -84,7 +84,7 @@ class DaskCluster(Workers):
     def _completed(self, flying: dict[Future[_Result], int]) -> set[Future[_Result]]:
         """Wait until tasks complete, and return them; raises InputError if no workers are left."""
         last_alive = time.monotonic()
-        while not (done := wait(flying, timeout=_ASKED, return_when=FIRST_COMPLETED).done):
+        while not (done := wait(flying, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done):
             if not self._deserted():
                 last_alive = time.monotonic()
             elif time.monotonic() - last_alive > PATIENCE:
@@ -126,5 +126,5 @@ def workers_of(executor: str | None, number: str) -> Workers:
             refuse("executor", executor, "is not known", "pass dask:tcp://HOST:PORT, or nothing for processes")
         return DaskCluster(executor.removeprefix(_DASK))
     typed = (os.cpu_count() or 1) if number == "auto" else int(number) if number.isdecimal() else number
-    count = check_whole("workers", typed, 0, "pass a number of processes, or auto")
+    count = check_integer("workers", typed, 0, "pass a number of processes, or auto")
     return Processes(count) if count else InProcess()

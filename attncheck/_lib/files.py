@@ -13,7 +13,7 @@ from attncheck._lib.errors import InputError, refuse
 _SMALL, _EXPANSION = 2**24, 50
 
 
-def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
+def write_atomically(path: Path, content: bytes, option: str = "out") -> Path:
     """Write a file atomically, creating its folder; return its path.
 
     Raises InputError, with the name of the `option`, if that fails; an existing file then stays unchanged.
@@ -22,7 +22,7 @@ def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole(Path(folder, "made", "page.html"), b"<!DOCTYPE html>").read_bytes()
+    ...     write_atomically(Path(folder, "made", "page.html"), b"<!DOCTYPE html>").read_bytes()
     b'<!DOCTYPE html>'
     """
     try:

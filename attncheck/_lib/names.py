@@ -37,12 +37,12 @@ def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
     return _filled(names, len(names) <= min(_LISTED, len(all_names) / 2))
 
 
-def names_alike(name: str, candidates: Sequence[str]) -> list[str]:
+def similar_names(name: str, candidates: Sequence[str]) -> list[str]:
     """Return a name and those of the others that differ from it only in numbers.
 
     Examples
     --------
-    >>> names_alike("h.1.w", ("h.2.w", "head.w"))
+    >>> similar_names("h.1.w", ("h.2.w", "head.w"))
     ['h.1.w', 'h.2.w']
     """
     return [candidate for candidate in (name, *candidates) if pattern_of(candidate) == pattern_of(name)]

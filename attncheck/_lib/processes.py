@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from attncheck._lib.signals import admit_interrupts, interrupts_held
+from attncheck._lib.signals import admit_interrupts, interrupts_deferred
 from attncheck._lib.text import printable
 from attncheck._lib.workers import LostTask, Workers
 
@@ -37,7 +37,7 @@ _END = 2**16
 # Suffixes of the files with the output of a process, and with the reports of faulthandler on it.
 _PRINTED, _FAULTS = ".out", ".faults"
 # Seconds between checks of the output, and for processes that a signal has stopped.
-_ASKED = 1.0
+_POLL_SECONDS = 1.0
 # Option of prctl(2) that names a signal to send when the parent ends.
 _PARENT_DEATH = 1
 # Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
@@ -91,7 +91,7 @@ class Processes(Workers):
                     busy[worker.pipe] = worker, index
                     with contextlib.suppress(OSError):  # the process has ended, as its pipe tells
                         worker.pipe.send((function, task))
-                ready: list[Any] = wait(list(busy), timeout=_ASKED)
+                ready: list[Any] = wait(list(busy), timeout=_POLL_SECONDS)
                 for pipe, (worker, _) in busy.items():
                     if _stopped(worker.process):
                         worker.process.kill()
@@ -114,9 +114,9 @@ class Processes(Workers):
             worker.end()
         context = get_context("spawn")  # a fork of a threaded process may hang
         ours, theirs = context.Pipe()
-        resource_tracker.ensure_running()  # whose start would end `interrupts_held`
+        resource_tracker.ensure_running()  # whose start would end `interrupts_deferred`
         process = context.Process(target=_serve, args=(theirs, self._outputs.name))
-        with interrupts_held():
+        with interrupts_deferred():
             process.start()
         theirs.close()
         return _Worker(process, ours)
@@ -128,7 +128,7 @@ class Processes(Workers):
                 raise EOFError
             error, result = worker.pipe.recv()
         except Exception:  # before an answer, within it, or after it wrote something else
-            worker.process.join(_ASKED)
+            worker.process.join(_POLL_SECONDS)
             worker.end()
             return self._lost(worker.process)
         self._idle.append(worker)
@@ -223,7 +223,7 @@ def _end_with_parent(output: int) -> None:
     parent = parent_process()
     assert parent is not None
     while parent.is_alive():
-        parent.join(_ASKED)
+        parent.join(_POLL_SECONDS)
         with contextlib.suppress(OSError):  # the subject closed it
             if os.fstat(output).st_size > _OUTPUT:
                 end = os.pread(output, _END, os.fstat(output).st_size - _END) if hasattr(os, "pread") else b""

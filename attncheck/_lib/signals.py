@@ -12,7 +12,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def interrupts_held() -> Iterator[None]:
+def interrupts_deferred() -> Iterator[None]:
     """Defer Ctrl-C and requests to terminate until the context exits.
 
     Processes started in the context also defer these signals until they call `admit_interrupts`; otherwise, a signal

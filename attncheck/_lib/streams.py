@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import check_integer, refuse
 
 _REMEDY = "use None, bool, int, float, str, bytes, or lists and mappings of them"
 
@@ -61,12 +61,12 @@ def digest(value: Any, length: int = 12) -> str:
     >>> digest({"width": 64, "heads": 4})
     '42db097e6cac'
     """
-    if check_whole("length", length, 1, "pass 1 to 64 digits") > 64:
+    if check_integer("length", length, 1, "pass 1 to 64 digits") > 64:
         refuse("length", length, "must be at most 64", "pass 1 to 64 digits")
     return hashlib.sha256(encode(value)).hexdigest()[:length]
 
 
-def given_fields(description: Any) -> dict[str, Any]:
+def set_fields(description: Any) -> dict[str, Any]:
     """Return the non-default fields of a dataclass, which make up the key of a description.
 
     New fields thus leave keys unchanged.
@@ -78,7 +78,7 @@ def given_fields(description: Any) -> dict[str, Any]:
     ... class Layer:
     ...     width: int
     ...     heads: int = 2
-    >>> given_fields(Layer(8)), given_fields(Layer(8, heads=4))
+    >>> set_fields(Layer(8)), set_fields(Layer(8, heads=4))
     ({'width': 8}, {'width': 8, 'heads': 4})
     """
     values = ((field, getattr(description, field.name)) for field in dataclasses.fields(description))
@@ -103,8 +103,8 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
     >>> seed_sequence(0, "scores", look=2).entropy == seed_sequence(0, "scores", look=3).entropy
     False
     """
-    seed = check_whole("run_seed", run_seed, 0, "pass a whole number of at least 0")
-    number = check_whole("look", look, 1, "number the looks from 1")
+    seed = check_integer("run_seed", run_seed, 0, "pass a whole number of at least 0")
+    number = check_integer("look", look, 1, "number the looks from 1")
     if not isinstance(role, str):
         refuse("role", role, "must be a string", "name what the numbers are for, e.g. role='inputs'")
     hashed = hashlib.sha256(encode([seed, list(key), number, role])).digest()

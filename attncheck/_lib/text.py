@@ -72,12 +72,12 @@ def listed(names: Iterable[Any]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
-def some(names: Iterable[str], most: int = 3) -> str:
+def first_few(names: Iterable[str], most: int = 3) -> str:
     """Join the first names with commas and "and", and count the others.
 
     Examples
     --------
-    >>> some(["a", "b", "c", "d", "e"]), some(["a", "b"])
+    >>> first_few(["a", "b", "c", "d", "e"]), first_few(["a", "b"])
     ('a, b, c and 2 more', 'a and b')
     """
     known = list(names)

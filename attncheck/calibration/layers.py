@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_whole
+from attncheck._lib.errors import check_integer
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
@@ -68,7 +68,7 @@ def small_outcomes(
     layer: AttentionLayer, checks: Iterable[Check], replications: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
     """Iterate over applicable checks, each with its outcomes; see `calibrate`."""
-    check_whole("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
+    check_integer("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     simulator = Subject.of(subject)
     setting = simulator.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
     setting = dataclasses.replace(setting, draw_on=None)  # exact comparisons have no error rates

@@ -125,7 +125,7 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
     return scale * scores[:, 0], scores[:, 1]
 
 
-def _weights_apart(of: HeadMatrix, layer: AttentionLayer) -> Check:
+def _weight_distance(of: HeadMatrix, layer: AttentionLayer) -> Check:
     """Return the check that neighbouring draws have different matrices."""
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -317,9 +317,9 @@ CHECKS = (
         calls=CALLS,
         hint="weights are drawn once for all draws of a call; each draw needs its own",
     ),
-    _weights_apart(QUERY, regimes.ONE_POSITION),
-    _weights_apart(KEY, regimes.NARROW),
-    _weights_apart(VALUE, regimes.NARROW),
+    _weight_distance(QUERY, regimes.ONE_POSITION),
+    _weight_distance(KEY, regimes.NARROW),
+    _weight_distance(VALUE, regimes.NARROW),
     _repeats("draws.repeats", "twice"),
     _repeats("draws.repeats_inputs", "inputs_again", "input_gram", LINEAR_INPUTS),
     _repeats("draws.repeats_scores", "halves_alike", "scores"),

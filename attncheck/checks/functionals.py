@@ -19,8 +19,8 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import (
+    DISTINGUISHABLE_POSITIONS,
     FAR_VISIBLE,
-    POSITIONS_TOLD_APART,
     PROBABILITIES,
     REGULAR_SCORES,
     SEVERAL_GROUPS,
@@ -134,7 +134,7 @@ def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     return log(_log_volumes(arrays).std(axis=1))
 
 
-def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
+def _covariance_ratio(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
     """Return the correlation between two heads of the log sizes of columns or rows of the scores P.
 
     Columns correlate more if the heads share keys, rows if they share queries. With `groups`, the two heads belong to
@@ -190,7 +190,7 @@ def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     return np.asarray(_score_energy(layer, arrays) - 2 * _output_energy(layer, arrays))
 
 
-def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+def _conditional_output(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the log size of outputs whitened as if values were uncorrelated with equal variances."""
     weights = weights_of(layer, arrays)
     covariance = (weights @ weights.swapaxes(-1, -2)).sum(axis=1)
@@ -294,7 +294,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "log Σ (y - ȳ)², ȳ the mean of the outputs over positions",
         _OUTPUTS,
         _output_contrast,
-        POSITIONS_TOLD_APART,
+        DISTINGUISHABLE_POSITIONS,
         unit=1.0,
         rejects=Rejected.of("scores_over_root_s", on=regimes.STANDARD),
     ),
@@ -302,7 +302,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "output_given_scores",
         "log Σ y² of outputs whitened by the weights that the scores give",
         _OUTPUTS | _ATTENTION,
-        _output_given_scores,
+        _conditional_output,
         unit=1.0,
         rejects=Rejected.of("softmax_over_columns", on=regimes.OVER_N),
     ),
@@ -336,7 +336,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "score_columns",
         "the correlation of two neighbouring heads' column sizes Σ_i P_ij², from column to column",
         _SCORES,
-        functools.partial(_alike, axis=-2, groups=False),
+        functools.partial(_covariance_ratio, axis=-2, groups=False),
         _ROW_BY_ROW,
         unit=1.0,
         rejects=Rejected.of("shared_keys", on=regimes.NARROW),
@@ -345,7 +345,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "score_rows",
         "the correlation of two neighbouring heads' row sizes Σ_j P_ij², from row to row",
         _SCORES,
-        functools.partial(_alike, axis=-1, groups=False),
+        functools.partial(_covariance_ratio, axis=-1, groups=False),
         _ROW_BY_ROW,
         unit=1.0,
         rejects=Rejected.of("shared_keys", on=regimes.TIED),
@@ -354,7 +354,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "score_columns_apart",
         "the correlation of the column sizes Σ_i P_ij² of heads of two groups, from column to column",
         _SCORES,
-        functools.partial(_alike, axis=-2, groups=True),
+        functools.partial(_covariance_ratio, axis=-2, groups=True),
         _GROUPS_APART,
         unit=1.0,
         rejects=Rejected.of("shared_keys", on=regimes.GROUPS),

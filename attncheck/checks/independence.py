@@ -75,7 +75,7 @@ def _keys_values(sample: Sample, reference: Reference) -> Pair:
     return values.values[both], centred(keys.values, both)[both]
 
 
-def _whole(energies: Pair) -> FloatArray:
+def _all_entries(energies: Pair) -> FloatArray:
     """Return each draw's total energy over heads, χ² given the inputs, as a normal score; NaN if empty."""
     energy, dof = (part.reshape(len(part), -1).sum(axis=1) for part in energies)
     return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), np.nan)
@@ -85,7 +85,7 @@ def _values_with(energy: Callable[[Sample], Pair]) -> Callable[[Sample, Referenc
     """Return the measure that pairs the size of the value Grams with that of another matrix, both summed over heads."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
-        noise, weight = _whole(VALUE.energy(sample)), _whole(energy(sample))
+        noise, weight = _all_entries(VALUE.energy(sample)), _all_entries(energy(sample))
         valid = ~np.isnan(noise + weight)
         return noise[valid], standard(weight[valid])
 

@@ -100,7 +100,7 @@ def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
     return int((np.abs(_one_entry(sample)) > _far_value(sample.layer)).sum()), len(sample)
 
 
-_HINT = "the law of the inputs differs from the declared one: initial vector, W, activation, or a normalisation"
+_CAUSE = "the law of the inputs differs from the declared one: initial vector, W, activation, or a normalisation"
 _check = functools.partial(Check, claim="inputs", also=positions, stage=INPUTS)
 
 CHECKS = (
@@ -113,7 +113,7 @@ CHECKS = (
         reads="Kolmogorov distance of inputs from their law:",
         family=lambda setting: Uniform(),
         measure=_law,
-        hint=_HINT,
+        hint=_CAUSE,
         requires=_NORMAL,
     ),
     _check(
@@ -125,7 +125,7 @@ CHECKS = (
         reads="Kolmogorov distance of the inputs' squared length from its law:",
         family=lambda setting: Uniform(),
         measure=_lengths,
-        hint=_HINT,
+        hint=_CAUSE,
         requires=_ONE_LENGTH,
     ),
     _check(

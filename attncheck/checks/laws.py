@@ -39,7 +39,7 @@ _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
 _SPAN = 6.0
 # With probability 1 - e^-18, variances above all N drawn ones have probability at most _UNSEEN/N.
-_UNSEEN = 18.0
+_NOT_DETECTED = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
 _EMPIRICAL_DRAWS = 60_000
@@ -75,7 +75,7 @@ class MarginalLaw:
         mean = float(tails @ self.mixture.weights)
         second = float(tails**2 @ self.mixture.weights)
         spread = math.sqrt(max(0.0, second - mean**2))
-        return min(1.0, mean + _SPAN * spread / math.sqrt(self.size) + _UNSEEN / self.size)
+        return min(1.0, mean + _SPAN * spread / math.sqrt(self.size) + _NOT_DETECTED / self.size)
 
 
 @functools.lru_cache(maxsize=256)

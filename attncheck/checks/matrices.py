@@ -87,7 +87,7 @@ KEY, VALUE = (
 )
 
 
-def _each_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
+def _by_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
     """Return the check that a matrix has one scale in all heads."""
 
     def sums(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
@@ -116,7 +116,7 @@ def _each_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
 
 
 CHECKS = (
-    _each_head("scores.each_head", QUERY, regimes.STANDARD),
-    _each_head("scores.key_each_head", KEY, regimes.CAUSAL),
-    _each_head("conditional.value_each_head", VALUE, regimes.CAUSAL),
+    _by_head("scores.each_head", QUERY, regimes.STANDARD),
+    _by_head("scores.key_each_head", KEY, regimes.CAUSAL),
+    _by_head("conditional.value_each_head", VALUE, regimes.CAUSAL),
 )

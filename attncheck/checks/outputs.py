@@ -35,7 +35,7 @@ _MODERATE_SCORES = 8.0
 _GIVEN = frozenset({"outputs", "attention", "input_gram"})
 
 
-def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+def _conditional(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     """Return probability integral transforms of one output per draw, given scores and inputs."""
     draw = np.arange(len(sample))
     position, neuron = draw % sample.layer.seq_len, (draw // sample.layer.seq_len) % sample.coordinates
@@ -202,7 +202,7 @@ CHECKS = (
         alternative=of_law(),
         reads="Kolmogorov distance of outputs from their law given scores and inputs:",
         family=lambda setting: Uniform(),
-        measure=_given_scores,
+        measure=_conditional,
         hint="the attention map, mask, W_V, W_O or H^{-1/2} differ from the declared ones",
     ),
     _width_check(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, get_args
 
-from attncheck._lib.errors import InputError, check_choice, check_whole, refuse
+from attncheck._lib.errors import InputError, check_choice, check_integer, refuse
 from attncheck.checks.check import Alternative, AlternativeOf, Check, CheckOf, Kind, Setting
 from attncheck.checks.claims import Claim
 from attncheck.checks.reference import Reference
@@ -102,7 +102,7 @@ def register(
     kind = fields.get("kind", "exact")
     check_choice("kind", kind, get_args(Kind))
     for field in ("calls", "draws_per_unit", "fewest_draws"):
-        check_whole(field, fields.get(field, 1), 1, "pass a whole number of at least 1")
+        check_integer(field, fields.get(field, 1), 1, "pass a whole number of at least 1")
     if unknown := sorted(fields.keys() - {entry.name for entry in dataclasses.fields(CheckOf)}):
         refuse(unknown[0], fields[unknown[0]], "is not a field that can be set", "see attncheck.checks.Check")
 

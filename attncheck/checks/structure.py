@@ -78,7 +78,7 @@ def _hidden(pair: Pair) -> BoolArray:
 
 def _order(pair: Pair) -> BoolArray:
     """Return which draws do not follow their inputs to other positions, or all that do although positions matter."""
-    order = other_order(pair.layer.seq_len)
+    order = permutation(pair.layer.seq_len)
     ours, theirs = (reordered(pair, order, respond) for respond in pair.both)
     outputs, scores = pair.usual[0].changes(ours, CLEAR)
     wrong = _any(outputs, scores)
@@ -152,12 +152,12 @@ def reordered(pair: Pair, order: NDArray[np.intp], respond: Respond) -> Answer:
     return respond(pair.inputs[:, order]).permuted(np.argsort(order))
 
 
-def other_order(s: int) -> NDArray[np.intp]:
+def permutation(s: int) -> NDArray[np.intp]:
     """Return the odd positions from the last, then the even ones, which is no rotation; or few positions reversed.
 
     Examples
     --------
-    >>> other_order(4), other_order(3)
+    >>> permutation(4), permutation(3)
     (array([3, 1, 0, 2]), array([2, 1, 0]))
     """
     return np.arange(s)[::-1] if s < 4 else np.concatenate([np.arange(1, s, 2)[::-1], np.arange(0, s, 2)])

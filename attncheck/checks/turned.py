@@ -13,7 +13,7 @@ import numpy as np
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.whitening import Residual, triangular
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.parts.rotary import turned_by
+from attncheck.layers.parts.rotary import rotated_by
 from attncheck.layers.parts.scores import offset_covariance
 
 # Maximum covariance entries in memory.
@@ -41,7 +41,7 @@ def whiten_jointly(
     scale = layer.query_std * layer.score_factor
     per_draw = group_keys.shape[1] * len(rows) * (4 * len(rows) + 2 * group_keys.shape[-1])
     added = offset_covariance(layer, rows, columns) / scale**2
-    products = _plain_products if layer.rotary_base is None else _turned_products
+    products = _plain_products if layer.rotary_base is None else _rotated_products
     step = max(1, _ENTRIES // per_draw)
     for start in range(0, len(scores), step):
         part = slice(start, start + step)
@@ -63,10 +63,10 @@ def _plain_products(
     return grams[:, :, columns[:, None], columns], grams[:, :, rows, columns]
 
 
-def _turned_products(
+def _rotated_products(
     layer: AttentionLayer, keys: FloatArray, rows: IntArray, columns: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the products of `_plain_products` with rotated keys: R_{j-i} k^j for k^j, and R_{l-k} k^l for k^l."""
-    rotated = turned_by(layer, keys[:, :, columns], columns - rows)
+    rotated = rotated_by(layer, keys[:, :, columns], columns - rows)
     covariance = rotated @ rotated.swapaxes(-1, -2) / layer.head_width
     return covariance, (rotated * keys[:, :, rows]).sum(axis=-1) / layer.head_width

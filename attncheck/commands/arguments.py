@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
-from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck.runs.options import count, drawn_seed, typed
 
 ProfileName = Literal["smoke", "default", "thorough"]
@@ -29,7 +29,7 @@ def _option(read: Callable[[str, str], Any]) -> Parameter:
     return Parameter(converter=convert)
 
 
-def whole_of(field: str, text: str) -> int:
+def integer_of(field: str, text: str) -> int:
     """Return a positive whole number.
 
     Raises
@@ -39,14 +39,14 @@ def whole_of(field: str, text: str) -> int:
 
     Examples
     --------
-    >>> whole_of("width", "64")
+    >>> integer_of("width", "64")
     64
     """
-    return check_whole(field, typed(text, int), 1, f"pass a whole number, e.g. --{field.replace('_', '-')} 64")
+    return check_integer(field, typed(text, int), 1, f"pass a whole number, e.g. --{field.replace('_', '-')} 64")
 
 
 def _seed_of(field: str, text: str) -> int:
-    return check_whole(field, typed(drawn_seed(text), int), 0, "pass a whole number, or random")
+    return check_integer(field, typed(drawn_seed(text), int), 0, "pass a whole number, or random")
 
 
 def _positive(remedy: str) -> Callable[[str, str], float]:
@@ -54,11 +54,11 @@ def _positive(remedy: str) -> Callable[[str, str], float]:
 
 
 #: A positive whole number.
-Whole = Annotated[int, _option(whole_of)]
+Integer = Annotated[int, _option(integer_of)]
 #: A whole number, possibly 0.
-Natural = Annotated[int, _option(lambda field, text: check_whole(field, typed(text, int), 0, "pass a whole number"))]
+Natural = Annotated[int, _option(lambda field, text: check_integer(field, typed(text, int), 0, "pass a whole number"))]
 #: A number of draws, which may be written as 1e6.
-Draws = Annotated[int, _option(lambda field, text: check_whole(field, typed(text, count), 1, "pass e.g. 1e6"))]
+Draws = Annotated[int, _option(lambda field, text: check_integer(field, typed(text, count), 1, "pass e.g. 1e6"))]
 #: The seed of a run, also "random".
 Seed = Annotated[int, _option(_seed_of)]
 #: A probability.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.arguments import Natural, ProfileName, Whole
+from attncheck.commands.arguments import Integer, Natural, ProfileName
 
 if TYPE_CHECKING:
     from attncheck.calibration.error_rates import ErrorRates
@@ -19,7 +19,7 @@ def calibrate(
     name: str,
     /,
     *,
-    looks: Whole = 1000,
+    looks: Integer = 1000,
     verified: Natural = 50,
     profile: ProfileName = "smoke",
     subject: str | None = None,

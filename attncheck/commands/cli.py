@@ -54,8 +54,8 @@ COMMANDS = {
     "calibrate": "Measure both error rates of a check: false alarms, and power against its paired fault.",
     "paper": "Reproduce the paper's experiments at full size, next to exact results.",
 }
-for _place, (_name, _help) in enumerate(COMMANDS.items()):
-    app.command(f"attncheck.commands.{_name}:{_name}", name=_name, help=_help, sort_key=_place)
+for _location, (_name, _help) in enumerate(COMMANDS.items()):
+    app.command(f"attncheck.commands.{_name}:{_name}", name=_name, help=_help, sort_key=_location)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -55,7 +55,7 @@ def explanation(name: str) -> list[str]:
         lines += ["", *_property(name)] if lines else _property(name)
     matches = [check for check in all_checks() if check.name == name.partition("@")[0]]
     for check in matches:
-        lines += [*_check(check), *_said(claim_named(check.claim))]
+        lines += [*_check(check), *_texts(claim_named(check.claim))]
     for faults in (all_faults(), PROGRAM_FAULTS):
         if name in faults:
             lines += _fault(faults[name], of_programs=faults is PROGRAM_FAULTS)
@@ -108,7 +108,7 @@ def _fault(fault: Fault, of_programs: bool) -> Iterator[str]:
 
 def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
     yield f"Claim {claim.name}"
-    yield from _said(claim)
+    yield from _texts(claim)
     yield f"  {counted(len(checks), 'check')} on it:"
     for check in checks:
         yield ""
@@ -148,7 +148,7 @@ def _needed(check: AnyCheck) -> str:
     return ", ".join(texts.get(name, name) for name in sorted(fields)) or "outputs"
 
 
-def _said(claim: Claim) -> Iterator[str]:
+def _texts(claim: Claim) -> Iterator[str]:
     """Yield a claim, its limitations and the paper's statements behind it."""
     yield from _field("says", claim.statement)
     yield from _field("source", claim.source)

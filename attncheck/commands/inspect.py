@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import as_json
-from attncheck.commands.arguments import Natural, Whole
+from attncheck.commands.arguments import Integer, Natural
 
 
 def inspect(
     make: str,
     /,
     *,
-    width: Whole | None = None,
+    width: Integer | None = None,
     inputs: str | None = None,
     call: str | None = None,
-    draws: Whole = 8,
+    draws: Integer = 8,
     seed: Natural = 0,
     expect: list[str] | None = None,
     strict: bool = False,

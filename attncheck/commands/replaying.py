@@ -21,7 +21,7 @@ from attncheck.looks.plan import Cost
 from attncheck.looks.pools import repeat_pool
 from attncheck.records.manifest import installed_versions, this_machine
 from attncheck.records.schema import Manifest, Result, line_digest, of_pool
-from attncheck.records.text import OWN_SUBJECTS
+from attncheck.records.text import BUILTIN_SUBJECTS
 from attncheck.runs.parts import read_run
 from attncheck.subject import Subject
 
@@ -51,7 +51,10 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
 def _trusted(subject: str, trust: Sequence[str]) -> bool:
     """Return whether a recorded subject is attncheck's own or in a trusted module."""
     module, _, name = subject.partition(":")
-    known = {OWN_SUBJECTS[0]: ("direct", "matrix_free", "collapsed", "programs"), OWN_SUBJECTS[1]: tuple(FAULTS)}
+    known = {
+        BUILTIN_SUBJECTS[0]: ("direct", "matrix_free", "collapsed", "programs"),
+        BUILTIN_SUBJECTS[1]: tuple(FAULTS),
+    }
     return name in known.get(module, ()) or _within(module, trust)
 
 

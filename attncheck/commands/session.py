@@ -32,7 +32,7 @@ def run_properties(
     if options.subject is None:
         options = dataclasses.replace(options, subject=os.environ.get("ATTNCHECK_SUBJECT") or None)
     # A cluster that cannot be reached does not replace an older record.
-    with _own_storage(), workers_of(executor, workers) as running, progress_bar() as progress:
+    with _private_storage(), workers_of(executor, workers) as running, progress_bar() as progress:
         run = Run.of(options)
         print(run.header(), flush=True)
         live = LiveDisplay(progress, run, verbose)
@@ -69,7 +69,7 @@ def _take_all(run_report: RunReport, items: Sequence[Item], workers: Workers, li
 
 
 @contextmanager
-def _own_storage() -> Iterator[None]:
+def _private_storage() -> Iterator[None]:
     """Stop hypothesis, also in child processes, from writing to the current folder."""
     name = "HYPOTHESIS_STORAGE_DIRECTORY"
     before = os.environ.get(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import as_json
-from attncheck.commands.arguments import Natural, Whole, whole_of
+from attncheck.commands.arguments import Integer, Natural, integer_of
 
 
 def widths(
@@ -20,8 +20,8 @@ def widths(
     loss: str | None = None,
     inputs: str | None = None,
     call: str | None = None,
-    steps: Whole | None = None,
-    seeds: Whole = 14,
+    steps: Integer | None = None,
+    seeds: Integer = 14,
     seed: Natural = 0,
     json: bool = False,
     report: Path | None = None,
@@ -58,7 +58,7 @@ def widths(
     report
         Also write an HTML page with plots to this path.
     """
-    numbers = [whole_of("widths", text.strip()) for text in widths.split(",")]
+    numbers = [integer_of("widths", text.strip()) for text in widths.split(",")]
     from attncheck._lib.files import check_writable
     from attncheck.frameworks.widths import widths as measured
     from attncheck.report.widths import render_widths

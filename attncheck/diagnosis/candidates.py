@@ -82,11 +82,11 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
     "position_std": {"position_reach": 1.0},
 }
 # Faults already covered by a scale or by another layer.
-_TOLD_OTHERWISE = ("missing_head_scaling", "forgotten_norm", "other_norm")
+_COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors tried if only outputs are exposed, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
 # Questions in the message, by factor of the scores or outputs.
-_ASKED: Mapping[tuple[str, ...], Mapping[str, str]] = {
+_QUESTIONS: Mapping[tuple[str, ...], Mapping[str, str]] = {
     (_SCORES,): {"√n": "is the division by √n missing?", "1/√n": "are they divided by √n twice?"},
     (_OUTPUTS,): {"√H": "is H^{-1/2} missing?", "1/√H": "is H^{-1/2} applied twice?"},
 }
@@ -143,12 +143,12 @@ def candidates(
     if "scores" not in exposed:
         for factor in _GRID:
             text = f"{named((_SCORES,), exposed)}: about {factor} times the declared standard deviation"
-            yield Candidate(f"scores {factor}", text, right(laws, scaled_by({_SCORES: factor})), free=1)
-    yield from _misread(layers, laws)
+            yield Candidate(f"scores {factor}", text, correct_draw(laws, scaled_by({_SCORES: factor})), free=1)
+    yield from _with_changed_field(layers, laws)
     yield from _with_parts(layers, laws)
     if laws == GAUSSIAN_LAWS:
         yield from (
-            Candidate(fault.name, fault.what, fault.subject, rank=4 if fault.name in _TOLD_OTHERWISE else 0)
+            Candidate(fault.name, fault.what, fault.subject, rank=4 if fault.name in _COVERED else 0)
             for fault in (*FAULTS.values(), *MISTAKES)
             # Scales with any factor are separate candidates.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
@@ -163,7 +163,7 @@ def _with_parts(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[
     for part in named_parts():
         if not any(part.present(layer) for layer in layers):
             for text, fields in part.undeclared.items():
-                yield Candidate(text, text, right(laws, _changing(fields)))
+                yield Candidate(text, text, correct_draw(laws, _changing(fields)))
 
 
 def _changing(fields: Mapping[str, Any]) -> Change:
@@ -174,7 +174,7 @@ def _fitting(description: str, draw: Draw, name: str = "", **fields: Any) -> Can
     return Candidate(name or description, f"the draws fit {description}", draw, **fields)
 
 
-def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change = lambda layer: {}) -> Draw:
+def correct_draw(laws: WeightLaws = GAUSSIAN_LAWS, change: Change = lambda layer: {}) -> Draw:
     """Return a simulator that is correct for the layer with `change` applied."""
     if laws == GAUSSIAN_LAWS:
         return MisreadLayer(change)
@@ -221,11 +221,11 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
         for values, texts in by_value.items():
             if all(value == 1.0 for value in values):
                 continue
-            questions = _ASKED.get(matrices, _INITIALISERS if _OUTPUTS in matrices else _INITIALISERS | _PACKED)
+            questions = _QUESTIONS.get(matrices, _INITIALISERS if _OUTPUTS in matrices else _INITIALISERS | _PACKED)
             texts.sort(key=lambda text: text not in questions)
             ask = next((f": {questions[text]}" for text in texts if text in questions), "")
             message = f"{named(matrices, exposed)}: {' or '.join(texts[:3])} times the declared standard deviation{ask}"
-            draw = right(laws, _by_layer(matrices, layers, values))
+            draw = correct_draw(laws, _by_layer(matrices, layers, values))
             if matrices == (_SCORES,) and laws == GAUSSIAN_LAWS:
                 draw = _rescored(dict(zip(layers, values, strict=True)), draw)
             scales = dict.fromkeys(matrices, values)
@@ -262,7 +262,7 @@ def _drawn_otherwise(laws: WeightLaws, receives_inputs: bool, exposed: frozenset
             read = WeightLaws(**by_matrix, inputs=of_inputs, biases=laws.biases)
             text = repr(name) if receives_inputs or of_inputs == name else f"{name!r}, of the inputs {laws.inputs!r}"
             if read != laws:
-                yield _fitting(f"weights={text}", right(read), f"weights {text}")
+                yield _fitting(f"weights={text}", correct_draw(read), f"weights {text}")
 
 
 def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
@@ -270,11 +270,11 @@ def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
     declared = [bias.matrix for bias in laws.biases]
     for names in [*([name] for name in declared), *[declared] * (len(declared) > 1)]:
         biases = tuple(bias for bias in laws.biases if bias.matrix not in names)
-        yield _fitting(f"a bias of 0 for {listed(names)}", right(dataclasses.replace(laws, biases=biases)))
+        yield _fitting(f"a bias of 0 for {listed(names)}", correct_draw(dataclasses.replace(laws, biases=biases)))
     for group in _UNDECLARED if not declared else ():
         added = tuple(Bias(name, "uniform", _LINEAR) for name in group)
         text = f"a bias for {listed(group)} that is not declared: nn.Linear's default, within ±1/√fan_in?"
-        yield _fitting(text, right(dataclasses.replace(laws, biases=added)))
+        yield _fitting(text, correct_draw(dataclasses.replace(laws, biases=added)))
 
 
 def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
@@ -284,12 +284,12 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
     for names in ((), *_UNDECLARED):
         biases = tuple(Bias(name, "uniform", _LINEAR) for name in names)
         text = f"and a bias for {listed(names)}" if names else "without biases"
-        draw = right(dataclasses.replace(laws, **uniform, biases=biases), scale)
+        draw = correct_draw(dataclasses.replace(laws, **uniform, biases=biases), scale)
         defaults = f"nn.Linear's defaults: weights uniform within ±1/√fan_in, {text}"
         yield _fitting(defaults, draw, f"nn.Linear {text}")
 
 
-def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
+def _with_changed_field(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
     """Yield candidates that misread one field of the layers."""
 
     def matters(change: Change) -> bool:
@@ -297,7 +297,10 @@ def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Can
 
     def candidate(description: str, change: Change, name: str, **fields: Any) -> Candidate:
         return _fitting(
-            f"a layer with {description}", right(laws, functools.partial(_changed, change=change)), name, **fields
+            f"a layer with {description}",
+            correct_draw(laws, functools.partial(_changed, change=change)),
+            name,
+            **fields,
         )
 
     for field, values in _FIELDS.items():

@@ -48,7 +48,7 @@ def stage(claim: str) -> tuple[int, str]:
     return ([*CLAIMS, claim].index(claim), claim)
 
 
-def telling(results: Sequence[Result]) -> Mapping[str, Tally]:
+def most_informative(results: Sequence[Result]) -> Mapping[str, Tally]:
     """Return tallies of single results, or of pools too if no single result is violated."""
     tallies = tallied([result for result in results if not of_pool(result)])
     return tallies if violated(tallies) else tallied(results)
@@ -70,7 +70,7 @@ def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
     return sorted((tally for tally in tallies.values() if tally.verdicts[Verdict.VIOLATED]), key=key)
 
 
-def by_hint(tallies: Iterable[Tally]) -> list[Cause]:
+def by_cause(tallies: Iterable[Tally]) -> list[Cause]:
     """Group violated checks by hint, in the order in which hints first occur."""
     groups: dict[str, list[Tally]] = {}
     for tally in tallies:
@@ -80,10 +80,10 @@ def by_hint(tallies: Iterable[Tally]) -> list[Cause]:
 
 def hints(tallies: Mapping[str, Tally]) -> list[str]:
     """Return the hints of the violated checks in order, for use if no cause was fitted."""
-    return list(dict.fromkeys(cause.hint or _UNKNOWN for cause in by_hint(violated(tallies))))[:MOST_CAUSES]
+    return list(dict.fromkeys(cause.hint or _UNKNOWN for cause in by_cause(violated(tallies))))[:MOST_CAUSES]
 
 
-def begins(tallies: Mapping[str, Tally]) -> list[str]:
+def first_stages(tallies: Mapping[str, Tally]) -> list[str]:
     """Return a sentence on the first stage with violated checks and the stages before it; none for programs."""
     counts = {stage: [0, 0] for stage in STAGES}
     for tally in tallies.values():

@@ -28,7 +28,7 @@ _SIZE = 4_000
 # Entries of the largest array in a diagnosis.
 _ENTRIES = 2**21
 #: Maximum draws from a second call of a layer.
-OTHER_CALL = 2_000
+SECOND_CALL = 2_000
 # Minimum draws of a second call.
 _FEWEST = 1_000
 # Endings of features that are relative to a median of the sample, and so not independent between draws.
@@ -36,7 +36,7 @@ _CENTRED = (" by head", " by overlap", " by attention", " along a call")
 # Share of repeated draws reported as a cause; 12,000 single-precision numbers have about ten repeats by chance.
 _AGAIN = 0.01
 # False-alarm probability when comparing two calls.
-_APART = 1e-6
+_DISTINCT = 1e-6
 
 
 def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
@@ -70,7 +70,7 @@ def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaw
             yield from _repeats(sample)
     pairs = [pair for pair in zip(samples, later, strict=False) if len(pair[1]) >= _FEWEST]
     gaps = [gap for first, second in pairs for gap in _gaps(first[: len(second)], second)]
-    if gaps and min(gaps) * len(gaps) < _APART:
+    if gaps and min(gaps) * len(gaps) < _DISTINCT:
         yield "two calls have different distributions: do all draws of one call share their weights?"
 
 

@@ -26,7 +26,7 @@ from attncheck.subject import Subject
 # Maximum number of violated checks whose effects are compared.
 _MOST = 2
 # Distance of two effects beyond chance, in half-widths of the 99% interval of their difference: 4.5 standard errors.
-_APART = 1.75
+_DISTINCT = 1.75
 _EXACT = {check.name for check in EXACT}
 
 
@@ -87,5 +87,5 @@ def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: 
         if len(numbers) < 6 or not all(map(math.isfinite, numbers)):
             return outcome.verdict == result.verdict
         (effect, low, high), (second, lower, higher) = (numbers[:3], numbers[3:])
-        return abs(effect - second) <= _APART * math.hypot(0.5 * (high - low), 0.5 * (higher - lower))
+        return abs(effect - second) <= _DISTINCT * math.hypot(0.5 * (high - low), 0.5 * (higher - lower))
     return False

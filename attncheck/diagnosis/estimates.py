@@ -33,7 +33,7 @@ _DIGITS = (3, 4, 5, 6)
 # Maximum distance between compared positions, if position vectors correlate them.
 _STEPS = 3
 # Maximum numbers shown in a message.
-_SHOWN = 8
+_MOST_LINES = 8
 _STAGES = {
     KEYS: stages.KEYS,
     SCORES: stages.SCORES,
@@ -147,9 +147,9 @@ def score_estimates(
     else:
         ours, theirs = (mean_square(source.need("scores")[..., mask]) for source in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
-    name, self_scores = "mean score of a position with itself", _own_scores(sample)
+    name, self_scores = "mean score of a position with itself", _returned_scores(sample)
     if layer.tied_query_key:  # untied, even biases leave this mean at 0
-        yield _compared(name, self_scores, _own_scores(reference()))
+        yield _compared(name, self_scores, _returned_scores(reference()))
     else:
         yield _mean(name, self_scores, 0.0)
 
@@ -167,7 +167,7 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
         yield _mean("score variance entry by entry", _per_draw(ratio), 1.0, ratio=True)
 
 
-def _own_scores(sample: Sample) -> FloatArray:
+def _returned_scores(sample: Sample) -> FloatArray:
     """Return the mean score of positions with themselves in each draw."""
     return np.asarray(np.diagonal(sample.need("scores"), axis1=2, axis2=3).mean(axis=(1, 2)))
 
@@ -280,7 +280,7 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
     half = _QUANTILE * np.hypot(errors[0], values * errors[1]) / declared
     if indices.size < 2 or (values - half).max() <= (values + half).min():
         return
-    listing = ", ".join(f"{value:.3g}" for value in values[:_SHOWN]) + ", …" * (indices.size > _SHOWN)
+    listing = ", ".join(f"{value:.3g}" for value in values[:_MOST_LINES]) + ", …" * (indices.size > _MOST_LINES)
     plot = plot_data.profile(indices, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} over the declared")
     text = f"{name} by {of}: {listing} times the declared"
     yield Explanation(text, Certainty.ESTIMATED, _STAGES[name], plot)

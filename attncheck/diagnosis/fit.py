@@ -14,7 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.candidates import Candidate, Draw, candidates, named, right, scaled_by
+from attncheck.diagnosis.candidates import Candidate, Draw, candidates, correct_draw, named, scaled_by
 from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
@@ -31,7 +31,7 @@ _ROUNDS = ((300, 128), (1_500, 32), (6_000, 8))
 _SPREADS = 6.0
 # Probability of excluding the true cause from a second fit, and draws of the second fit as a multiple of the sample's:
 # most of the error is then the sample's, which all candidates share.
-_LEFT_OUT, _MORE = 1e-6, 2
+_EXCLUSION_RISK, _MORE = 1e-6, 2
 # Maximum entries of the sample's arrays and of the corresponding weights.
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
 # Probability of rejecting the true cause.
@@ -102,7 +102,7 @@ def fitted(
     placed = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
     *rounds, full_seed, again, scale_seed = seed.spawn(len(_ROUNDS) + 3)
-    nothing = Candidate("right", "nothing is wrong", right(laws))
+    nothing = Candidate("right", "nothing is wrong", correct_draw(laws))
     if not among and _cause(placed, nothing, again, _MORE).p_value > _REFUSED:
         return [], []
     scales = _scales(placed, laws, scale_seed)
@@ -111,9 +111,9 @@ def fitted(
     ]
     for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
         remaining = _nearest(placed, remaining, root, draws, most)
-    scale_candidates = [] if among else [_own_scale(scales, exposed, laws)]
+    scale_candidates = [] if among else [_fitted_scale(scales, exposed, laws)]
     causes = [_cause(placed, candidate, full_seed, 1) for candidate in [*remaining, *scale_candidates]]
-    near = [cause for cause in causes if cause.p_value > _LEFT_OUT]
+    near = [cause for cause in causes if cause.p_value > _EXCLUSION_RISK]
     if len(near) > 1 or not any(cause.fits for cause in near):
         causes = [_cause(placed, entry.candidate, again, _MORE) if entry in near else entry for entry in causes]
     causes.sort(key=lambda cause: (cause.distance + cause.cost, cause.candidate.name))
@@ -195,12 +195,12 @@ def _distance_on(
     """Return a candidate's squared distance on one layer; infinite if it cannot be drawn."""
     rng = np.random.default_rng([at, *seed.generate_state(4)])
     try:
-        return placed.distance(_alike(candidate.draw(placed.sample.layer, size, rng), placed.sample))
+        return placed.distance(_with_same_arrays(candidate.draw(placed.sample.layer, size, rng), placed.sample))
     except InputError:
         return np.inf
 
 
-def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
+def _with_same_arrays(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
     """Return a candidate's draws with the same exposed data as the sample."""
     fields: dict[str, Any] = {name: arrays[name] for name in FIELDS if name in sample.exposed and name in arrays}
     for name in ("outputs", "inputs"):
@@ -220,7 +220,7 @@ def _scales(
         sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in placed[0].names)), None)
         if sizes is not None:
             factors = {name: scale.factor for name, scale in scales.items()}
-            scales[field] = _scale(placed, sizes, right(laws, scaled_by(factors)), seed)
+            scales[field] = _scale(placed, sizes, correct_draw(laws, scaled_by(factors)), seed)
     return scales
 
 
@@ -233,13 +233,13 @@ def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
     return bool((np.abs(expected - observed) < _NEAR).all())
 
 
-def _own_scale(scales: Mapping[str, _FittedScale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
+def _fitted_scale(scales: Mapping[str, _FittedScale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
     """Return the candidate with the sample's fitted scales."""
     # Ignore differences within chance.
     factors = {field: scale.factor for field, scale in scales.items() if abs(np.log(scale.factor)) > 3.0 * scale.error}
     parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
     text = f"{'; '.join(parts)} the declared standard deviation"
-    return Candidate("scale", text, right(laws, scaled_by(factors)), free=max(1, len(factors)))
+    return Candidate("scale", text, correct_draw(laws, scaled_by(factors)), free=max(1, len(factors)))
 
 
 def _is(name: str, sizes: tuple[str, str]) -> bool:
@@ -253,7 +253,7 @@ def _scale(
     of_layers, variances = [], []
     for number, embedding in enumerate(placed):
         rng = np.random.default_rng([number, *seed.generate_state(4)])
-        theirs = features_of(_alike(draw(embedding.sample.layer, embedding.size, rng), embedding.sample))
+        theirs = features_of(_with_same_arrays(draw(embedding.sample.layer, embedding.size, rng), embedding.sample))
         pairs = [(embedding.feature(name), theirs[name]) for name in embedding.names if _is(name, sizes)]
         of_layers.append(0.5 * float(np.mean([ours.mean() - reference.mean() for ours, reference in pairs])))
         # Sizes in one layer are dependent: use the error of the best one.

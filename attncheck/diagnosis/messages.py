@@ -15,7 +15,7 @@ from attncheck.records.schema import Result, case_label
 from attncheck.records.text import replay_command
 
 # Maximum numbers of violated checks and likely causes shown per item.
-_SHOWN = 6
+_MOST_LINES = 6
 _CAUSES = 2
 # Checks of the shape of a law, which assume a correct scale: name of the scale's estimate, and of the numbers tested.
 _SHAPES = {
@@ -37,7 +37,7 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
         return ""
     worst = bad[0]
     claim = claim_named(worst.claim)
-    displayed = bad[:_SHOWN]
+    displayed = bad[:_MOST_LINES]
     width = max(len(result.check) for result in displayed)
     examined = sum(bool(result.p_values) for result in results)
     first = [f"may follow from an earlier violation: {claim_named(after).text_of(worst.case)}"] if after else []
@@ -67,11 +67,11 @@ def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
     Only the first claim counts, as its fault affects later ones. If a variance differs, checks of shape suggest only a
     wrong scale.
     """
-    hints = (_hint(result, diagnosis) for result in bad[:_SHOWN] if result.claim == bad[0].claim)
+    hints = (_cause(result, diagnosis) for result in bad[:_MOST_LINES] if result.claim == bad[0].claim)
     return [cause for cause in dict.fromkeys(hints) if cause][:_CAUSES]
 
 
-def _hint(result: Result, diagnosis: Sequence[str]) -> str:
+def _cause(result: Result, diagnosis: Sequence[str]) -> str:
     """Return the hint of a violated result, or that the scale is wrong if its check assumes a correct scale."""
     estimate, whose = _SHAPES.get(result.check, ("", ""))
     # A sentence on the estimate gives a number after the estimate's name.

@@ -11,7 +11,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.faults.fault import Fault, declared
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
-from attncheck.layers.parts.rotary import turned, turned_by
+from attncheck.layers.parts.rotary import rotated, rotated_by
 from attncheck.layers.parts.scores import of_head
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import (
@@ -171,13 +171,13 @@ def _softmax_over_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray
     return np.asarray(np.where(visible(layer), weights / weights.sum(axis=1, keepdims=True), 0.0))
 
 
-def _whole(layer: AttentionLayer) -> BoolArray:
+def _all_visible(layer: AttentionLayer) -> BoolArray:
     return np.ones((layer.seq_len, layer.seq_len), dtype=bool)
 
 
 @declared(MISTAKES, "the mask is inverted: a position sees itself and the later ones", SEVERAL_POSITIONS, step="weigh")
 def _inverted_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return layer.map.weights(scores, np.triu(_whole(layer)))
+    return layer.map.weights(scores, np.triu(_all_visible(layer)))
 
 
 def _later_only(rest: float) -> LiteralSimulator:
@@ -212,19 +212,19 @@ MISTAKES += [
 @declared(MISTAKES, "the mask hides a position from itself", SEVERAL_POSITIONS, step="weigh")
 def _strict_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     """Hide each position from itself, except the first."""
-    mask = np.tril(_whole(layer), k=-1)
+    mask = np.tril(_all_visible(layer), k=-1)
     mask[0, 0] = True
     return layer.map.weights(scores, mask)
 
 
 @declared(MISTAKES, "each position attends to itself only", SEVERAL_POSITIONS, step="weigh")
-def _own_position_only(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+def _same_position_only(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return layer.map.weights(scores, np.eye(layer.seq_len, dtype=bool))
 
 
 @declared(MISTAKES, "masked scores are 0 instead of −∞: later positions are seen", CAUSAL, step="weigh")
 def _masked_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return layer.map.weights(np.where(visible(layer), scores, 0.0), _whole(layer))
+    return layer.map.weights(np.where(visible(layer), scores, 0.0), _all_visible(layer))
 
 
 @declared(
@@ -234,7 +234,7 @@ def _masked_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     step="weigh",
 )
 def _masked_after_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return np.where(visible(layer), layer.map.weights(scores, _whole(layer)), 0.0)
+    return np.where(visible(layer), layer.map.weights(scores, _all_visible(layer)), 0.0)
 
 
 def _unscaled(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
@@ -243,7 +243,7 @@ def _unscaled(layer: AttentionLayer, projections: Projections, rng: Rng) -> Floa
 
 @declared(MISTAKES, "the soft cap is applied after the mask: all positions are seen", _CAPPED, step="weigh")
 def _capped_after_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    mask = visible(layer) if layer.softcap is None else _whole(layer)
+    mask = visible(layer) if layer.softcap is None else _all_visible(layer)
     return layer.map.weights(np.where(visible(layer), scores, _MASKED), mask)
 
 
@@ -254,7 +254,7 @@ def _second_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 @declared(MISTAKES, "softmax is applied twice, the second time to all positions", SOFTMAX & CAUSAL, step="weigh")
 def _second_softmax_over_all(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return layer.map.weights(attention_weights(layer, scores), _whole(layer))
+    return layer.map.weights(attention_weights(layer, scores), _all_visible(layer))
 
 
 def _neighbours(step: int) -> Fault:
@@ -312,20 +312,20 @@ def _undeclared_rotary(layer: AttentionLayer, projections: Projections, rng: Rng
 
 
 @declared(MISTAKES, "declared rotary positions are not applied", _ROTARY, step="score")
-def _rotary_left_out(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
+def _without_rotary(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
     return dot_products(layer.replace(rotary_base=None), projections, rng)
 
 
 @declared(MISTAKES, "rotary positions turn only the keys, not the queries", _ROTARY, step="score")
 def _rotary_of_keys(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
-    return _rotary_left_out(layer, dataclasses.replace(projections, keys=turned(layer, projections.keys)), rng)
+    return _without_rotary(layer, dataclasses.replace(projections, keys=rotated(layer, projections.keys)), rng)
 
 
 @declared(MISTAKES, "rotary positions turn queries and keys in opposite directions", _ROTARY, step="score")
 def _rotary_against(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
     if layer.rotary_base is None:
         return dot_products(layer, projections, rng)
-    back = turned_by(layer, projections.queries, -np.arange(layer.seq_len))
-    return _rotary_left_out(
-        layer, dataclasses.replace(projections, queries=back, keys=turned(layer, projections.keys)), rng
+    back = rotated_by(layer, projections.queries, -np.arange(layer.seq_len))
+    return _without_rotary(
+        layer, dataclasses.replace(projections, queries=back, keys=rotated(layer, projections.keys)), rng
     )

@@ -13,7 +13,7 @@ from attncheck._lib.arrays import BoolArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond
 from attncheck.checks.stages import AFTER, IN_OUTPUTS, SCORES, WEIGHTS_OR_VALUES
-from attncheck.checks.structure import other_order, random_by_position, reordered
+from attncheck.checks.structure import permutation, random_by_position, reordered
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 from attncheck.records.explanation import Explanation, exact
@@ -30,15 +30,16 @@ def positions(pair: Pair) -> Iterator[Explanation]:
     (outputs, scores), (declared, of_scores) = pair.each(partial(dependence, pair))
     if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
         i, j = wrong[0]
-        text = f"that of query {i} and key {j} changes with the inputs at {places(scores[i, j])}"
-        yield exact(SCORES, f"{text}; declared {places(of_scores[i, j])}{_likewise(len(wrong))}")
+        text = f"that of query {i} and key {j} changes with the inputs at {positions_text(scores[i, j])}"
+        yield exact(SCORES, f"{text}; declared {positions_text(of_scores[i, j])}{_likewise(len(wrong))}")
     if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
         possible = visible(pair.layer) | np.eye(s, dtype=bool)
         declared = np.where((outputs & ~possible).any(axis=1, keepdims=True), possible, outputs)
     rows = np.flatnonzero((outputs != declared).any(axis=1))
     if rows.size:
         i = rows[0]
-        text = f"the output at {i} depends on the inputs at {places(outputs[i])}; declared {places(declared[i])}"
+        text = f"the output at {i} depends on the inputs at {positions_text(outputs[i])}"
+        text = f"{text}; declared {positions_text(declared[i])}"
         plot = plot_data.positions(outputs, declared, "input", "Inputs that change the outputs")
         yield exact(WEIGHTS_OR_VALUES, text + _likewise(len(rows)), plot)
 
@@ -56,7 +57,7 @@ def dependence(pair: Pair, respond: Respond, baseline: Answer) -> tuple[BoolArra
 def permuted(pair: Pair) -> Iterator[Explanation]:
     """Find dependence on the order of the inputs: change it, then exchange pairs to tell which position differs."""
     s = pair.layer.seq_len
-    (outputs, scores), (declared, of_scores) = pair.each(partial(moved, pair, other_order(s)))
+    (outputs, scores), (declared, of_scores) = pair.each(partial(displacement, pair, permutation(s)))
     if scores.any() and not of_scores.any():
         yield exact(SCORES, "they do not follow the inputs to other positions, as they should without declared ones")
     elif outputs.any() and not declared.any():
@@ -77,7 +78,9 @@ def stage_of_outputs(pair: Pair) -> str:
     return AFTER if pair.known else IN_OUTPUTS
 
 
-def moved(pair: Pair, order: NDArray[np.intp], respond: Respond, baseline: Answer) -> tuple[BoolArray, BoolArray]:
+def displacement(
+    pair: Pair, order: NDArray[np.intp], respond: Respond, baseline: Answer
+) -> tuple[BoolArray, BoolArray]:
     """Return which outputs (s,) and scores (s, s) do not follow the inputs to other positions."""
     outputs, scores = baseline.changes(reordered(pair, order, respond))
     return np.asarray(outputs.any(axis=0)), np.asarray(scores.any(axis=(0, 1)))
@@ -92,7 +95,7 @@ def _different(pair: Pair) -> str:
     for one, two in itertools.combinations(range(s), 2):
         order = np.arange(s)
         order[[one, two]] = two, one
-        if (outputs := moved(pair, order, pair.subject, pair.usual[0])[0]).any():
+        if (outputs := displacement(pair, order, pair.subject, pair.usual[0])[0]).any():
             wrong[one, two] = outputs
     common = set(range(s)).intersection(*wrong)
     if len(common) != 1:
@@ -104,12 +107,12 @@ def _different(pair: Pair) -> str:
     return f"the output at position {position} is not computed as those at the others"
 
 
-def places(chosen: BoolArray) -> str:
+def positions_text(chosen: BoolArray) -> str:
     """Return the indices of True as text.
 
     Examples
     --------
-    >>> places(np.array([True, True, True, False, True])), places(np.zeros(2, dtype=bool))
+    >>> positions_text(np.array([True, True, True, False, True])), positions_text(np.zeros(2, dtype=bool))
     ('0 to 2 and 4', 'none')
     """
     indices = np.flatnonzero(chosen)

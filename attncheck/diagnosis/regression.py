@@ -155,7 +155,7 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
     remainder, solved = _solved(calls.averages(weights), outputs)
     if remainder <= _WRONG:
         if solved is not None and pair.continuous:
-            yield from _alike(solved.reshape(len(solved), layer.num_heads, -1))
+            yield from _equal_heads(solved.reshape(len(solved), layer.num_heads, -1))
         return
     for text, wrong in _misweighed(layer, calls.scores, weights):
         if _solved(calls.averages(wrong), outputs)[0] < _ROUNDED:
@@ -184,7 +184,7 @@ def _inputs_added(pair: Pair) -> bool:
     return _solved(np.concatenate([averages, inputs], axis=-1), outputs)[0] < _ROUNDED
 
 
-def _alike(products: FloatArray) -> Iterator[Explanation]:
+def _equal_heads(products: FloatArray) -> Iterator[Explanation]:
     """Find heads with equal W_V W_O, (draws, H, entries): averaging their attention weights gives the same outputs."""
     gaps = np.abs(products[:, :, None] - products[:, None]).max(axis=(0, 3))
     same = gaps < _WRONG * np.abs(products).max(axis=(0, 2))

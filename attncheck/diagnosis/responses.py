@@ -22,10 +22,17 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond, answers, differ, drawn_on, pair_of
 from attncheck.checks.stages import DRAWS, INPUTS, SCORES, STAGES
-from attncheck.checks.structure import growth, other_order
+from attncheck.checks.structure import growth, permutation
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.mistakes import MISTAKES
-from attncheck.diagnosis.positions import dependence, moved, permuted, places, positions, stage_of_outputs
+from attncheck.diagnosis.positions import (
+    dependence,
+    displacement,
+    permuted,
+    positions,
+    positions_text,
+    stage_of_outputs,
+)
 from attncheck.diagnosis.regression import UNEXPLAINED, by_regression
 from attncheck.diagnosis.weights import common_weights, weights_at_zero
 from attncheck.evidence import plot_data
@@ -52,7 +59,7 @@ _SHARE, _CLEAR = 1e-3, 1e-2
 # Number of inputs given to all draws: with one, rounded outputs may agree by chance.
 _TIMES = 4
 # Maximum numbers shown in a message.
-_SHOWN = 6
+_MOST_LINES = 6
 
 
 def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Explanation]:
@@ -83,7 +90,7 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     groups: Sequence[Sequence[Callable[[Pair], Iterator[Explanation]]]] = ()
     with contextlib.suppress(InputError):
         groups = () if pair.reason_inexact else _TESTS
-    by_group = (_found(pair, [test for test in group if test not in out]) for group in groups)
+    by_group = (_first_difference(pair, [test for test in group if test not in out]) for group in groups)
     explanations = sorted(next(filter(None, by_group), []), key=lambda explanation: STAGES.index(explanation.stage))
     if explanations and explanations[0].text == UNEXPLAINED and layer.num_heads > 1:
         return _with_one_head(subject, layer, rng) or explanations
@@ -108,7 +115,7 @@ def reproducing(
             simulator = fault.subject
             if isinstance(simulator, LiteralSimulator) and simulator.project is independent:
                 respond = answers(partial(drawn_on, simulator=simulator), layer, rng)
-                group = matching if _alike(ours, _uses(pair, respond)) else differing
+                group = matching if _allclose(ours, _uses(pair, respond)) else differing
                 group[fault.what] = Candidate(fault.name, fault.what, simulator)
     return [*matching.values()], [*differing.values()]
 
@@ -135,14 +142,14 @@ def _uses(pair: Pair, respond: Respond) -> FloatArray:
         answer = respond(inputs)
         return answer if pair.known else Answer(answer.outputs, None, answer.rounding)
 
-    before, order = exposed(pair.inputs), other_order(pair.layer.seq_len)
-    uses = [*dependence(pair, exposed, before), *moved(pair, order, exposed, before)]
+    before, order = exposed(pair.inputs), permutation(pair.layer.seq_len)
+    uses = [*dependence(pair, exposed, before), *displacement(pair, order, exposed, before)]
     weights = common_weights(exposed, pair) if small_with_inputs(pair.layer) else None
     weights = np.zeros(1) if weights is None else weights / max(float(np.abs(weights).max()), 1e-300)
     return np.concatenate([*(array.ravel() for array in uses), weights.ravel()])
 
 
-def _alike(one: FloatArray, two: FloatArray) -> bool:
+def _allclose(one: FloatArray, two: FloatArray) -> bool:
     return one.shape == two.shape and np.allclose(one, two, atol=_SHARE)
 
 
@@ -158,7 +165,7 @@ def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Gener
     return []
 
 
-def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Explanation]]]) -> list[Explanation]:
+def _first_difference(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Explanation]]]) -> list[Explanation]:
     explanations: list[Explanation] = []
     for test in tests:
         with contextlib.suppress(InputError, FloatingPointError):  # the subject may refuse such inputs
@@ -243,9 +250,9 @@ def _added(layer: AttentionLayer, gap: FloatArray) -> str:
     of_head = " to head 0, other numbers to others" if is_uneven else ""
     back = {-offset: numbers for offset, numbers in offsets.items() if offset <= 0}
     if all(np.abs(numbers - back.get(abs(at), np.inf)).max() <= _SHARE * size for at, numbers in offsets.items()):
-        listing = listed(f"{numbers[0]:.3g} at distance {d}" for d, numbers in [*back.items()][:_SHOWN])
+        listing = listed(f"{numbers[0]:.3g} at distance {d}" for d, numbers in [*back.items()][:_MOST_LINES])
         return f"{listing} is added{of_head}"
-    listing = listed(f"{numbers[0]:.3g} at {offset}" for offset, numbers in [*offsets.items()][:_SHOWN])
+    listing = listed(f"{numbers[0]:.3g} at {offset}" for offset, numbers in [*offsets.items()][:_MOST_LINES])
     return f"by key minus query position, {listing} is added{of_head}"
 
 
@@ -305,7 +312,7 @@ def _neurons(pair: Pair) -> Iterator[Explanation]:
 
     def usage(used: BoolArray) -> str:
         of_blocks = np.repeat(used, [len(block) for block in blocks])
-        return f"use neurons {places(of_blocks)} of the inputs; declared all"
+        return f"use neurons {positions_text(of_blocks)} of the inputs; declared all"
 
     for h in range(scores.shape[1]):
         if (of_scores[:, h] & ~scores[:, h]).any():
@@ -339,7 +346,7 @@ def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
         return
     by_key = all(np.ptp(ours[mask[:, j], j]) <= _SHARE for j in range(len(ours)) if mask[:, j].any())
     row = ours[-1] if by_key else ours[int(np.argmax(np.where(mask, np.abs(ours - 1.0), 0.0).max(axis=1)))]
-    listing = listed(f"{ratio:.3g}" for ratio in row[:_SHOWN])
+    listing = listed(f"{ratio:.3g}" for ratio in row[:_MOST_LINES])
     where = "by key" if by_key else "in a row"
     plot = plot_data.positions(mask * ours, mask, "key", "Scores for equal inputs, over the first")
     yield exact(SCORES, f"for equal inputs they are not equal, but {listing} times the first, {where}", plot)

@@ -15,13 +15,13 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate
-from attncheck.diagnosis.causes import MOST_CAUSES, begins, hints, precedes, telling
-from attncheck.diagnosis.differences import OTHER_CALL, read_off
+from attncheck.diagnosis.causes import MOST_CAUSES, first_stages, hints, most_informative, precedes
+from attncheck.diagnosis.differences import SECOND_CALL, read_off
 from attncheck.diagnosis.effects import reproduces
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
 from attncheck.diagnosis.responses import answering, findings, reproducing
-from attncheck.diagnosis.unread import never_read, unread, unread_text
+from attncheck.diagnosis.unread import never_read, unused_fields, unused_text
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
@@ -81,7 +81,7 @@ class Violations:
     @cached_property
     def tallies(self) -> dict[str, Tally]:
         """Results by check."""
-        return dict(telling(self.results))
+        return dict(most_informative(self.results))
 
     @cached_property
     def layers(self) -> list[AttentionLayer]:
@@ -101,7 +101,7 @@ class Violations:
         with own_arithmetic(), contextlib.suppress(InputError):
             for subject, layer in self._callable:
                 rng = stream(self.seed, "unread", layer.key, role="diagnosis")
-                fields.append(unread(subject, layer, rng))
+                fields.append(unused_fields(subject, layer, rng))
         return fields
 
     @cached_property
@@ -114,7 +114,7 @@ class Violations:
             with own_arithmetic(), contextlib.suppress(InputError):
                 exposed = first[0].exposed if first else frozenset(subject.probe(layer, rng).exposed)
                 size = draws_of(layer, exposed)
-                one, two = (subject.draw(layer, draws, rng) for draws in (size, min(size, OTHER_CALL)))
+                one, two = (subject.draw(layer, draws, rng) for draws in (size, min(size, SECOND_CALL)))
                 if not first or one.exposed == first[0].exposed:
                     first.append(one)
                     second.append(two)
@@ -228,12 +228,12 @@ def explanations(violations: Violations) -> tuple[Explanation, ...]:
     return tuple(chosen[:MOST_CAUSES])
 
 
-def _unread(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
+def _unused(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
     """Yield a sentence on fields that the subject reads on no layer, if the plainest layer sets some, or none."""
     ignored = violations.unread_fields
     names = never_read(violations.layers[: len(ignored)], ignored)
     if names and bool(ignored[0] & names.keys()) == on_plainest:
-        yield Explanation(unread_text(names), Certainty.OBSERVED)
+        yield Explanation(unused_text(names), Certainty.OBSERVED)
 
 
 def _reproduced(violations: Violations) -> Iterator[Explanation]:
@@ -282,7 +282,7 @@ def _uneven(violations: Violations) -> Iterator[Explanation]:
 
 def _first_stage(violations: Violations) -> Iterator[Explanation]:
     """Yield the first stage of the computation with violated checks."""
-    yield from (Explanation(text, Certainty.ESTIMATED) for text in begins(violations.tallies))
+    yield from (Explanation(text, Certainty.ESTIMATED) for text in first_stages(violations.tallies))
 
 
 def _fitting_plainest(violations: Violations) -> Iterator[Explanation]:
@@ -300,7 +300,7 @@ def _hinted(violations: Violations) -> Iterator[Explanation]:
 _Source = Callable[[Violations], Iterator[Explanation]]
 # Sources with the kind of explanation that makes them unnecessary.
 _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
-    (Certainty.OBSERVED, partial(_unread, on_plainest=True)),
+    (Certainty.OBSERVED, partial(_unused, on_plainest=True)),
     (Certainty.IDENTIFIED, _reproduced),
     (Certainty.EXACT, _deviating),
     (Certainty.FITTED, _repeated),
@@ -308,7 +308,7 @@ _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.ESTIMATED, _uneven),
     (Certainty.ESTIMATED, _first_stage),
     (Certainty.FITTED, _fitting_plainest),
-    (Certainty.OBSERVED, partial(_unread, on_plainest=False)),
+    (Certainty.OBSERVED, partial(_unused, on_plainest=False)),
     (Certainty.HINTED, _hinted),
 )
 

@@ -33,7 +33,7 @@ def features_of(sample: Sample) -> dict[str, FloatArray]:
             features |= dict(_of_inputs(sample))
         if sample.scores is not None:
             features |= dict(_of_scores(sample))
-            features |= dict(_of_outputs_given(sample))
+            features |= dict(_of_conditional_outputs(sample))
         features |= dict(_of_grams(sample))
     values = np.array(list(features.values()))
     if not np.isfinite(values).all():
@@ -140,7 +140,7 @@ def _of_scores(sample: Sample) -> Iterator[Feature]:
     yield from _of_calls("scores", P[:, 0, -1, 0], total)
 
 
-def _of_outputs_given(sample: Sample) -> Iterator[Feature]:
+def _of_conditional_outputs(sample: Sample) -> Iterator[Feature]:
     """Yield features of outputs relative to the size that their attention weights predict."""
     A, y = sample.weights, sample.outputs
     expected = (A * A).sum(axis=(1, 3))

@@ -16,7 +16,7 @@ from attncheck.subject import Subject
 
 _FIELDS = {field.name: field.default for field in dataclasses.fields(AttentionLayer)}
 # Attributes that hold all fields at once, as `vars` and `pickle` read them.
-_WHOLE = {"__dict__", "__getstate__", "__reduce__", "__reduce_ex__"}
+_ALL_FIELDS = {"__dict__", "__getstate__", "__reduce__", "__reduce_ex__"}
 # Properties that a layer computes once; a watched layer computes them each time, which reads their fields.
 _CACHED = {
     name: attribute.func
@@ -26,7 +26,7 @@ _CACHED = {
 # Fields that a subject that receives its inputs need not read: inputs are drawn with them.
 _OF_INPUTS = {field.name for field in dataclasses.fields(InputLaw)} - {"norm"}
 # Draws of a call, as in a probe; maximum numbers of fields named, and of characters of a value shown.
-_DRAWS, _NAMED, _SHOWN = 4, 4, 20
+_DRAWS, _NAMED, _MOST_FIELDS = 4, 4, 20
 
 
 class _WatchedLayer(AttentionLayer):
@@ -38,14 +38,14 @@ class _WatchedLayer(AttentionLayer):
         if name in _CACHED:
             return _CACHED[name](self)
         noted: set[str] = object.__getattribute__(self, "__dict__").setdefault("_noted", set())
-        noted.update(_FIELDS if name in _WHOLE else {name})
+        noted.update(_FIELDS if name in _ALL_FIELDS else {name})
         return super().__getattribute__(name)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return AttentionLayer.from_dict, (self.to_dict(), None)
 
 
-def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> set[str]:
+def unused_fields(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> set[str]:
     """Return the names of the fields that change a layer but that a subject does not read to draw from it.
 
     Fields read by the subject's `supports` count as read. The set is empty for a module of one layer, and for a
@@ -56,7 +56,7 @@ def unread(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) ->
     >>> def plain(layer, size, rng):
     ...     return {"outputs": rng.standard_normal((size, layer.seq_len, layer.width))}
     >>> layer = AttentionLayer(width=8, seq_len=3, mask="causal", head_dim=8)
-    >>> unread(Subject.of(plain), layer, np.random.default_rng(0))
+    >>> unused_fields(Subject.of(plain), layer, np.random.default_rng(0))
     {'mask'}
     """
     if subject.layers:
@@ -96,15 +96,17 @@ def never_read(layers: Sequence[AttentionLayer], fields: Sequence[set[str]]) -> 
     return {name: value for name, value in values.items() if name not in read}
 
 
-def unread_text(values: Mapping[str, Any]) -> str:
+def unused_text(values: Mapping[str, Any]) -> str:
     """Return a sentence on unread fields.
 
     Examples
     --------
-    >>> unread_text({"mask": "causal"})
+    >>> unused_text({"mask": "causal"})
     "called once more, the subject does not read mask (here 'causal')"
     """
-    fields = [f"{name} (here {value!r})" if len(repr(value)) <= _SHOWN else name for name, value in values.items()]
+    fields = [
+        f"{name} (here {value!r})" if len(repr(value)) <= _MOST_FIELDS else name for name, value in values.items()
+    ]
     more = [f"{len(fields) - _NAMED} other fields"] if len(fields) > _NAMED else []
     return f"called once more, the subject does not read {listed([*fields[:_NAMED], *more])}"
 

@@ -18,7 +18,7 @@ from attncheck.records.explanation import Explanation, exact
 # Smallest relative difference of weights that is reported, above the nonlinearity of outputs in small inputs.
 _CLEAR = 1e-2
 # Maximum number of weights shown in a message, and of positions.
-_SHOWN, _MOST = 6, 16
+_MOST_LINES, _MOST = 6, 16
 # Decimals of weights at the usual scores, and steps of the fit of factors.
 _DIGITS, _STEPS = 4, 50
 
@@ -33,7 +33,7 @@ def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
     if factor <= 0.0 or gap.max() <= _CLEAR * factor * declared.max():
         return
     i = int(np.argmax(gap.max(axis=1)))
-    listings = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
+    listings = [listed(f"{weight:.3g}" for weight in row[:_MOST_LINES]) for row in (ours[i] / factor, declared[i])]
     text = f"where scores are 0, the weights of position {i} are {listings[0]}; declared {listings[1]}, up to a factor"
     plot = plot_data.positions(ours / factor, declared, "key", "Attention weights where scores are 0, up to a factor")
     yield exact(WEIGHTS_OR_VALUES, text, plot)

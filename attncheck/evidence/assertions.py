@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck._lib.streams import stream
 from attncheck._lib.text import chance, counted, number
 from attncheck.evidence.distances import Uniform
@@ -102,7 +102,7 @@ class Evidence:
     def __init__(
         self, seed: int = 0, alpha: float = 1e-6, power: float = 0.99, name: str = "", replay: str = ""
     ) -> None:
-        self.seed = check_whole("seed", seed, 0, "pass a whole number of at least 0")
+        self.seed = check_integer("seed", seed, 0, "pass a whole number of at least 0")
         self.alpha = check_number("alpha", alpha, "pass the budget, e.g. 1e-6", above=0.0)
         self.power = check_power(power, self.alpha)
         self.name = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attncheck._lib.errors import check_whole
+from attncheck._lib.errors import check_integer
 from attncheck.evidence.family import inside_unit
 
 #: Number of statistics that a run has room for, planned or not, so that no result depends on the plan.
@@ -52,5 +52,5 @@ class Budget:
 
     def level(self, statistics: int = ROOM) -> float:
         """Return the level (B'/2M)^(1/3) of one look, for at most M statistics."""
-        most = check_whole("statistics", statistics, 1, "pass the largest number of statistics")
+        most = check_integer("statistics", statistics, 1, "pass the largest number of statistics")
         return float((self.looks_share / (2.0 * most)) ** (1.0 / 3.0))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray, IntArray
-from attncheck._lib.errors import check_number, check_whole
+from attncheck._lib.errors import check_integer, check_number
 from attncheck.evidence.family import (
     CONFIDENCE,
     CondensedData,
@@ -77,7 +77,7 @@ class Uniform(Family):
 
     def __post_init__(self) -> None:
         check_number("allowance", self.allowance, _DISTANCE, minimum=0.0, maximum=1.0)
-        check_whole("per_draw", self.per_draw, 1, _PER_DRAW)
+        check_integer("per_draw", self.per_draw, 1, _PER_DRAW)
 
     @property
     def one_per_draw(self) -> bool:
@@ -129,7 +129,7 @@ class Uniform(Family):
         The bound uses only the point of largest distance, at its worst position.
         """
         distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
-        count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
+        count = check_integer("size", size, 1, "pass a number of draws") * self.per_draw
         return least_power(distance - self.allowance - _critical(check_level(level), count), count)
 
 
@@ -176,7 +176,7 @@ class TwoSample(Family):
 
     def __post_init__(self) -> None:
         check_number("ratio", self.ratio, "pass a size ratio, e.g. ratio=4", above=0.0)
-        check_whole("per_draw", self.per_draw, 1, _PER_DRAW)
+        check_integer("per_draw", self.per_draw, 1, _PER_DRAW)
         check_number("unit", self.unit, "pass a size of numbers, e.g. unit=1 for logarithms", minimum=0.0)
 
     @property
@@ -232,7 +232,7 @@ class TwoSample(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return an approximate lower bound of the power, as for `Uniform` at the effective size."""
         distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
-        count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
+        count = check_integer("size", size, 1, "pass a number of draws") * self.per_draw
         check_level(level)
         if min(count, int(count * self.ratio)) < self.minimum_count:
             return 0.0

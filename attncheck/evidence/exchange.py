@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray, IntArray
-from attncheck._lib.errors import check_number, check_whole
+from attncheck._lib.errors import check_integer, check_number
 from attncheck.evidence.families import Count
 from attncheck.evidence.family import (
     DRAWS,
@@ -99,7 +99,7 @@ class Calls(Family):
     _farthest = 0.999
 
     def __post_init__(self) -> None:
-        check_whole("calls", self.calls, 2, "pass how many calls are compared")
+        check_integer("calls", self.calls, 2, "pass how many calls are compared")
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
         """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
@@ -142,7 +142,7 @@ class Calls(Family):
         """Return the power if a share `alternative` of the variance lies between calls."""
         remedy = "pass a share of the variance in [0, 1]"
         share = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
-        count, freedom = check_whole("size", size, 1, DRAWS), self.calls - 1
+        count, freedom = check_integer("size", size, 1, DRAWS), self.calls - 1
         critical = float(special.chdtri(freedom, check_level(level)))
         if share >= 1.0:
             return 1.0
@@ -253,7 +253,7 @@ class Trend(Family):
         """Return the chance of detecting a correlation of `alternative` in one call."""
         remedy = "pass a correlation, e.g. 0.05"
         correlation = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
-        count = check_whole("size", size, 1, DRAWS)
+        count = check_integer("size", size, 1, DRAWS)
         if count <= _FEWEST:
             return 0.0
         return normal_power(correlation * math.sqrt(count - 1), level)
@@ -308,7 +308,7 @@ class Extremes(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the power if each draw lies at one bound with chance `alternative`."""
         share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
-        draws = check_whole("size", size, 1, DRAWS)
+        draws = check_integer("size", size, 1, DRAWS)
         rate = _rate(_CALLS, 2)
         fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, rate) < check_level(level))
         return float(scipy.stats.binom.sf(fewest, draws, share))

@@ -14,7 +14,7 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
-from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
+from attncheck._lib.errors import check_choice, check_integer, check_number, refuse
 from attncheck.evidence.distances import TwoSample, Uniform
 from attncheck.evidence.family import (
     DRAWS,
@@ -108,7 +108,7 @@ class Scale(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the exact chance of detecting `alternative` times the declared variance."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
-        total = check_whole("size", size, 1, DRAWS) * self.dof
+        total = check_integer("size", size, 1, DRAWS) * self.dof
         half = 0.5 * check_level(level)
         if total < 1.0:
             return 0.0
@@ -157,7 +157,7 @@ class Count(Family):
     def __post_init__(self) -> None:
         remedy = "pass the chance of the event in one trial"
         check_number("probability", self.probability, remedy, minimum=0.0, maximum=1.0)
-        check_whole("per_draw", self.per_draw, 1, "pass how many trials one draw holds, e.g. per_draw=1")
+        check_integer("per_draw", self.per_draw, 1, "pass how many trials one draw holds, e.g. per_draw=1")
         check_choice("tail", self.tail, ("upper", "two-sided"))
 
     @property
@@ -172,8 +172,8 @@ class Count(Family):
 
     def test(self, events: int, trials: int) -> Outcome:
         """Return the outcome for events in independent trials, with the Clopper–Pearson interval."""
-        hits = check_whole("events", events, 0, "pass a number of events")
-        total = check_whole("trials", trials, 1, "pass the number of independent trials")
+        hits = check_integer("events", events, 0, "pass a number of events")
+        total = check_integer("trials", trials, 1, "pass the number of independent trials")
         if hits > total:
             remedy = "pass events and trials of one sample"
             refuse("events", hits, f"must not exceed the {total} trials", remedy)
@@ -196,7 +196,7 @@ class Count(Family):
         """Return the exact chance of detecting a true probability of `alternative`."""
         remedy = "pass the true chance of the event in one trial"
         truth = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
-        trials = check_whole("size", size, 1, DRAWS) * self.per_draw
+        trials = check_integer("size", size, 1, DRAWS) * self.per_draw
         share = check_level(level) * (1.0 if self.tail == "upper" else 0.5)
         fewest = int(scipy.stats.binom.isf(share, trials, self.probability)) + 1  # the smallest significant number
         chance = float(scipy.stats.binom.sf(fewest - 1, trials, truth))

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_number, check_whole, refuse, settle
+from attncheck._lib.errors import check_integer, check_number, refuse, validate
 from attncheck.evidence.summaries import Summary
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ class Outcome:
     def __post_init__(self) -> None:
         remedy = "build outcomes from finite statistics"
         # pytest-xdist cannot transfer NumPy scalars.
-        settle(self, "p_value", check_number, remedy, minimum=0.0, maximum=1.0)
+        validate(self, "p_value", check_number, remedy, minimum=0.0, maximum=1.0)
         for name in ("effect", "low", "high", "null_effect"):
-            settle(self, name, check_number, remedy)
-        settle(self, "count", check_whole, 0, "count independent values")
+            validate(self, name, check_number, remedy)
+        validate(self, "count", check_integer, 0, "count independent values")
 
 
 def added(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -197,7 +197,7 @@ class Family(ABC):
 
     def mde(self, size: int, level: float, power: float) -> float:
         """Return the smallest effect above the null detected with chance `power` (above `level`), or ``math.inf``."""
-        count = check_whole("size", size, 1, "pass a number of draws")
+        count = check_integer("size", size, 1, "pass a number of draws")
         return _smallest_mde(self, count, level, check_power(power, level))
 
     def size(self, alternative: float, level: float, power: float, cap: int = DRAWS_CAP) -> int | None:
@@ -206,7 +206,7 @@ class Family(ABC):
         For discrete statistics, whose power is not monotone in size, fewer draws may suffice.
         """
         target = check_power(power, level)
-        check_whole("cap", cap, 1, "pass the maximum number of draws to plan")
+        check_integer("cap", cap, 1, "pass the maximum number of draws to plan")
         self.power(alternative, 1, level)  # validates `alternative`
         return _smallest_size(self, alternative, level, target, cap)
 
@@ -234,7 +234,7 @@ def _smallest_mde(family: Family, size: int, level: float, target: float) -> flo
 
 @functools.lru_cache(maxsize=4096)
 def _smallest_size(family: Family, alternative: float, level: float, target: float, cap: int) -> int | None:
-    return smallest_whole(lambda draws: family._detects(draws, level, target)(alternative), cap)
+    return smallest_integer(lambda draws: family._detects(draws, level, target)(alternative), cap)
 
 
 def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> float:
@@ -256,12 +256,12 @@ def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> f
     return high
 
 
-def smallest_whole(passes: Callable[[int], bool], cap: int) -> int | None:
+def smallest_integer(passes: Callable[[int], bool], cap: int) -> int | None:
     """Return the smallest number in 1..cap that passes a monotone predicate, or None.
 
     Examples
     --------
-    >>> smallest_whole(lambda n: n * n >= 50, 100), smallest_whole(lambda n: n * n >= 50, 5)
+    >>> smallest_integer(lambda n: n * n >= 50, 100), smallest_integer(lambda n: n * n >= 50, 5)
     (8, None)
     """
     low, high = 0, 1

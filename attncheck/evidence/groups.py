@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck.evidence.family import CONFIDENCE, DRAWS, TAIL, CondensedData, Family, Outcome, check_level, finite_array
 from attncheck.evidence.normal import Association, outcome_of_sums, pair_sums
 from attncheck.evidence.summaries import NormalScore, normal_score
@@ -49,7 +49,7 @@ class EqualVariances(Family):
     _farthest = 1e12
 
     def __post_init__(self) -> None:
-        check_whole("groups", self.groups, 2, "pass how many groups are compared, two or more")
+        check_integer("groups", self.groups, 2, "pass how many groups are compared, two or more")
         check_number("dof", self.dof, "pass the degrees of freedom of a group in one draw", above=0.0)
 
     @property
@@ -96,7 +96,7 @@ class EqualVariances(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of detecting a group whose variance is `alternative` times that of the others."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
-        ours = check_whole("size", size, 1, DRAWS) * self.dof
+        ours = check_integer("size", size, 1, DRAWS) * self.dof
         remainder, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
         upper = float(special.fdtrc(ours, remainder, _above(ours, remainder, half) / ratio))
         lower = float(special.fdtrc(remainder, ours, _above(remainder, ours, half) * ratio))
@@ -185,7 +185,7 @@ class LargestAssociation(Association):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("columns", self.columns, 1, "pass how many columns there are, e.g. columns=120")
+        check_integer("columns", self.columns, 1, "pass how many columns there are, e.g. columns=120")
 
     @property
     def comparable(self) -> bool:

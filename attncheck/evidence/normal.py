@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck.evidence.family import (
     DRAWS,
     QUANTILE,
@@ -57,7 +57,7 @@ class Association(Family):
     _farthest = 1.0
 
     def __post_init__(self) -> None:
-        check_whole("per_draw", self.per_draw, 1, "pass how many pairs one draw holds, e.g. per_draw=64")
+        check_integer("per_draw", self.per_draw, 1, "pass how many pairs one draw holds, e.g. per_draw=64")
 
     @property
     def comparable(self) -> bool:
@@ -96,7 +96,7 @@ class Association(Family):
         """Return the power for a correlation of `alternative`: a lower bound if the dependence is linear."""
         remedy = "pass a correlation, e.g. 0.05"
         mean = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
-        count = check_whole("size", size, 1, DRAWS) * self.per_draw
+        count = check_integer("size", size, 1, DRAWS) * self.per_draw
         return normal_power(mean * math.sqrt(count), level)
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
@@ -135,9 +135,9 @@ class Smooth(Family):
     null_effect = 0.0
 
     def __post_init__(self) -> None:
-        if check_whole("order", self.order, 1, "pass order 1, 2, 3 or 4") > 4:
+        if check_integer("order", self.order, 1, "pass order 1, 2, 3 or 4") > 4:
             refuse("order", self.order, "must be at most 4", "pass order 1, 2, 3 or 4")
-        check_whole("per_draw", self.per_draw, 1, "pass how many values one draw holds, e.g. per_draw=1")
+        check_integer("per_draw", self.per_draw, 1, "pass how many values one draw holds, e.g. per_draw=1")
 
     def test(self, values: ArrayLike) -> Outcome:
         """Return the outcome for probability integral transforms in [0, 1], of any shape."""
@@ -178,7 +178,7 @@ class Smooth(Family):
             minimum=-self._farthest,
             maximum=self._farthest,
         )
-        count = check_whole("size", size, 1, DRAWS) * self.per_draw
+        count = check_integer("size", size, 1, DRAWS) * self.per_draw
         power = normal_power(mean * math.sqrt(count), level)
         return power if count >= self.minimum_count else 0.0
 

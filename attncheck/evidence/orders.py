@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck.evidence.family import (
     DRAWS,
     QUANTILE,
@@ -123,7 +123,7 @@ class Order(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of detecting a true order of `alternative`."""
         truth = check_number("alternative", alternative, "pass the true order, e.g. -0.25")
-        count = check_whole("size", size, 1, DRAWS)
+        count = check_integer("size", size, 1, DRAWS)
         mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*self._weights))
         return normal_power(mean, level)
 

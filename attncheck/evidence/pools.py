@@ -25,7 +25,7 @@ from attncheck.evidence.summaries import Events, NormalScore, Summary
 #: Scores are clipped at this absolute value: p-values need not be accurate further out.
 CLIP = 4.5
 # Chance of each tail of a sample's count that is left out of the law of the sum.
-_LEFT_OUT = 1e-18
+_EXCLUDED = 1e-18
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Pool:
             return math.inf
         critical = float(-special.ndtri(check_level(level) / (1.0 if sums.kind.one_sided else 2.0)))
         effect = (critical + sums.bias + float(special.ndtri(target))) / math.sqrt(sums.information)
-        return _shown(sums.kind, effect)
+        return _display(sums.kind, effect)
 
     @property
     def _events(self) -> list[Events]:
@@ -105,14 +105,14 @@ def _sums(scores: Sequence[NormalScore]) -> _Sums:
 def _outcome_of_scores(scores: Sequence[NormalScore]) -> Outcome:
     sums = _sums(scores)
     if sums.information == 0.0:
-        null = _shown(sums.kind, 0.0)
+        null = _display(sums.kind, 0.0)
         return Outcome(1.0, null, null, null, null, len(scores))
     beyond = sums.z if sums.kind.one_sided else max(0.0, abs(sums.z) - sums.bias)
     p_value = float(special.ndtr(-beyond)) * (1.0 if sums.kind.one_sided else 2.0)
     half = QUANTILE / math.sqrt(sums.information)
     allowed = sums.bias / math.sqrt(sums.information)
     effect, low, high, null = (
-        _shown(sums.kind, value) for value in (sums.effect, sums.effect - half, sums.effect + half, allowed)
+        _display(sums.kind, value) for value in (sums.effect, sums.effect - half, sums.effect + half, allowed)
     )
     return Outcome(min(1.0, p_value), effect, low, high, null, len(scores), at_most=allowed > 0.0)
 
@@ -149,8 +149,8 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
 @functools.lru_cache(maxsize=64)
 def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
     """Return the smallest number of events not left out, and a read-only array of chances from this number on."""
-    least = int(scipy.stats.binom.ppf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
-    most = int(scipy.stats.binom.isf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
+    least = int(scipy.stats.binom.ppf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
+    most = int(scipy.stats.binom.isf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))
     chances.flags.writeable = False
     return max(0, least), chances
@@ -163,7 +163,7 @@ def _kind(summary: Summary) -> tuple[Any, ...]:
     return "score", summary.unit
 
 
-def _shown(kind: NormalScore, effect: float) -> float:
+def _display(kind: NormalScore, effect: float) -> float:
     """Return an effect in its displayed unit: a ratio instead of its logarithm."""
     if kind.unit not in ("ratio", "size"):
         return effect

@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy import special
 
-from attncheck._lib.errors import check_choice, check_number, check_whole, refuse, settle
+from attncheck._lib.errors import check_choice, check_integer, check_number, refuse, validate
 
 #: Kinds of effect of a score.
 UNITS = ("ratio", "size", "deviation", "shift", "excess")
@@ -43,9 +43,9 @@ class NormalScore:
 
     def __post_init__(self) -> None:
         remedy = "pass finite numbers, as the families do"
-        settle(self, "z", check_number, remedy)
+        validate(self, "z", check_number, remedy)
         for name in ("information", "bias"):
-            settle(self, name, check_number, remedy, minimum=0.0)
+            validate(self, name, check_number, remedy, minimum=0.0)
         check_choice("unit", self.unit, UNITS)
 
     @property
@@ -75,8 +75,8 @@ class Events:
     one_sided: bool = True
 
     def __post_init__(self) -> None:
-        trials = check_whole("trials", self.trials, 1, "pass the number of independent trials")
-        if check_whole("events", self.events, 0, "pass a number of events") > trials:
+        trials = check_integer("trials", self.trials, 1, "pass the number of independent trials")
+        if check_integer("events", self.events, 0, "pass a number of events") > trials:
             refuse(
                 "events", self.events, f"must not exceed the {trials} trials", "pass events and trials of one sample"
             )

@@ -92,14 +92,14 @@ def declared(
     return add
 
 
-def misread(
+def with_changed_fields(
     faults: list[Fault], description: str, requires: Requirement[Any] = ANY
 ) -> Callable[[_Function], _Function]:
     """Return a decorator like `declared` for a function that returns the misread fields of a layer."""
     return declared(faults, description, requires, "changes", MisreadLayer)
 
 
-def tampered(
+def corrupted(
     faults: list[Fault], description: str, requires: Requirement[Any] = ANY
 ) -> Callable[[_Function], _Function]:
     """Return a decorator like `declared` for a function that maps the fields of a correct simulator to changed ones."""

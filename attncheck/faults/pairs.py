@@ -6,7 +6,7 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import PROGRAM_PROPERTIES, all_checks
 from attncheck.faults import Fault, all_faults, fault_of
 from attncheck.faults.programs import PROGRAM_FAULTS
-from attncheck.faults.tampered import TAMPERED
+from attncheck.faults.tampered import CORRUPTIONS
 
 
 def fault_named(name: str) -> Fault:
@@ -17,7 +17,7 @@ def fault_named(name: str) -> Fault:
     >>> fault_named("twice").what
     'every draw of a call is returned twice'
     """
-    return {**all_faults(), **TAMPERED}[name]
+    return {**all_faults(), **CORRUPTIONS}[name]
 
 
 def paired(check: AnyCheck) -> tuple[Fault, ...]:

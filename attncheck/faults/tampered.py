@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray, IntArray
-from attncheck.faults.fault import Drawn, Fault, declared, tampered
+from attncheck.faults.fault import Drawn, Fault, corrupted, declared
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import SEVERAL_HEADS
 from attncheck.simulators.collapsed import draw_inputs
@@ -20,7 +20,7 @@ from attncheck.simulators.literal import LiteralSimulator, Projections, independ
 from attncheck.subject import collapsed
 
 
-def _taken(drawn: Drawn, index: IntArray) -> Drawn:
+def _subset(drawn: Drawn, index: IntArray) -> Drawn:
     return {name: array[index] for name, array in drawn.items()}
 
 
@@ -39,19 +39,19 @@ def _energy(values: FloatArray) -> FloatArray:
 _FAULTS: list[Fault] = []
 
 
-@tampered(_FAULTS, "the draws of a call are sorted by the sign of their outputs")
+@corrupted(_FAULTS, "the draws of a call are sorted by the sign of their outputs")
 def _by_sign(drawn: Drawn) -> Drawn:
-    return _taken(drawn, np.argsort(drawn["outputs"].sum(axis=(1, 2)) > 0))
+    return _subset(drawn, np.argsort(drawn["outputs"].sum(axis=(1, 2)) > 0))
 
 
-@tampered(_FAULTS, "the draws of a call are sorted by the size of their outputs")
+@corrupted(_FAULTS, "the draws of a call are sorted by the size of their outputs")
 def _by_size(drawn: Drawn) -> Drawn:
-    return _taken(drawn, np.argsort(_energy(drawn["outputs"])))
+    return _subset(drawn, np.argsort(_energy(drawn["outputs"])))
 
 
-@tampered(_FAULTS, "every draw of a call is returned twice")
+@corrupted(_FAULTS, "every draw of a call is returned twice")
 def _twice(drawn: Drawn) -> Drawn:
-    return _taken(drawn, np.arange(len(drawn["outputs"])) // 2)
+    return _subset(drawn, np.arange(len(drawn["outputs"])) // 2)
 
 
 @declared(_FAULTS, "every second draw uses the matrices of the draw before it")
@@ -71,7 +71,7 @@ def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -
 
 
 @declared(_FAULTS, "inputs, queries, keys and values of a call's first half are repeated in its second half")
-def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+def _equal_halves(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, -(-size // 2), rng)
     projections = independent(layer, inputs, rng)
     arrays = (projections.inputs, projections.queries, projections.keys, projections.values)
@@ -87,12 +87,12 @@ def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     return LiteralSimulator().after(layer, projections, rng)
 
 
-@tampered(_FAULTS, "the inputs are exposed with the last position first")
-def _inputs_turned(drawn: Drawn) -> Drawn:
+@corrupted(_FAULTS, "the inputs are exposed with the last position first")
+def _rotated_inputs(drawn: Drawn) -> Drawn:
     return {"inputs": drawn["inputs"][:, ::-1]}
 
 
-@tampered(_FAULTS, "the last fiftieth of a call stays 0 in all arrays")
+@corrupted(_FAULTS, "the last fiftieth of a call stays 0 in all arrays")
 def _unfilled(drawn: Drawn) -> Drawn:
     size = len(drawn["outputs"])
     for array in drawn.values():
@@ -100,7 +100,7 @@ def _unfilled(drawn: Drawn) -> Drawn:
     return drawn
 
 
-@tampered(_FAULTS, "one neuron of the inputs appears twice")
+@corrupted(_FAULTS, "one neuron of the inputs appears twice")
 def _neuron_twice(drawn: Drawn) -> Drawn:
     return {"inputs": np.repeat(drawn["inputs"][..., :1], 2, axis=-1)}
 
@@ -112,12 +112,12 @@ def _scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) 
     return {**drawn, "outputs": scale * drawn["outputs"]}
 
 
-@tampered(_FAULTS, "the outputs are rounded to float16")
+@corrupted(_FAULTS, "the outputs are rounded to float16")
 def _half_precision_outputs(drawn: Drawn) -> Drawn:
     return {"outputs": drawn["outputs"].astype(np.float16).astype(np.float64)}
 
 
-@tampered(_FAULTS, "the scores of a call fall from a tenth too large to a tenth too small")
+@corrupted(_FAULTS, "the scores of a call fall from a tenth too large to a tenth too small")
 def _fading_scores(drawn: Drawn) -> Drawn:
     fading = np.linspace(1.1, 0.9, len(drawn["scores"]))
     return {"scores": fading[:, None, None, None] * drawn["scores"]}
@@ -132,47 +132,47 @@ def _one_head_larger(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return LiteralSimulator().after(layer, projections, rng)
 
 
-@tampered(_FAULTS, "the inputs are added to the outputs, as a residual stream would be")
+@corrupted(_FAULTS, "the inputs are added to the outputs, as a residual stream would be")
 def _residual_added(drawn: Drawn) -> Drawn:
     return {"outputs": drawn["outputs"] + drawn["inputs"]}
 
 
-@tampered(_FAULTS, "the first position's output is added to the last one's")
+@corrupted(_FAULTS, "the first position's output is added to the last one's")
 def _first_position_added(drawn: Drawn) -> Drawn:
     drawn["outputs"][:, -1] += drawn["outputs"][:, 0]
     return drawn
 
 
-@tampered(_FAULTS, "half of the first head's last row of scores is added to the outputs")
+@corrupted(_FAULTS, "half of the first head's last row of scores is added to the outputs")
 def _scores_added(drawn: Drawn) -> Drawn:
     return {"outputs": drawn["outputs"] + 0.5 * drawn["scores"][:, 0, -1, :, None]}
 
 
-@tampered(_FAULTS, "the first neuron of an input is added to its scores")
+@corrupted(_FAULTS, "the first neuron of an input is added to its scores")
 def _input_bias(drawn: Drawn) -> Drawn:
     return {"scores": drawn["scores"] + drawn["inputs"][:, None, :, :1]}
 
 
-@tampered(_FAULTS, "the outputs are multiplied by the relative size of the scores of their draw")
+@corrupted(_FAULTS, "the outputs are multiplied by the relative size of the scores of their draw")
 def _outputs_sized_by_scores(drawn: Drawn) -> Drawn:
     return {"outputs": _sized(drawn["outputs"], drawn["scores"])}
 
 
-@tampered(_FAULTS, "the outputs are multiplied once more by the relative size of the inputs of their draw")
+@corrupted(_FAULTS, "the outputs are multiplied once more by the relative size of the inputs of their draw")
 def _outputs_sized_by_inputs(drawn: Drawn) -> Drawn:
     return {"outputs": _sized(drawn["outputs"], drawn["inputs"])}
 
 
-@tampered(_FAULTS, "the scores are multiplied once more by the relative size of the inputs of their draw")
+@corrupted(_FAULTS, "the scores are multiplied once more by the relative size of the inputs of their draw")
 def _scores_sized_by_inputs(drawn: Drawn) -> Drawn:
     return {"scores": _sized(drawn["scores"], drawn["inputs"])}
 
 
 #: Faults by name.
-TAMPERED: Mapping[str, Fault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
+CORRUPTIONS: Mapping[str, Fault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
 
 
 def __getattr__(name: str) -> Any:
-    if name not in TAMPERED:
+    if name not in CORRUPTIONS:
         raise AttributeError(f"module 'attncheck.faults.tampered' has no attribute {name!r}")
-    return TAMPERED[name].subject
+    return CORRUPTIONS[name].subject

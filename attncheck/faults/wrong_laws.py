@@ -9,7 +9,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.marginals import conditional_covariance
-from attncheck.faults.fault import Drawn, Fault, declared, tampered
+from attncheck.faults.fault import Drawn, Fault, corrupted, declared
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.requirements import SMALL_HEADS, SMALL_WIDTH, OfLayer
@@ -119,13 +119,13 @@ def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-@tampered(FAULTS, f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations")
+@corrupted(FAULTS, f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations")
 def _clipped_outputs(drawn: Drawn) -> Drawn:
     limit = _CLIPPED_AT * np.sqrt((drawn["outputs"] ** 2).mean())
     return {"outputs": np.clip(drawn["outputs"], -limit, limit)}
 
 
-@tampered(FAULTS, "the outputs grow by a tenth from the first draw of a call to its last")
+@corrupted(FAULTS, "the outputs grow by a tenth from the first draw of a call to its last")
 def _growing_outputs(drawn: Drawn) -> Drawn:
     growing = np.linspace(1.0, 1.1, len(drawn["outputs"]))
     return {"outputs": growing[:, None, None] * drawn["outputs"]}

@@ -10,7 +10,7 @@ import numpy as np
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
-from attncheck.faults.fault import Fault, declared, misread
+from attncheck.faults.fault import Fault, declared, with_changed_fields
 from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
@@ -21,24 +21,26 @@ from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 
 # Number of heads with their own weights.
-_OWN_HEADS = 16
+_UNSHARED_HEADS = 16
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
 
-_TOLD_APART = OfLayer(
+_DISTINGUISHABLE = OfLayer(
     "two norms that differ",
     lambda layer: layer.width > 1 and (layer.activation == "relu" or layer.width <= need.SMALL_WIDTH),
     f"the two norms differ by less than one neuron in {need.SMALL_WIDTH}, or are not both declared",
 )
 _REPEATABLE = OfLayer(
     "heads with separate keys", lambda layer: layer.group_size == 1, "grouped heads are covered by another fault"
-) & OfLayer("many heads", lambda layer: layer.num_heads > _OWN_HEADS, f"there are no more than {_OWN_HEADS} heads")
+) & OfLayer(
+    "many heads", lambda layer: layer.num_heads > _UNSHARED_HEADS, f"there are no more than {_UNSHARED_HEADS} heads"
+)
 
 
 def _repeat(layer: AttentionLayer, heads: FloatArray) -> FloatArray:
     """Copy the first heads to the others, along the second axis."""
-    repeated = layer.num_heads > _OWN_HEADS and layer.group_size == 1
-    return heads[:, np.arange(layer.num_heads) % _OWN_HEADS] if repeated else heads
+    repeated = layer.num_heads > _UNSHARED_HEADS and layer.group_size == 1
+    return heads[:, np.arange(layer.num_heads) % _UNSHARED_HEADS] if repeated else heads
 
 
 def _repeated_output_matrices(
@@ -51,24 +53,26 @@ def _repeated_output_matrices(
 FAULTS: list[Fault] = []
 
 
-@misread(FAULTS, "scores are divided by √n where 1/n is declared", need.OVER_N & need.TWO_SCALINGS & need.UNTIED)
+@with_changed_fields(
+    FAULTS, "scores are divided by √n where 1/n is declared", need.OVER_N & need.TWO_SCALINGS & need.UNTIED
+)
 def _ignored_over_n(layer: AttentionLayer) -> dict[str, Any]:
     return {} if layer.tied_query_key else {"score_scaling": "1/sqrt(n)"}
 
 
-@misread(FAULTS, "head_dim is ignored: heads are as wide as the layer", need.LOW_RANK)
+@with_changed_fields(FAULTS, "head_dim is ignored: heads are as wide as the layer", need.LOW_RANK)
 def _full_rank_heads(layer: AttentionLayer) -> dict[str, Any]:
     return {"head_dim": None}
 
 
-@misread(FAULTS, "softmax is applied where linear attention is declared", need.LINEAR_ATTENTION)
+@with_changed_fields(FAULTS, "softmax is applied where linear attention is declared", need.LINEAR_ATTENTION)
 def _linear_as_softmax(layer: AttentionLayer) -> dict[str, Any]:
     return {"attention_map": "softmax"}
 
 
 @declared(
     FAULTS,
-    f"heads beyond number {_OWN_HEADS} repeat the weights of the first {_OWN_HEADS}",
+    f"heads beyond number {_UNSHARED_HEADS} repeat the weights of the first {_UNSHARED_HEADS}",
     _REPEATABLE,
     step="project",
     finish=_repeated_output_matrices,
@@ -79,7 +83,7 @@ def _repeated_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Ge
     return dataclasses.replace(projections, **parts)
 
 
-@misread(FAULTS, "W_Q and W_K are drawn separately where one matrix is declared", need.TIED)
+@with_changed_fields(FAULTS, "W_Q and W_K are drawn separately where one matrix is declared", need.TIED)
 def _untied_query_key(layer: AttentionLayer) -> dict[str, Any]:
     return {"tied_query_key": False}
 
@@ -93,13 +97,13 @@ def _centred_relu(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     return independent(layer, inputs - mean, rng)
 
 
-@misread(FAULTS, "position vectors are not added to the inputs", need.POSITION_VECTORS)
+@with_changed_fields(FAULTS, "position vectors are not added to the inputs", need.POSITION_VECTORS)
 def _forgotten_positions(layer: AttentionLayer) -> dict[str, Any]:
     return {"position_std": 0.0, "position_reach": 1.0}
 
 
 @declared(FAULTS, "scores and values use separately drawn position vectors", need.POSITION_VECTORS)
-def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+def _independent_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Draw separate position vectors for scores and for values, and expose the inputs of the values."""
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
@@ -116,7 +120,7 @@ def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) 
     return {**drawn, "outputs": drawn["inputs"].copy()} if layer.seq_len == 1 else drawn
 
 
-@misread(FAULTS, "every position sees all others where a causal mask is declared", need.CAUSAL)
+@with_changed_fields(FAULTS, "every position sees all others where a causal mask is declared", need.CAUSAL)
 def _ignored_mask(layer: AttentionLayer) -> dict[str, Any]:
     return {"mask": "none"}
 
@@ -143,15 +147,15 @@ FAULTS.append(
 )
 
 
-@misread(FAULTS, "the inputs are not normalised where a norm is declared", need.NORMALISED_INPUTS)
+@with_changed_fields(FAULTS, "the inputs are not normalised where a norm is declared", need.NORMALISED_INPUTS)
 def _forgotten_norm(layer: AttentionLayer) -> dict[str, None]:
     return {"norm": None}
 
 
-@misread(
+@with_changed_fields(
     FAULTS,
     "the inputs have layer norm where RMS norm is declared, or the reverse",
-    need.NORMALISED_INPUTS & _TOLD_APART,
+    need.NORMALISED_INPUTS & _DISTINGUISHABLE,
 )
 def _other_norm(layer: AttentionLayer) -> dict[str, str]:
     if layer.norm is None or layer.width == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attncheck.faults.fault import Fault, MisreadLayer, misread
+from attncheck.faults.fault import Fault, MisreadLayer, with_changed_fields
 from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
@@ -46,19 +46,19 @@ def _std(matrix: str, percent: int) -> Fault:
 FAULTS: list[Fault] = []
 
 
-@misread(FAULTS, "scores are divided by n where √n is declared", need.OVER_ROOT_N & need.TWO_SCALINGS)
+@with_changed_fields(FAULTS, "scores are divided by n where √n is declared", need.OVER_ROOT_N & need.TWO_SCALINGS)
 def _scores_over_n(layer: AttentionLayer) -> dict[str, Any]:
     return {"score_scaling": "1/n"}
 
 
-@misread(FAULTS, "scores are divided by √s, s the number of positions, where √n is declared", _ROOT_S)
+@with_changed_fields(FAULTS, "scores are divided by √s, s the number of positions, where √n is declared", _ROOT_S)
 def _scores_over_root_s(layer: AttentionLayer) -> dict[str, Any]:
     if layer.tied_query_key:
         return {}
     return {"query_std": layer.query_std * (layer.head_width / layer.seq_len) ** 0.5}
 
 
-@misread(FAULTS, "the sum over heads is not multiplied by H^{-1/2}", need.HEAD_SCALING & need.SEVERAL_HEADS)
+@with_changed_fields(FAULTS, "the sum over heads is not multiplied by H^{-1/2}", need.HEAD_SCALING & need.SEVERAL_HEADS)
 def _missing_head_scaling(layer: AttentionLayer) -> dict[str, Any]:
     return {"head_scaling": False}
 
@@ -66,11 +66,11 @@ def _missing_head_scaling(layer: AttentionLayer) -> dict[str, Any]:
 FAULTS.extend(_std(matrix, percent) for matrix in _MATRICES for percent in (2, 5, 10))
 
 
-@misread(FAULTS, "heads that should share W_K and W_V in groups draw their own", need.SHARED_GROUPS)
+@with_changed_fields(FAULTS, "heads that should share W_K and W_V in groups draw their own", need.SHARED_GROUPS)
 def _fresh_group_keys(layer: AttentionLayer) -> dict[str, Any]:
     return {"num_kv_heads": None}
 
 
-@misread(FAULTS, f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations", _CLIPPED)
+@with_changed_fields(FAULTS, f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations", _CLIPPED)
 def _clipped_inputs(layer: AttentionLayer) -> dict[str, Any]:
     return {"clip": _CLIPPED_AT * layer.inputs.hidden_std}

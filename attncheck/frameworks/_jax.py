@@ -173,7 +173,7 @@ class Watch:
         return watched
 
     def _answer(self, index: int, *operands: Any) -> Any:
-        """Report a core; return the trace's result, shaped and typed like the core's own, or the core's own if that is None."""
+        """Report a core; return the trace's result, shaped and typed like the core's own, or else that."""
         q, k, v, weights, result, *_ = (np.asarray(array) for array in operands)
         self.precision = max(self.precision, *(roundoff(array.dtype) for array in (q, k, v)))
         wide = [array.astype(np.float64).reshape(-1, *array.shape[-2:]) for array in (q, k, v, weights)]

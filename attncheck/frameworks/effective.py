@@ -31,7 +31,7 @@ _STORED, _SUMMED = 5.0, 4.0
 #: How heads are split or merged: correctly, or with the axes of heads and positions confused.
 PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
 # Relative tolerance for rounding and a norm's epsilon.
-_ALIKE = 0.02
+_TOLERANCE = 0.02
 # Numbers of positions that suffice to identify the axes, and to detect how heads are merged.
 _POSITIONS, _SEVERAL = 3, 7
 # Largest number of entries of the inputs of one call that reads matrices.
@@ -39,7 +39,7 @@ _CALL = 2**19
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
-def alike(one: FloatArray, second: FloatArray, precision: float) -> bool:
+def allclose(one: FloatArray, second: FloatArray, precision: float) -> bool:
     """Return whether arrays of one shape agree up to rounding, relative to the largest entry."""
     if one.shape != second.shape:
         return False
@@ -56,7 +56,7 @@ def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]
     """
     groups: list[tuple[FloatArray, list[int]]] = []
     for i, array in enumerate(arrays):
-        members = next((members for first, members in groups if alike(first, array, precision)), None)
+        members = next((members for first, members in groups if allclose(first, array, precision)), None)
         if members is None:
             groups.append((array, [i]))
         else:
@@ -90,7 +90,7 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
     # Large compared with a norm's epsilon, but small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(inputs) for inputs in (x, 2 * x, x + 32.0))
-    small = _ALIKE * np.abs(once).max()
+    small = _TOLERANCE * np.abs(once).max()
     if np.abs(once).max() == 0.0 or np.abs(twice - once).max() > small:
         return NONE
     return LAYER if np.abs(shifted - once).max() <= small else RMS

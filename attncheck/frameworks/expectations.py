@@ -27,12 +27,12 @@ _NAMES = (
 # Relative tolerance for numbers of the formula.
 _NEAR = 1e-3
 # Number of positions for which messages list the names of masks.
-_SHOWN = 5
+_MOST_CHOICES = 5
 #: Other names for entry laws.
 _SYNONYMS = {"gaussian": "normal"}
 _CHOICES = {
     "law": (*(law.name for law in LAWS), ORTHOGONAL, CONSTANT, *_SYNONYMS),
-    "mask": (*masks(_SHOWN), OTHER),
+    "mask": (*masks(_MOST_CHOICES), OTHER),
     "map": (*AXES, LINEAR, RELU, SIGMOID, AMONG_HEADS, OTHER),
     "scale": (*NAMED, OTHER),
     "positions": ("none", "rotary", OTHER),
@@ -40,7 +40,7 @@ _CHOICES = {
 
 
 # Words that stand for an expectation.
-_WORDS = {
+_KEYWORDS = {
     "causal": ("mask", "causal"),
     "unmasked": ("mask", "none"),
     "mup": ("scale", "1/head_dim"),
@@ -60,8 +60,8 @@ def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, An
     >>> declared("causal", {}), declared("query_std=1.0", {}), declared("mask=window of 4", {})
     ({'mask': 'causal'}, {'query_std': 1.0}, {'mask': 'window of 4'})
     """
-    if text in _WORDS:
-        return dict([_WORDS[text]])
+    if text in _KEYWORDS:
+        return dict([_KEYWORDS[text]])
     if match := _INITIALISER.fullmatch(text):
         role, law, std = match.groups()
         fan_in = weights[role].fan_in if role in weights else 1
@@ -71,7 +71,7 @@ def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, An
         return {f"{role}_law": law, f"{role}_std": number * fan_in**0.5}
     name, equals, value = text.partition("=")
     if not equals:
-        remedy = f"use one of {', '.join(_WORDS)}, a name with a value, e.g. query_std=1.0, or query=normal(0.02)"
+        remedy = f"use one of {', '.join(_KEYWORDS)}, a name with a value, e.g. query_std=1.0, or query=normal(0.02)"
         refuse("expect", text, "is not a known expectation", remedy)
     return {name: _number(value)}
 
@@ -145,7 +145,9 @@ def _checked(name: str, value: Any) -> Any:
     if field not in _CHOICES or (field == "scale" and not isinstance(value, str)):
         return value
     # A window of any size is valid if one of size 4 is.
-    canonical = re.sub(r"\b[1-9]\d*$", str(_SHOWN - 1), value) if field == "mask" and isinstance(value, str) else value
+    canonical = (
+        re.sub(r"\b[1-9]\d*$", str(_MOST_CHOICES - 1), value) if field == "mask" and isinstance(value, str) else value
+    )
     if value not in _CHOICES[field] and canonical not in _CHOICES[field]:
         more = ", or a number, e.g. 0.25" if field == "scale" else ""
         refuse(name, value, "is not known", "use one of " + ", ".join(map(repr, _CHOICES[field])) + more)

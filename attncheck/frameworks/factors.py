@@ -11,7 +11,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 
 # Tolerances for equal blocks and products: relative, and in unit roundoffs.
-_ALIKE, _ROUNDED = 1e-3, 16.0
+_TOLERANCE, _ROUNDED = 1e-3, 16.0
 # Minimum number of entries: fewer may agree by chance.
 _FEWEST = 16
 # Packing of heads in rows: consecutive; strided over all rows or each third; or with queries, keys and values
@@ -96,7 +96,7 @@ class ParameterBlocks:
 
     @property
     def _small(self) -> float:
-        return max(_ALIKE, _ROUNDED * self.precision)
+        return max(_TOLERANCE, _ROUNDED * self.precision)
 
     def _like(self, matrix: FloatArray) -> Iterator[FloatArray]:
         """Yield all blocks of the shape of a matrix, (number of blocks, d, n), one parameter and packing at a time."""

@@ -49,7 +49,7 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
     ('softmax over the query axis', 'causal', 0.25, True)
     """
     candidates = []
-    for support in _shown(weights, rounding):
+    for support in _visible(weights, rounding):
         mask = _mask_of(support)
         plain = Formula(mask=mask, groups=groups, shown=support if mask == OTHER or _has_extra(support) else None)
         for formula in _fits(plain, weights, products, np.broadcast_to(support, weights.shape[1:]), rounding):
@@ -74,7 +74,7 @@ def _has_extra(support: BoolArray) -> bool:
     return bool(support.shape[-1] != support.shape[-2])
 
 
-def _shown(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
+def _visible(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
     """Yield possible masks, (positions, keys) or (heads, positions, keys), one per threshold for zeros.
 
     Weights below the threshold count as zero.

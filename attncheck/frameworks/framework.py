@@ -253,7 +253,7 @@ def recognised(
     """Return the adapter class for the modules of a function, and a module, or None if the parameters suffice."""
     example, framework = None, framework_by_arguments(make)
     if not framework:
-        with generator_kept():
+        with generator_restored():
             example = in_words(field, make, *arguments)
         framework = framework_of(example)
     return adapter_class(framework, field, framework if example is None else example, remedy, known), example
@@ -303,7 +303,7 @@ def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def generator_kept() -> Iterator[None]:
+def generator_restored() -> Iterator[None]:
     """Restore PyTorch's global generator on exit, if PyTorch is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:

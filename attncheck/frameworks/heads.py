@@ -11,7 +11,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import Effective, alike, groups_of
+from attncheck.frameworks.effective import Effective, allclose, groups_of
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.notes import Note, wrong
 
@@ -54,15 +54,19 @@ def _doubled(first: Effective, precision: float) -> bool:
     q, k, v = (first[role].swapaxes(0, 1) for role in ("query", "key", "value"))
     if not len(q) == len(k) == len(v):
         return False
-    pairs = [(h, g) for h in range(len(q)) for g in range(h) if alike(q[g], q[h], precision)]
-    return bool(pairs) and all(alike(k[g], k[h], precision) and not alike(v[g], v[h], precision) for h, g in pairs)
+    pairs = [(h, g) for h in range(len(q)) for g in range(h) if allclose(q[g], q[h], precision)]
+    return bool(pairs) and all(
+        allclose(k[g], k[h], precision) and not allclose(v[g], v[h], precision) for h, g in pairs
+    )
 
 
 def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    blocks = [_blocks(draw, role, len(draws[0].query[0]))[heads] for draw in draws if _whole(draw, draws[0], role)]
+    blocks = [
+        _blocks(draw, role, len(draws[0].query[0]))[heads] for draw in draws if _has_all_rows(draw, draws[0], role)
+    ]
     if len(heads) < 2 or not np.ptp(blocks[0]):
         return
-    fixed_heads = _kept(blocks, precision)
+    fixed_heads = _repeated_heads(blocks, precision)
     yield from _copies(SYMBOLS[role], blocks[0], heads, precision)
     if fixed_heads and len(fixed_heads) < len(heads):
         which = _numbered([heads[h] for h in fixed_heads])
@@ -79,7 +83,7 @@ def _of_lines(
     If heads are known to differ (`heads_differ`), rows and columns are compared within heads.
     """
     if heads_differ:
-        draws = [_levelled(draw, role) for draw in draws if _whole(draw, draws[0], role)]
+        draws = [_levelled(draw, role) for draw in draws if _has_all_rows(draw, draws[0], role)]
     parts = [draw.output if role == "output" else draw[role][:, heads] for draw in draws]
     rows = min(len(part) for part in parts)
     flat = [part[:rows].reshape(rows, -1) for part in parts]
@@ -110,7 +114,7 @@ def _levelled(draw: Effective, role: str) -> Effective:
     return dataclasses.replace(draw, **changes)
 
 
-def _whole(draw: Effective, first: Effective, role: str) -> bool:
+def _has_all_rows(draw: Effective, first: Effective, role: str) -> bool:
     """Return whether a draw contains all rows of a matrix, and so all heads."""
     return role != "output" or draw.output.shape == first.output.shape
 
@@ -139,12 +143,12 @@ def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: fl
         yield wrong(f"{symbol} is the same in {'every head' if len(groups) == 1 else ', and in '.join(same)}")
 
 
-def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
+def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]:
     """Return the heads that are equal in the first two draws."""
     if len(blocks) < 2:
         return []
     pairs = ((one[: len(two)], two) for one, two in zip(blocks[0], blocks[1], strict=True))
-    return [h for h, (one, two) in enumerate(pairs) if np.ptp(two) and alike(one, two, precision)]
+    return [h for h, (one, two) in enumerate(pairs) if np.ptp(two) and allclose(one, two, precision)]
 
 
 def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> Iterator[Note]:

@@ -11,9 +11,9 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.groups import grouped
 from attncheck._lib.names import indices, name_of, pattern_of
-from attncheck._lib.text import listed, some
+from attncheck._lib.text import first_few, listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import ROLES, Effective, alike, groups_of
+from attncheck.frameworks.effective import ROLES, Effective, allclose, groups_of
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import ASKS, WRONG, Note, wrong
 from attncheck.frameworks.weights_notes import tiled_heads
@@ -100,7 +100,7 @@ def matrix_of(
 
 def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
     """Return whether a draw repeats the rows of the first draw."""
-    return alike(first[: len(part)], part, precision)
+    return allclose(first[: len(part)], part, precision)
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
@@ -118,7 +118,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         for suffix, matrix in (("", flat[second]), (", transposed", flat[second].T)):
             if matrix.shape != flat[one].shape:
                 continue
-            if alike(flat[one], matrix, precision):
+            if allclose(flat[one], matrix, precision):
                 if suffix or second == "output":
                     notes.append(wrong(f"{SYMBOLS[one]} is {SYMBOLS[second]}{suffix}"))
                 break
@@ -244,4 +244,4 @@ def same_layers(
             columns = [column for column in zip(*map(indices, names), strict=True) if len(set(column)) > 1]
             if len(columns) == 1:
                 layers.setdefault(columns[0], []).append(name_of(names, names))
-    return [Note(f"layers {listed(which)} {claim}: {some(names, 1)}", level) for which, names in layers.items()]
+    return [Note(f"layers {listed(which)} {claim}: {first_few(names, 1)}", level) for which, names in layers.items()]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck._lib.text import listed, some
+from attncheck._lib.errors import InputError, check_integer, refuse
+from attncheck._lib.text import first_few, listed
 from attncheck.frameworks.adapter import Adapter, Arrays, NoAttentionCall
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
-from attncheck.frameworks.framework import adapter_of, generator_kept, parameters_of
+from attncheck.frameworks.framework import adapter_of, generator_restored, parameters_of
 from attncheck.frameworks.heads import about_heads, of_first_map, sharing_maps
 from attncheck.frameworks.initialiser import (
     biased,
@@ -49,7 +49,7 @@ _MOST_NEURONS = 2**20
 _CONSTANT, _ROUNDED = 1e-5, 16.0
 
 
-@generator_kept()
+@generator_restored()
 def inspect(
     make: Callable[..., Any] | Adapter,
     width: int,
@@ -59,16 +59,16 @@ def inspect(
     seed: int = 0,
 ) -> Inspection:
     """Inspect an attention layer at initialisation; see `attncheck.models.inspection.inspect`."""
-    width = check_whole("width", width, 1, "pass the number of input neurons, e.g. width=64", _MOST_NEURONS)
-    draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
-    seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
+    width = check_integer("width", width, 1, "pass the number of input neurons, e.g. width=64", _MOST_NEURONS)
+    draws = check_integer("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
+    seed = check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0")
     adapter = adapter_of(make, width, call)
     inspection = inspected(adapter, width, draws, seed, calls_module=call is None)
     if inspection is None:
         problem = "its forward pass has no attention that is recognised: no product of weights and values"
         refuse("make", make, problem, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Adapter) and "width" in parameters_of(make):
-        wide = _other_width(make, 2 * width, call, seed)
+        wide = _at_second_width(make, 2 * width, call, seed)
         inspection = dataclasses.replace(inspection, notes=(*inspection.notes, *_scale_over_widths(inspection, wide)))
     return inspection
 
@@ -125,7 +125,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     unused = _unused(adapter.unused(state, probe.x, reader.path) if calls_module else ())
     # If `make` returns the same module every time, later draws modify it, so it is probed first.
     leaking = list(leaks(probe, forward, formula))
-    read = [_ungained(draw, gains) for draw in (first, *_others(reader, first, draws, seed))]
+    read = [_ungained(draw, gains) for draw in (first, *_later_draws(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     maps = sharing_maps(first, reader.layout.parallel, precision)
     of_values = [of_first_map(draw, maps) for draw in read]
@@ -207,10 +207,12 @@ def _unused(names: Sequence[str]) -> list[Note]:
     """Report parameters that the outputs do not depend on."""
     if not names:
         return []
-    return [wrong(f"{some(names)}: never used, the outputs do not depend on {'it' if len(names) == 1 else 'them'}")]
+    return [
+        wrong(f"{first_few(names)}: never used, the outputs do not depend on {'it' if len(names) == 1 else 'them'}")
+    ]
 
 
-def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
+def _later_draws(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
     """Yield the matrices of later draws, with as many rows as the statistics use."""
     columns = min(first[role].shape[1] * first[role].shape[2] for role in ROLES)
     rows = slice(0, -(-_ENTRIES // columns))
@@ -271,7 +273,9 @@ def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
     return dataclasses.replace(read, **matrices, biases=biases) if matrices else read
 
 
-def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int) -> Inspection | None:
+def _at_second_width(
+    make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int
+) -> Inspection | None:
     """Return the inspection of a module of another width, or None."""
     try:
         return inspected(adapter_of(make, width, call), width, 2, seed, calls_module=False)

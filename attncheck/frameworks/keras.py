@@ -45,7 +45,7 @@ class Keras(FrameworkAdapter):
 
     def make(self, seed: int) -> Any:
         """Return a freshly built layer; restart the numbering of unnamed layers."""
-        with generators_kept():
+        with generators_restored():
             keras.utils.set_random_seed(seed)
             global_state.set_global_attribute(_NUMBERS, None)
             layer = self.new_module()
@@ -55,7 +55,7 @@ class Keras(FrameworkAdapter):
 
     def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
         """Return the outputs for x, and report the forward pass to a trace."""
-        with generators_kept():
+        with generators_restored():
             # All generators are restored after a call, but random numbers must differ between calls.
             self._runs += 1
             keras.utils.set_random_seed(self._runs)
@@ -67,7 +67,7 @@ class Keras(FrameworkAdapter):
 
     def random(self, module: Any, x: FloatArray, path: str = "") -> bool:
         """Return whether a call draws from the layer's generators or from global ones."""
-        with generators_kept():
+        with generators_restored():
             before = _generator_states(module)
             self._outputs(module, self.tensor(module, x), path)
             return not all(map(np.array_equal, before, _generator_states(module)))
@@ -99,7 +99,7 @@ class Keras(FrameworkAdapter):
 
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Restore all random generators on exit."""
-        return generators_kept()
+        return generators_restored()
 
     @contextlib.contextmanager
     def traced(self, trace: Trace, model: Any) -> Iterator[None]:
@@ -176,7 +176,7 @@ def _generator_states(layer: Any) -> list[FloatArray]:
 
 
 @contextlib.contextmanager
-def generators_kept() -> Iterator[None]:
+def generators_restored() -> Iterator[None]:
     """On exit, restore name counters and all generators that keras seeds."""
     names = ("global_random_seed", "global_seed_generator", _NUMBERS)
     attributes = [global_state.get_global_attribute(name) for name in names]

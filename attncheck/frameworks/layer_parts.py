@@ -15,7 +15,7 @@ from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes
 
 # Relative tolerance for numbers that all heads share.
-_ALIKE = 1e-3
+_TOLERANCE = 1e-3
 # Relative tolerance for the lengths of normalised vectors.
 _STEADY = 0.02
 
@@ -35,7 +35,7 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
     if formula.cap is not None:
         fields["softcap"] = float(f"{formula.cap:.4g}")  # fitted
     if formula.sinks:
-        same = np.ptp(formula.sinks) <= _ALIKE * max(1.0, float(np.abs(formula.sinks).max()))
+        same = np.ptp(formula.sinks) <= _TOLERANCE * max(1.0, float(np.abs(formula.sinks).max()))
         sinks = tuple(round(float(sink), 4) or 0.0 for sink in formula.sinks)
         fields["sink"] = round(float(np.mean(sinks)), 4) or 0.0 if same else sinks
     if formula.bias is not None:

@@ -15,7 +15,7 @@ from attncheck.frameworks.forward import centred
 from attncheck.frameworks.trace import AttentionCore
 
 #: Names of axes: batch, heads and positions; for grouped queries also key heads and queries per key head.
-BATCH, HEADS, POSITIONS, GROUPS, EACH = "bhlgr"
+BATCH, HEADS, POSITIONS, GROUPS, PER_GROUP = "bhlgr"
 #: ``cores(inputs, count)`` calls the module on inputs, (batch, positions, n), with the results of its first `count`
 #: attention cores replaced by zeros, and returns all cores.
 Cores = Callable[[FloatArray, int], list[AttentionCore]]
@@ -101,7 +101,7 @@ class CoreLayout:
 
     def _sizes(self, axes: Mapping[str, int], heads: int) -> dict[str, int]:
         groups = self.kv_heads // self.parallel
-        return {**axes, HEADS: heads, GROUPS: groups, EACH: max(heads // groups, 1)}
+        return {**axes, HEADS: heads, GROUPS: groups, PER_GROUP: max(heads // groups, 1)}
 
 
 def results(query: str, value: str) -> list[str]:
@@ -115,12 +115,12 @@ def results(query: str, value: str) -> list[str]:
     heads = HEADS if HEADS in query else GROUPS
     if query[-1] != HEADS and (query.index(BATCH) < query.index(heads)) != (value.index(BATCH) < value.index(HEADS)):
         query = query.translate(str.maketrans(BATCH + heads, heads + BATCH))
-    return [query] + [query.translate(str.maketrans("rl", "lr"))] * (EACH in query)
+    return [query] + [query.translate(str.maketrans("rl", "lr"))] * (PER_GROUP in query)
 
 
 def _full(order: str) -> str:
     """Sort the axes of an order: batch, heads, positions."""
-    return BATCH + (HEADS if HEADS in order else GROUPS + EACH) + POSITIONS
+    return BATCH + (HEADS if HEADS in order else GROUPS + PER_GROUP) + POSITIONS
 
 
 def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray:
@@ -178,14 +178,16 @@ def order_of(
 def _matches(order: str, sizes: Mapping[str, int], shape: tuple[int, ...]) -> bool:
     """Return whether an order of axes fits the shape (..., R, d) of an array, its last one or two axes making up R."""
     counts = [sizes[axis] for axis in order]
-    last = 2 if EACH in order and order[-1] in (EACH, POSITIONS) and order[-2] in (EACH, POSITIONS) else 1
+    last = (
+        2 if PER_GROUP in order and order[-1] in (PER_GROUP, POSITIONS) and order[-2] in (PER_GROUP, POSITIONS) else 1
+    )
     return math.prod(counts) == math.prod(shape[:-1]) and math.prod(counts[-last:]) == shape[-2]
 
 
 def _orders(sizes: Mapping[str, int]) -> list[str]:
     """Return possible orders of axes, the usual ones first."""
     ungrouped = ["bhl", "hbl", "blh", "lbh", "hlb", "lhb"]
-    if sizes.get(EACH, 1) == 1 or GROUPS not in sizes:
+    if sizes.get(PER_GROUP, 1) == 1 or GROUPS not in sizes:
         return ungrouped
     return ungrouped + ["".join(p) for p in itertools.permutations("bglr") if p[-1] in "rl"]
 

@@ -23,7 +23,7 @@ _EMBEDDINGS = ("Embedding", "Embed")
 # Scores up to this value count as masked.
 _HIDDEN = -1e29
 _AT_OUTPUT = "a factor follows: judged at the output"
-_OTHER_TOKENS = "without the logits of input tokens, which a shared matrix keeps constant"
+_SECOND_TOKENS = "without the logits of input tokens, which a shared matrix keeps constant"
 # Default batch size and number of positions.
 _SHAPE = (4, 16)
 
@@ -214,7 +214,7 @@ class TapCollector(Trace):
         if tokens is not None:
             values = output.values.copy()
             np.put_along_axis(values, tokens[..., None], np.nan, axis=-1)
-            output = dataclasses.replace(output, values=values, note=_OTHER_TOKENS if self._shared else output.note)
+            output = dataclasses.replace(output, values=values, note=_SECOND_TOKENS if self._shared else output.note)
         self.taps[name] = output
 
     def _add(self, name: str, tap: Tap) -> str:

@@ -21,7 +21,7 @@ _CAUSES = {
 }
 #: Note on dropout in training.
 DROPOUT = f"{_TRAINING}: two calls on one input differ: {_CAUSES[True]}"
-_WORDS = {"none": "no mask"}
+_DESCRIPTIONS = {"none": "no mask"}
 # Name of the code path without options.
 _PLAIN = "as called"
 
@@ -92,7 +92,7 @@ def _differences(one: Forward, second: Forward) -> list[tuple[str, str, str]]:
     for aspect in ("mask", "scale", "map"):
         a, b = getattr(one, aspect), getattr(second, aspect)
         if a != b:
-            differences.append((aspect, _WORDS.get(a, a), _WORDS.get(b, b)))
+            differences.append((aspect, _DESCRIPTIONS.get(a, a), _DESCRIPTIONS.get(b, b)))
     if not differences and one.biased != second.biased:
         names = {False: "products times one factor", True: "more than products times one factor"}
         differences.append(("scores", names[one.biased], names[second.biased]))

@@ -34,7 +34,7 @@ _BEYOND = 8.0
 # Number of attempts at smaller inputs if weights underflow.
 _TRIES = 3
 # Tolerance for equal weights.
-_ALIKE = 1e-6
+_TOLERANCE = 1e-6
 # A factor this close to a named one gets its name.
 _NAMED = 1e-3
 # A fitted factor this close to a named one is replaced by the named one if that fits.
@@ -162,9 +162,9 @@ class Probe:
                 "softmax is applied twice, and attends to hidden positions; the first time, the weights are": twice,
             }
         for text, weights in formulas.items():
-            if np.all((sums > 0) & (sums <= 1 + _ALIKE)) and np.all(weights > -_ALIKE):
+            if np.all((sums > 0) & (sums <= 1 + _TOLERANCE)) and np.all(weights > -_TOLERANCE):
                 description, _ = self.forward(
-                    dataclasses.replace(call, weights=np.where(weights > _ALIKE, weights, 0.0))
+                    dataclasses.replace(call, weights=np.where(weights > _TOLERANCE, weights, 0.0))
                 )
                 if description.known:
                     return f"{text} {description}"
@@ -228,6 +228,6 @@ def _underflows(weights: FloatArray) -> bool:
 
 def _without_idle(weights: FloatArray) -> FloatArray:
     """Set rows of equal weights to 0, because all of their keys are hidden by the same finite number."""
-    uniform = np.abs(weights - 1 / weights.shape[-1]).max(axis=(0, 1, 3)) <= _ALIKE
+    uniform = np.abs(weights - 1 / weights.shape[-1]).max(axis=(0, 1, 3)) <= _TOLERANCE
     idle = uniform & ~uniform.all()
     return np.where(idle[:, None], 0.0, weights)

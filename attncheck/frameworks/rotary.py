@@ -112,7 +112,7 @@ def _frequencies(base: float, pairs: int) -> FloatArray:
 def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
     """Return the rotation by which vectors, (batch, heads, positions, d), differ between positions, or None."""
     small = _STEPS * rounding * float(np.abs(vectors).max())
-    after = vectors[..., _turned(vectors, small)] if rounding <= _FINE else vectors
+    after = vectors[..., _rotated_neurons(vectors, small)] if rounding <= _FINE else vectors
     number = after.shape[-1]
     if number % 2 or number == 0 or after.shape[2] < 2:
         return None
@@ -128,7 +128,7 @@ def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
     return None
 
 
-def _turned(vectors: FloatArray, small: float) -> slice:
+def _rotated_neurons(vectors: FloatArray, small: float) -> slice:
     """Return the neurons from the first one to the last one that depend on the position."""
     moves = np.flatnonzero(np.abs(vectors - vectors[:, :, :1]).max(axis=(0, 1, 2)) > small / _STEPS)
     return slice(int(moves[0]), int(moves[-1]) + 1) if moves.size else slice(0)

@@ -44,7 +44,7 @@ class Torch(FrameworkAdapter):
             return
         if not isinstance(example, torch.nn.Module):
             refuse("make", example, "is not a torch.nn.Module", "return one")
-        self.precision = roundoff(_place_of(example)[0])
+        self.precision = roundoff(_address_of(example)[0])
         if isinstance(example, torch.nn.MultiheadAttention) and self.call is None:
             self.paths += (f"eval, {_WEIGHTS}",)
         if configurations := _configurations(example):
@@ -119,7 +119,7 @@ class Torch(FrameworkAdapter):
         value = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
         if not isinstance(value, torch.Tensor):
             return value
-        dtype, device = _place_of(module)
+        dtype, device = _address_of(module)
         return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
     def numbers(self, tensor: Any) -> FloatArray:
@@ -160,7 +160,7 @@ class Torch(FrameworkAdapter):
         """Return a module in evaluation mode; with `single`, in single precision if it would be half."""
         if not isinstance(module, torch.nn.Module):  # of another framework
             return module
-        module = module.float() if single and _place_of(module)[0] in _HALF else module
+        module = module.float() if single and _address_of(module)[0] in _HALF else module
         return module.eval()
 
     @contextlib.contextmanager
@@ -240,7 +240,7 @@ def _configurations(module: Any) -> list[Any]:
     return list({id(c): c for c in configs if hasattr(c, "_attn_implementation")}.values())
 
 
-def _place_of(module: Any) -> tuple[Any, Any]:
+def _address_of(module: Any) -> tuple[Any, Any]:
     """Return the dtype and device of the weights."""
     for parameter in module.parameters():
         if parameter.is_floating_point():
@@ -250,7 +250,7 @@ def _place_of(module: Any) -> tuple[Any, Any]:
 
 def _generator_states(module: Any) -> list[Any]:
     """Return the states of PyTorch's generators on the CPU and on the module's device."""
-    device = _place_of(module)[1]
+    device = _address_of(module)[1]
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 

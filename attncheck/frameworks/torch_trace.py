@@ -84,12 +84,12 @@ class CoreMode(TorchDispatchMode):
         self.count = 0
         # Maps the storage address of each tensor derived from the inputs to the product that it comes from, if any;
         # with addresses, views and in-place changes are followed.
-        self._from: dict[int, Product | None] = {_place(inputs): None}
+        self._from: dict[int, Product | None] = {_address(inputs): None}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        followed = [self._from[_place(leaf)] for leaf in tensors if _place(leaf) in self._from]
+        followed = [self._from[_address(leaf)] for leaf in tensors if _address(leaf) in self._from]
         last = next((leaf for leaf in followed if leaf is not None), None)
         if self.paused:
             last = None
@@ -103,9 +103,9 @@ class CoreMode(TorchDispatchMode):
             if not isinstance(leaf, torch.Tensor):
                 continue
             if followed:
-                self._from[_place(leaf)] = last
+                self._from[_address(leaf)] = last
             else:
-                self._from.pop(_place(leaf), None)
+                self._from.pop(_address(leaf), None)
         return result
 
     def _multiplied(self, first: Any, second: Any, result: Any) -> tuple[Any, Product | None]:
@@ -119,12 +119,12 @@ class CoreMode(TorchDispatchMode):
             if _fits(scored, weights) and not (scored.linear and scored.left.shape[-1] == self.length):
                 heads = self._answered(scored, weights, value, result.mT if transposed else result)
                 return (heads.mT.contiguous() if transposed else heads), None
-        both = all(_place(factor) in self._from for factor in (first, second))
+        both = all(_address(factor) in self._from for factor in (first, second))
         return result, Product(first, second, both)
 
     def _open(self, tensor: Any) -> Product | None:
         """Return the product of queries and keys from which a tensor is derived, or None."""
-        product = self._from.get(_place(tensor))
+        product = self._from.get(_address(tensor))
         return product if product is not None and (product.from_inputs or product.softmax) else None
 
     def _answered(self, scored: Product, weights: Any, value: Any, result: Any) -> Any:
@@ -148,7 +148,7 @@ class CoreMode(TorchDispatchMode):
 
     def mark(self, tensor: Any) -> None:
         """Treat a tensor as derived from the inputs, although this mode did not see how."""
-        self._from[_place(tensor)] = None
+        self._from[_address(tensor)] = None
 
 
 def _fits(scored: Product, weights: Any) -> bool:
@@ -159,7 +159,7 @@ def _fits(scored: Product, weights: Any) -> bool:
     return weights.shape[-2:] in shapes and weights.numel() == number
 
 
-def _place(tensor: Any) -> int:
+def _address(tensor: Any) -> int:
     """Return the storage address of a tensor."""
     try:
         return int(tensor.untyped_storage().data_ptr())

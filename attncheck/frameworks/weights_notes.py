@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck._lib.text import listed, some
+from attncheck._lib.text import first_few, listed
 from attncheck.frameworks.effective import AttentionCall
 from attncheck.frameworks.forward import (
     AMONG_HEADS,
@@ -80,7 +80,7 @@ def _about_map(forward: Forward) -> Iterator[Note]:
 
 def _about_mask(forward: Forward, formula: Formula, length: int) -> Iterator[Note]:
     support = _visible(forward, formula, length)
-    yield from _unseen(support)
+    yield from _about_hidden(support)
     differ = formula.shown is not None and formula.shown.ndim == 3
     if differ:
         yield wrong("heads have different masks")
@@ -89,7 +89,7 @@ def _about_mask(forward: Forward, formula: Formula, length: int) -> Iterator[Not
     elif differ:
         return
     elif later := _past_a_gap(support):
-        yield wrong(f"the mask is causal, except that {some(f'position {i} sees {j}' for i, j in later)}")
+        yield wrong(f"the mask is causal, except that {first_few(f'position {i} sees {j}' for i, j in later)}")
     elif forward.mask in BACKWARD:
         text = f"the mask is {forward.mask}, so that positions see later ones and no earlier ones: is it transposed?"
         yield asks(text, "mask")
@@ -127,7 +127,7 @@ def _idle(support: BoolArray) -> list[int]:
     return [int(i) for i in np.flatnonzero(~support.any(axis=1))]
 
 
-def _unseen(support: BoolArray) -> Iterator[Note]:
+def _about_hidden(support: BoolArray) -> Iterator[Note]:
     """Report positions that attend to nothing, or that nothing attends to."""
     of = f", of 0 to {len(support) - 1}"
     idle, ignored = _idle(support), np.flatnonzero(~support.any(axis=0))

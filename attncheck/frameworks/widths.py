@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.errors import check_wholes, refuse
+from attncheck._lib.errors import check_integers, refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.adapter import in_words
 from attncheck.frameworks.framework import MODELS, parameters_of, recognised
@@ -106,7 +106,7 @@ def widths(
     for name, function in functions.items():
         if function is not None and not callable(function):
             refuse(name, function, "is not a function", f"pass a function as {name}=")
-    measured = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
+    measured = check_integers("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
     narrowest = measured[:1]
     expected = expectation("standard" if expect is None else expect)
     make = _make(build, narrowest, functions)

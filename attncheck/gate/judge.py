@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from attncheck._lib.groups import grouped
-from attncheck._lib.text import counted, some
+from attncheck._lib.text import counted, first_few
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
@@ -34,7 +34,9 @@ def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> It
     """Iterate over the losses and changes of a run compared with its baseline."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
-    for check, changes in grouped(drift.moved(run, baseline, false_alarm), lambda change: change.result.check).items():
+    for check, changes in grouped(
+        drift.changed_results(run, baseline, false_alarm), lambda change: change.result.check
+    ).items():
         first = changes[0]
         yield Finding(
             "drift",
@@ -52,7 +54,7 @@ def _weaker(run: RunRecord, baseline: RunRecord) -> Iterator[Finding]:
     for changes in grouped(drift.weaker(run, baseline), lambda change: change.result.check).values():
         by_loss[_loss(changes[0])] += changes
     for loss, changes in by_loss.items():
-        checks = some(dict.fromkeys(change.result.check for change in changes))
+        checks = first_few(dict.fromkeys(change.result.check for change in changes))
         items = {change.result.item: change for change in changes}
         yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(list(items.values()))}")
 
@@ -73,7 +75,7 @@ def notes_on(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     examined = {result.check for result in run.results if result.verdict != Verdict.NOT_EXAMINED}
     new = sorted(examined - {result.check for result in _single(baseline)})
     if new:
-        yield f"not in the baseline: {some(new)}; {_RENEW} to keep it"
+        yield f"not in the baseline: {first_few(new)}; {_RENEW} to keep it"
     if baseline.count(Verdict.VIOLATED):
         yield "the baseline has violated results; their effects were not compared"
 
@@ -116,7 +118,7 @@ def _missing_layers(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
         elif now[name] < number:
             problems[f"planned on {counted(now[name], 'layer')}, the baseline examined {number}"].append(name)
     for problem, names in problems.items():
-        yield f"{'property' if len(names) == 1 else 'properties'} {some(names)}: {problem}"
+        yield f"{'property' if len(names) == 1 else 'properties'} {first_few(names)}: {problem}"
 
 
 def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
@@ -124,7 +126,7 @@ def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     gone = {result.check for result in _single(baseline)} - {id.partition("@")[0] for id in run.planned}
     names = sorted(check for check in gone if planned[check.partition(".")[0]])
     if names:
-        yield f"{counted(len(names), 'check')} of the baseline not planned: {some(names)}"
+        yield f"{counted(len(names), 'check')} of the baseline not planned: {first_few(names)}"
     lost: dict[str, list[str]] = defaultdict(list)
     fields: set[str] = set()
     for result in drift.unexamined(run, baseline):
@@ -133,7 +135,7 @@ def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
         lost[NOT_EXPOSED if unexposed else result.reason].append(result.check)
     for reason, checks in sorted(lost.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         why = reason + ", ".join(sorted(fields)) if reason == NOT_EXPOSED else reason or "no reason given"
-        yield f"{counted(len(checks), 'result')} no longer examined ({why}): {some(dict.fromkeys(checks))}"
+        yield f"{counted(len(checks), 'result')} no longer examined ({why}): {first_few(dict.fromkeys(checks))}"
 
 
 def _by_property(items: Iterable[str]) -> Counter[str]:
@@ -146,4 +148,4 @@ def _loss(change: drift.Change) -> str:
 
 
 def _layers(changes: Sequence[drift.Change]) -> str:
-    return some([layer_name(change.result.case) for change in changes])
+    return first_few([layer_name(change.result.case) for change in changes])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from attncheck._lib.files import write_whole
+from attncheck._lib.files import write_atomically
 from attncheck.gate import Judgement
 
 # Maximum number of reasons, and of notes, in a summary; the other outputs contain all.
@@ -33,7 +33,7 @@ def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> Non
     contents = {"summary": _markdown, "json": _document}
     for name, path in paths.items():
         if path is not None:
-            write_whole(path, contents[name](judgement).encode("utf-8", errors="backslashreplace"), name)
+            write_atomically(path, contents[name](judgement).encode("utf-8", errors="backslashreplace"), name)
 
 
 def sentence(judgement: Judgement) -> str:
@@ -72,14 +72,14 @@ def _lines(judgement: Judgement) -> Iterator[str]:
     if command:
         yield from ("", f"<pre>{html.escape(' '.join(command.split()))}</pre>", "")
     texts = [f"**{finding.part}**: {_short(finding.text)}" for finding in judgement.findings]
-    yield from _some(texts, _REASONS)
+    yield from _first_few(texts, _REASONS)
     head = judgement.run.manifest
     yield from ("", f"{_short(sentence(judgement))} Seed {head.seed}, profile {_short(head.profile)}.", "")
     yield from (f"- {_short(line)}" for line in detectable(judgement))
-    yield from _some([_short(note) for note in judgement.notes], _NOTES)
+    yield from _first_few([_short(note) for note in judgement.notes], _NOTES)
 
 
-def _some(texts: Sequence[str], most: int) -> Iterator[str]:
+def _first_few(texts: Sequence[str], most: int) -> Iterator[str]:
     yield from (f"- {text}" for text in texts[:most])
     if len(texts) > most:
         yield f"- and {len(texts) - most} more"

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal, Self
 from attncheck._lib.errors import (
     check_boolean,
     check_choice,
-    check_whole,
+    check_integer,
     naming,
     refuse,
     refuse_unknown,
-    settle,
+    validate,
 )
-from attncheck._lib.streams import digest, given_fields
+from attncheck._lib.streams import digest, set_fields
 from attncheck._lib.toml import read_table
 from attncheck.layers.draws import Draws
 from attncheck.layers.inputs import DEFAULT_CLIP, Activation, InputLaw, Norm, check_std
@@ -163,23 +163,25 @@ class AttentionLayer:
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
-        settle(self, "width", check_whole, 1, "pass the number of neurons, e.g. width=64")
-        settle(self, "seq_len", check_whole, 1, "pass the number of positions, e.g. seq_len=4")
-        settle(self, "num_heads", check_whole, 1, "pass the number of heads, e.g. num_heads=2")
+        validate(self, "width", check_integer, 1, "pass the number of neurons, e.g. width=64")
+        validate(self, "seq_len", check_integer, 1, "pass the number of positions, e.g. seq_len=4")
+        validate(self, "num_heads", check_integer, 1, "pass the number of heads, e.g. num_heads=2")
         if self.head_dim is not None:
-            settle(self, "head_dim", check_whole, 1, "pass the neurons per head, or None for full width x width heads")
+            validate(
+                self, "head_dim", check_integer, 1, "pass the neurons per head, or None for full width x width heads"
+            )
         if self.num_kv_heads is not None:
             remedy = "pass a divisor of num_heads, or None for a key and value matrix per head"
-            settle(self, "num_kv_heads", check_whole, 1, remedy)
+            validate(self, "num_kv_heads", check_integer, 1, remedy)
             if self.num_heads % self.num_kv_heads:
                 refuse("num_kv_heads", self.num_kv_heads, f"does not divide num_heads={self.num_heads}", remedy)
-        settle(self, "score_scaling", check_choice, SCORE_SCALINGS)
+        validate(self, "score_scaling", check_choice, SCORE_SCALINGS)
         for field in ("query_std", "key_std", "value_std", "output_std"):
-            settle(self, field, check_std)
-        settle(self, "head_scaling", check_boolean, "pass True for H^{-1/2}, False for a plain sum")
+            validate(self, field, check_std)
+        validate(self, "head_scaling", check_boolean, "pass True for H^{-1/2}, False for a plain sum")
         for field in _OF_INPUTS:
             object.__setattr__(self, field, getattr(self.inputs, field))
-        settle(self, "tied_query_key", check_boolean, "pass True for W^Q = W^K, or False")
+        validate(self, "tied_query_key", check_boolean, "pass True for W^Q = W^K, or False")
         if self.tied_query_key:
             self._check_tied()
         for part in PARTS:
@@ -265,7 +267,7 @@ class AttentionLayer:
     @functools.cached_property
     def key(self) -> str:
         """Permanent identifier in streams, records and digests."""
-        return digest({name: _as_text(value) for name, value in given_fields(self).items()})
+        return digest({name: _as_text(value) for name, value in set_fields(self).items()})
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Self:

@@ -18,7 +18,7 @@ Function = Callable[[FloatArray], FloatArray]
 # Number of random shifts of a Sobol sequence, and log2 of the number of points per shift.
 _SHIFTS, _POINTS = 16, 14
 # For shared points: number of grid points per direction, their range, and log2 of the number of Sobol points.
-_GRID, _REACH, _SHARED_POINTS = 41, 7.0, 11
+_GRID, _RANGE, _SHARED_POINTS = 41, 7.0, 11
 
 
 def expectation(function: Function, mean: FloatArray, covariance: FloatArray) -> tuple[float, float]:
@@ -64,7 +64,7 @@ def normal_points(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
         points -= points.mean(axis=1, keepdims=True)
         mended = np.linalg.solve(np.linalg.cholesky(points @ points.T / points.shape[1]), points)
         return root @ mended, np.full(points.shape[1], 1.0 / points.shape[1])
-    nodes = np.linspace(-_REACH, _REACH, _GRID)
+    nodes = np.linspace(-_RANGE, _RANGE, _GRID)
     weights = np.exp(-0.5 * nodes**2) / np.exp(-0.5 * nodes**2).sum()
     grid = np.meshgrid(*[nodes] * rank, indexing="ij")
     shares = np.meshgrid(*[weights] * rank, indexing="ij")

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from attncheck._lib.errors import check_choice, check_number, refuse, settle
+from attncheck._lib.errors import check_choice, check_number, refuse, validate
 
 Activation = Literal["clip", "relu", "tanh", "erf", "identity"]
 Norm = Literal["rms", "layer"]
@@ -49,22 +49,22 @@ class InputLaw:
     norm: Norm | None = None
 
     def __post_init__(self) -> None:
-        settle(self, "activation", check_choice, ACTIVATIONS)
-        settle(self, "input_std", check_std)
+        validate(self, "activation", check_choice, ACTIVATIONS)
+        validate(self, "input_std", check_std)
         remedy = f"pass a bound between {_CLIPS[0]:g} and {_CLIPS[1]:g}, e.g. clip=100.0"
-        settle(self, "clip", check_number, remedy, minimum=_CLIPS[0], maximum=_CLIPS[1])
+        validate(self, "clip", check_number, remedy, minimum=_CLIPS[0], maximum=_CLIPS[1])
         if self.activation != "clip" and self.clip != DEFAULT_CLIP:
             remedy = f"leave clip at {DEFAULT_CLIP:g} or use activation='clip'"
             refuse("clip", self.clip, f"has no effect with activation={self.activation!r}", remedy)
         remedy = "pass a correlation between 0 and 1 (a part that the W^i share cannot make it negative)"
-        settle(self, "input_correlation", check_number, remedy, minimum=0.0, maximum=1.0)
+        validate(self, "input_correlation", check_number, remedy, minimum=0.0, maximum=1.0)
         remedy = f"pass 0 for none, or a standard deviation between {STDS[0]:g} and {STDS[1]:g}"
-        settle(self, "position_std", check_number, remedy, minimum=0.0, maximum=STDS[1])
+        validate(self, "position_std", check_number, remedy, minimum=0.0, maximum=STDS[1])
         std, rho = self.position_std, self.input_correlation
         if 0.0 < std < STDS[0]:
             refuse("position_std", std, f"must be 0 or at least {STDS[0]:g}", remedy)
         remedy = f"pass a distance between {_REACHES[0]:g} and {_REACHES[1]:g}, e.g. position_reach=1.0"
-        settle(self, "position_reach", check_number, remedy, minimum=_REACHES[0], maximum=_REACHES[1])
+        validate(self, "position_reach", check_number, remedy, minimum=_REACHES[0], maximum=_REACHES[1])
         distance = self.position_reach
         if std == 0.0 and distance != 1.0:
             refuse("position_reach", distance, "has no effect with position_std=0", "leave it out, or set position_std")
@@ -72,7 +72,7 @@ class InputLaw:
             remedy = f"use at most {_FARTHEST_ALONE:g}, or input_correlation below 1"
             refuse("position_reach", distance, "makes inputs with input_correlation=1 numerically equal", remedy)
         if self.norm is not None:
-            settle(self, "norm", check_choice, NORMS)
+            validate(self, "norm", check_choice, NORMS)
 
     @property
     def hidden_std(self) -> float:

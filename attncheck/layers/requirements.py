@@ -15,7 +15,7 @@ SMALL_WIDTH = 16
 #: Widths at which two projections of one matrix correlate visibly.
 NARROW_WIDTH = 8
 # Smallest relative eigenvalue of the input covariance for accurate scores.
-_ALIKE = 1e-5
+_EQUAL = 1e-5
 #: A clip at this many standard deviations never acts in practice.
 NEVER_CLIPPED = 40.0
 
@@ -28,10 +28,10 @@ def linear(layer: AttentionLayer) -> bool:
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
 
-def _told_apart(layer: AttentionLayer) -> bool:
+def _distinguishable(layer: AttentionLayer) -> bool:
     """Return whether positions differ by more than single-precision rounding."""
     spectrum = np.linalg.eigvalsh(input_covariance(layer.inputs))
-    return bool(spectrum[0] >= _ALIKE * spectrum[-1])
+    return bool(spectrum[0] >= _EQUAL * spectrum[-1])
 
 
 def _overlapping(layer: AttentionLayer) -> bool:
@@ -44,7 +44,7 @@ def _regular(layer: AttentionLayer) -> bool:
     if min(layer.width, layer.head_width) <= layer.seq_len or layer.inputs.equal:
         # If width and seq_len are equal, rounding spoils one draw in a hundred.
         return layer.seq_len == 1
-    return _told_apart(layer)
+    return _distinguishable(layer)
 
 
 SEVERAL_POSITIONS = OfLayer("several positions", lambda layer: layer.seq_len > 1, "there is one position only")
@@ -59,8 +59,8 @@ UNEQUAL_INPUTS = OfLayer(
     "positions with distinct inputs", lambda layer: not layer.inputs.equal, "all positions are equal"
 )
 UNEQUAL_POSITIONS = UNEQUAL_INPUTS & SEVERAL_POSITIONS
-POSITIONS_TOLD_APART = UNEQUAL_POSITIONS & OfLayer(
-    "positions that differ by more than rounding", _told_apart, "positions differ by rounding only"
+DISTINGUISHABLE_POSITIONS = UNEQUAL_POSITIONS & OfLayer(
+    "positions that differ by more than rounding", _distinguishable, "positions differ by rounding only"
 )
 CORRELATED_POSITIONS = (
     OfLayer(

@@ -7,8 +7,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
-from attncheck._lib.errors import check_boolean, check_choice, check_whole, refuse, refuse_unknown, settle
-from attncheck._lib.streams import digest, given_fields
+from attncheck._lib.errors import check_boolean, check_choice, check_integer, refuse, refuse_unknown, validate
+from attncheck._lib.streams import digest, set_fields
 from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.draws import StackDraws
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS, Norm, check_std
@@ -84,7 +84,7 @@ class AttentionStack:
     def __post_init__(self) -> None:
         check_layer(self.layer)
         refuse_parts(self.layer, "stack")
-        settle(self, "depth", check_whole, 1, "pass the number of layers, e.g. depth=3", maximum=_DEEPEST)
+        validate(self, "depth", check_integer, 1, "pass the number of layers, e.g. depth=3", maximum=_DEEPEST)
         activations = self.layer.activation if self.activations is None else self.activations
         if not isinstance(activations, str | list | tuple):
             refuse("activations", activations, "is neither a name nor a list of names", _ACTIVATIONS)
@@ -93,9 +93,9 @@ class AttentionStack:
             refuse("activations", activations, f"must be one name, or {self.depth}, one for each layer", _ACTIVATIONS)
         for name in names:
             check_choice("activations", name, ACTIVATIONS)
-        settle(self, "residual", check_boolean, "pass True to add to the stream, False to replace it")
+        validate(self, "residual", check_boolean, "pass True to add to the stream, False to replace it")
         if self.post_norm is not None:
-            settle(self, "post_norm", check_choice, NORMS)
+            validate(self, "post_norm", check_choice, NORMS)
         if self.post_norm == "layer" and self.width == 1:
             refuse("post_norm", self.post_norm, "makes a single neuron 0", "use width=2 or more, or 'rms'")
         self._check_mlp()
@@ -107,9 +107,9 @@ class AttentionStack:
                 if (value := getattr(self, name)) != default:
                     refuse(name, value, "has no effect without mlp", "leave it out, or pass mlp='gelu'")
             return
-        settle(self, "mlp", check_choice, tuple(_PERCEPTRONS))
-        settle(self, "mlp_ratio", check_whole, 1, "pass the hidden neurons over the width, e.g. mlp_ratio=4")
-        settle(self, "mlp_std", check_std)
+        validate(self, "mlp", check_choice, tuple(_PERCEPTRONS))
+        validate(self, "mlp_ratio", check_integer, 1, "pass the hidden neurons over the width, e.g. mlp_ratio=4")
+        validate(self, "mlp_std", check_std)
 
     @property
     def perceptron(self) -> Perceptron | None:
@@ -178,7 +178,7 @@ class AttentionStack:
     @property
     def key(self) -> str:
         """Permanent identifier in streams, records and digests."""
-        return digest({**given_fields(self), "layer": self.layer.key, "activations": list(self._names)})
+        return digest({**set_fields(self), "layer": self.layer.key, "activations": list(self._names)})
 
     def describe(self) -> str:
         """Return a short name with the non-default fields."""

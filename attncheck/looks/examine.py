@@ -12,7 +12,7 @@ from attncheck.evidence.looks import examine
 from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan, plan
-from attncheck.looks.result import examined_result, excused_result
+from attncheck.looks.result import examined_result, skipped_result
 from attncheck.records.schema import Result
 from attncheck.subject import Subject
 
@@ -27,7 +27,7 @@ def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) ->
     unsupported = subject.reason_unsupported(one.case)
     if unsupported:
         reason = unsupported if unsupported.startswith(UNSUPPORTED) else f"{UNSUPPORTED}: {unsupported}"
-        return [excused_result(item, check, cost, reason) for item, check in pairs]
+        return [skipped_result(item, check, cost, reason) for item, check in pairs]
     planned = probed(items, subject, seed, cost)
     names = [check.name for check in planned.sizes]
 
@@ -39,7 +39,7 @@ def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) ->
     return [
         examined_result(item, check, cost, planned, trails[check.name], seconds)
         if check.name in trails
-        else excused_result(item, check, cost, planned.excused[check.name])
+        else skipped_result(item, check, cost, planned.excused[check.name])
         for item, check in pairs
     ]
 

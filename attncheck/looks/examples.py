@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attncheck._lib.signals import interrupts_held
+from attncheck._lib.signals import interrupts_deferred
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
@@ -140,13 +140,13 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
         if len(examples) == count:
             raise _SearchEnded
 
-    with interrupts_held(), _callbacks_kept(), contextlib.suppress(_SearchEnded):
+    with interrupts_deferred(), _callbacks_restored(), contextlib.suppress(_SearchEnded):
         collect()
     return list(examples)
 
 
 @contextlib.contextmanager
-def _callbacks_kept() -> Iterator[None]:
+def _callbacks_restored() -> Iterator[None]:
     """Restore garbage-collection callbacks: hypothesis adds one that would swallow a Ctrl-C.
 
     Callers defer Ctrl-C while hypothesis's callback is installed.

@@ -48,7 +48,7 @@ def observe(
 
 
 #: Largest number of values kept uncondensed; first looks of the default profile have half as many.
-MOST_HELD = 2**17
+MOST_RETAINED = 2**17
 
 
 def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, check_data: CheckData) -> Outcome:
@@ -89,7 +89,7 @@ class CheckData:
         self._parts.append(part)
         self._size += sum(np.size(column) for column in part)
         several = len(self._parts) > 1 or self._condensed is not None
-        if several and self._size > MOST_HELD:
+        if several and self._size > MOST_RETAINED:
             self._condense()
 
     def outcome(self) -> Outcome:

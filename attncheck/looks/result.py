@@ -27,7 +27,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
     effect = check.alternative.effect(planned.setting)
     reason = last.reason or "too few of the draws were usable for the check"
     return msgspec.structs.replace(
-        excused_result(item, check, cost, reason if empty else ""),
+        skipped_result(item, check, cost, reason if empty else ""),
         **looks_of(trail),
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
         size=size,
@@ -59,7 +59,7 @@ def looks_of(trail: Trail) -> dict[str, Any]:
     }
 
 
-def excused_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Result:
+def skipped_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Result:
     """Return the result of a check that was not examined."""
     return unexamined(check, item.property_name, item.case.key, item.case.to_dict(), cost, reason)
 
@@ -103,10 +103,10 @@ def violated(results: Sequence[Result]) -> list[Result]:
 
     A fault affects all later computations, so the earliest clearly violated claim comes first.
     """
-    return sorted((result for result in results if result.verdict == Verdict.VIOLATED), key=_telling)
+    return sorted((result for result in results if result.verdict == Verdict.VIOLATED), key=_most_informative)
 
 
-def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
+def _most_informative(result: Result) -> tuple[bool, bool, int, float, float, str]:
     strength = _strength(result)
     unclear = strength < _CLEAR
     claims = [*CLAIMS, result.claim]  # a registered claim comes last

@@ -26,10 +26,10 @@ _ENOUGH = 64
 # Vectors are parallel if the absolute value of their cosine is at least 1 minus this.
 _SAME = 1e-6
 # Smallest change of outputs at other positions, relative to the largest output, that is not rounding.
-_MOVED = 1e-5
+_CHANGED = 1e-5
 #: Why modules that mix positions are not read.
 WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a convolution"
-_OTHER_WEIGHTS = (
+_CHANGED_WEIGHTS = (
     "the weights of a softmax do not multiply the values as they are, as in differential attention or chunks"
 )
 # Properties in which modules of several layers are compared.
@@ -109,7 +109,7 @@ class _SoftmaxTrace(Trace):
         self.ran = True
 
 
-def other_mixing(
+def mixing_calls(
     calls: Sequence[ModuleCall], attention: Sequence[ModuleCall], replayed: Callable[[ModuleCall], Adapter]
 ) -> dict[str, tuple[ModuleCall, str]]:
     """Return, by name, calls of the innermost modules that mix positions by other means than attention, with how."""
@@ -135,9 +135,9 @@ def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
         y, y_changed = (adapter.outputs(state, array, trace, adapter.paths[0]) for array in (x, changed))
     except InputError:
         return ""
-    if y.shape[:2] != x.shape[:2] or not np.abs(y_changed - y)[:, 1:].max(initial=0.0) > _MOVED * np.abs(y).max():
+    if y.shape[:2] != x.shape[:2] or not np.abs(y_changed - y)[:, 1:].max(initial=0.0) > _CHANGED * np.abs(y).max():
         return ""
-    return _OTHER_WEIGHTS if trace.ran else WITHOUT_SOFTMAX
+    return _CHANGED_WEIGHTS if trace.ran else WITHOUT_SOFTMAX
 
 
 def _keys(adapter: Adapter, hidden: HiddenStates) -> tuple[FloatArray, FloatArray] | None:
@@ -154,19 +154,19 @@ def _keys(adapter: Adapter, hidden: HiddenStates) -> tuple[FloatArray, FloatArra
             adapter.outputs(state, x, trace, adapter.paths[0])
         except InputError:
             return None
-        if not trace.cores or _given(trace.cores[0].query, x):
+        if not trace.cores or _is_external(trace.cores[0].query, x):
             return None
         keys.append(trace.cores[0].key)
     return keys[0], keys[1]
 
 
-def _given(query: FloatArray, x: FloatArray) -> bool:
+def _is_external(query: FloatArray, x: FloatArray) -> bool:
     """Return whether a query is proportional to part of the inputs, so that it was computed outside the module.
 
     Examples
     --------
     >>> x = np.random.default_rng(0).standard_normal((2, 3, 8))
-    >>> _given(x[:, :, :4] / 2, x), _given(x @ np.ones((8, 4)), x)
+    >>> _is_external(x[:, :, :4] / 2, x), _is_external(x @ np.ones((8, 4)), x)
     (True, False)
     """
     one = query.reshape(-1, query.shape[-1])[0]
@@ -178,7 +178,7 @@ def _given(query: FloatArray, x: FloatArray) -> bool:
     return bool(np.any(np.abs(parts @ one) >= (1 - _SAME) * lengths))
 
 
-def alike(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspection]) -> tuple[AttentionModules, ...]:
+def grouped_modules(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspection]) -> tuple[AttentionModules, ...]:
     """Group modules with equal class, shape and formula whose names differ only in numbers."""
 
     def key(call: ModuleCall) -> tuple[Any, ...]:

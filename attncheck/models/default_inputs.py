@@ -26,12 +26,12 @@ def default_inputs(model: Any) -> Mapping[str, Array]:
     """
     name = getattr(model, "main_input_name", None)
     config = getattr(model, "config", None)
-    if not isinstance(name, str) or name not in _MADE or config is None:
+    if not isinstance(name, str) or name not in _DEFAULTS or config is None:
         problem = f"are unknown for a model of class {type(model).__name__}"
         remedy = 'pass the inputs of one call, such as inputs={"input_ids": ids} or (x,), --inputs module:function '
         remedy += "in the shell; for a layer, pass width"
         refuse("inputs", None, problem, remedy)
-    inputs = {name: _MADE[name](config)}
+    inputs = {name: _DEFAULTS[name](config)}
     if getattr(config, "is_encoder_decoder", False) and hasattr(model, "get_decoder"):
         inputs["decoder_input_ids"] = _ids(config)
     return inputs
@@ -66,7 +66,7 @@ def _normal(shape: tuple[int, ...]) -> Array:
     return np.random.default_rng(0).standard_normal(shape)
 
 
-_MADE: Mapping[str, Callable[[Any], Array]] = {
+_DEFAULTS: Mapping[str, Callable[[Any], Array]] = {
     "input_ids": _ids,
     "pixel_values": _pixels,
 }

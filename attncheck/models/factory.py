@@ -25,7 +25,7 @@ from attncheck.frameworks.framework import (
 from attncheck.frameworks.trace import leaves_of, replaced
 from attncheck.models.calls import CallRecorder, ModuleCall, paired
 from attncheck.models.default_inputs import default_inputs
-from attncheck.models.parameters import places_of
+from attncheck.models.parameters import indices_of
 from attncheck.models.replay import sequences_of
 
 #: Inputs of a model: by argument name, in order, or a function that returns them.
@@ -101,7 +101,7 @@ class ModelFactory:
 
     def _sampled(self, parameter: Parameter, most: int) -> Parameter:
         numbers, flat = self.adapter.numbers, parameter.entries[0].reshape(-1)
-        sample = numbers(flat[places_of(len(flat), most)])
+        sample = numbers(flat[indices_of(len(flat), most)])
         # A sum needs no memory; if it is finite, so are all entries.
         all_numbers = np.zeros(0) if np.isfinite(numbers(flat.sum())) else numbers(flat)
         entries = np.concatenate([sample, all_numbers[~np.isfinite(all_numbers)][:1]])

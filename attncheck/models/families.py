@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from attncheck._lib.groups import grouped
-from attncheck._lib.names import indices, name_of, names_alike, pattern_of
+from attncheck._lib.names import indices, name_of, pattern_of, similar_names
 from attncheck.frameworks.laws import LAWS, UNKNOWN
 from attncheck.models.parameters import FIXED, NEVER_DRAWN, NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
@@ -113,7 +113,7 @@ def parts_of(table: Sequence[ParameterStatistics]) -> list[list[Family]]:
     split = []
     for rows in grouped(table, key).values():
         names, parts = [row.name for row in rows], []
-        every = (name for row in rows for name in names_alike(row.name, row.tied))
+        every = (name for row in rows for name in similar_names(row.name, row.tied))
         depth = len({number for name in every for number in indices(name)[:1]})
         while rows:
             group = _largest_group(rows)

@@ -21,7 +21,7 @@ _VALUES = {"zeros": 0.0, "ones": 1.0}
 _CALL = re.compile(r"\s*([a-z ]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 # A whole number in an expression. Floats overflow where powers of integers would take forever.
-_WHOLE = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
+_FULL_MATCH = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 # A plain number, which is not shown again next to its value.
 _PLAIN = re.compile(r"([\d.]+(e[+-]?\d+)?)?")
 
@@ -97,7 +97,7 @@ def _evaluated(text: str, expression: str, names: Mapping[str, float]) -> float:
     """Return the value of an expression of the user's own test or shell."""
     known = {"__builtins__": {}, "sqrt": math.sqrt, **{name: float(number) for name, number in names.items()}}
     try:
-        value = eval(_WHOLE.sub(r"\g<0>.0", expression.strip()), known)
+        value = eval(_FULL_MATCH.sub(r"\g<0>.0", expression.strip()), known)
         number = math.nan if isinstance(value, bool | str) else float(value)
     except NameError as error:
         use = f"use one of: {', '.join(sorted(names))}" if names else "a parameter has fans if it is a projection"

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from attncheck._lib.errors import InputError, check_whole, refuse
-from attncheck._lib.names import names_alike, names_of, pattern_of
+from attncheck._lib.errors import InputError, check_integer, refuse
+from attncheck._lib.names import names_of, pattern_of, similar_names
 from attncheck.frameworks.adapter import Adapter, NoAttentionCall
-from attncheck.frameworks.framework import Parameter, generator_kept
+from attncheck.frameworks.framework import Parameter, generator_restored
 from attncheck.frameworks.inputs import FIRST_AXIS
 from attncheck.frameworks.inspection import DRAWS, MOST_DRAWS, inspected
 from attncheck.frameworks.inspection import inspect as inspect_layer
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
-from attncheck.models.attention import WITHOUT_SOFTMAX, alike, attention_calls, differences, other_mixing
+from attncheck.models.attention import WITHOUT_SOFTMAX, attention_calls, differences, grouped_modules, mixing_calls
 from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import DutyResult
 from attncheck.models.duties.registry import measured
@@ -128,9 +128,9 @@ def inspect(
         return inspect_layer(make, width, call, draws=draws, seed=seed)
     if width is not None:
         refuse("width", width, "cannot be combined with inputs, which a whole model takes", "omit one of them")
-    draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
-    seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
-    with generator_kept():
+    draws = check_integer("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
+    seed = check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0")
+    with generator_restored():
         return _of_model(_drawn(make, inputs, call, draws, seed), draws)
 
 
@@ -168,7 +168,7 @@ def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
     for name, (call, how) in model.mixing.items():
         refused.setdefault((call.kind, how), []).append(name)
     inspections = _positions_first(inspections)
-    groups = alike([call for call in model.calls if call.name in inspections], inspections)
+    groups = grouped_modules([call for call in model.calls if call.name in inspections], inspections)
     table = ParameterTable(tuple(statistics_of(model.parameters, _depth(model.calls, model.parameters))))
     notes = [
         *notes_of(table.rows, any(group.inspection.forward.mask == "causal" for group in groups)),
@@ -198,7 +198,7 @@ def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, dr
     long = max((c.given.lengths[0] for c in calls if c.given is not None and c.given.long), default=0)
     parts = factory.adapter.modules(model)
     every, calls = calls, attention_calls(calls, lambda c: factory.replayed(c, [parts[c.name]]))
-    mixing = other_mixing(every, calls, lambda c: factory.replayed(c, [parts[c.name]]))
+    mixing = mixing_calls(every, calls, lambda c: factory.replayed(c, [parts[c.name]]))
     unused, duties = factory.unused(model), measured(factory, model, calls, steady)
     modules = {c.name: [parts[c.name]] for c in calls}
     first = {(pattern_of(c.name), c.kind, c.source): c.name for c in reversed(calls)}
@@ -259,6 +259,6 @@ def _depth(calls: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int 
     for call in calls:
         parameter = next((p for p in parameters if p.name.startswith(f"{call.name}.")), None)
         number[pattern_of(call.name), call.source] += (
-            len(names_alike(parameter.name, parameter.tied)) if parameter else 1
+            len(similar_names(parameter.name, parameter.tied)) if parameter else 1
         )
     return max(number.values(), default=None)

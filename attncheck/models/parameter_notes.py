@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from attncheck._lib.groups import grouped
 from attncheck._lib.names import indices, part_of, pattern_of
-from attncheck._lib.text import counted, listed, some
+from attncheck._lib.text import counted, first_few, listed
 from attncheck.frameworks.framework import Parameter
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, asks, wrong, wrong_first
@@ -83,7 +83,7 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
     """Join the names of some parameters of a table, writing those of a family as one."""
     chosen, all_names = (grouped([row.name for row in group], pattern_of) for group in (rows, table))
-    return some(part_of(members, all_names[pattern]) for pattern, members in chosen.items())
+    return first_few(part_of(members, all_names[pattern]) for pattern, members in chosen.items())
 
 
 def _states(parameters: _Parameters) -> Iterator[Note]:
@@ -213,7 +213,7 @@ def _among_projections(parameters: _Parameters) -> Iterator[Note]:
     blocks = [family for family in projections if family.depth > 1]
     if parameters.causal and not scaled and _unscaled(blocks, main, common):
         yield Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks")
-    yield from _notes_apart(outliers, projections, f"{which} projections: {main.text}")
+    yield from _distinct_notes(outliers, projections, f"{which} projections: {main.text}")
     for family in parameters.families:
         if family.first.owner == "Embedding" and family.keeps_default and not family.matches & main.matches:
             yield Note(f"{family} keeps the default of Embedding: {family.text}; projections: {main.text}")
@@ -247,7 +247,7 @@ def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str])
     return exact and len({pair[0] for pair in fans if pair}) > 1 and any("normal" in law for law in main.laws)
 
 
-def _notes_apart(outliers: Sequence[Family], projections: Sequence[Family], reference: str) -> Iterator[Note]:
+def _distinct_notes(outliers: Sequence[Family], projections: Sequence[Family], reference: str) -> Iterator[Note]:
     """Report projections with a different initialiser from most projections of the model."""
     chosen = {family.first.owner for family in projections if not family.keeps_default}
     unit = [family.name for family in outliers if _is_unit(family)]

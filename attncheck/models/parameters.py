@@ -98,12 +98,12 @@ class ParameterStatistics:
         return law in self.laws and self.scale.holds(std)
 
 
-def places_of(size: int, most: int) -> slice | NDArray[np.intp]:
+def indices_of(size: int, most: int) -> slice | NDArray[np.intp]:
     """Return indices of at most `most` entries, the same for all arrays of one size.
 
     Examples
     --------
-    >>> places_of(10, 100), places_of(1000, 100).size <= 100
+    >>> indices_of(10, 100), indices_of(1000, 100).size <= 100
     (slice(None, None, None), True)
     """
     if size <= most:

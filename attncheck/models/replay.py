@@ -16,7 +16,7 @@ from attncheck.frameworks.trace import leaves_of
 # An argument whose name contains one of these may be the source of keys and values in cross-attention.
 _SOURCES = ("encoder", "key", "value", "kv", "inputs_k", "inputs_v", "memory", "context", "cross")
 # An argument whose name contains one of these is added to keys or hides them.
-_OTHERS = ("pos", "mask", "bias")
+_NOT_SOURCES = ("pos", "mask", "bias")
 # An argument whose name contains this is added to the outputs; it is set to 0.
 _ADDED = "residual"
 # Relative difference of two arguments of which one is the other plus a vector by position.
@@ -24,7 +24,7 @@ _ROUNDED = 1e-5
 # Limit on width times positions².
 _MOST = 2**24
 # Stands for an argument that is not the hidden states.
-_OTHER = object()
+_UNRELATED = object()
 # Stands for the axis of sequences if an argument is a whole number proportional to the number of sequences.
 _COUNT = -1
 
@@ -55,7 +55,7 @@ class CallArguments:
         """Return the arguments of a call."""
         named = [*zip(_positional(function, len(args)), args, strict=True), *kwargs.items()]
         leaves = [(name if value is leaf else "", leaf) for name, value in named for leaf in leaves_of(value)]
-        copies = tuple(_kept(leaf) for _, leaf in leaves)
+        copies = tuple(_snapshot(leaf) for _, leaf in leaves)
         addresses = tuple(id(leaf) for _, leaf in leaves)
         return cls((tuple(args), dict(kwargs)), copies, tuple(name for name, _ in leaves), addresses)
 
@@ -145,7 +145,7 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
     first = candidates[0]
     width = int(one.leaves[first].shape[-1])
     offsets = {i: _offset(one, two, i, first, batch[first]) for i in candidates if batch[i] == batch[first]}
-    same = {i: offset for i, offset in offsets.items() if offset is not _OTHER}
+    same = {i: offset for i, offset in offsets.items() if offset is not _UNRELATED}
     added = {i for i in candidates if i not in same and _ADDED in one.names[i]}
     if added:
         leaves = tuple(leaf * 0 if i in added else leaf for i, leaf in enumerate(one.leaves))
@@ -163,12 +163,12 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: int | None) -> Any:
     """Return the difference of leaf i and the first hidden states if two sequences have the same one, or None for 0.
 
-    `_OTHER` if they have different ones.
+    `_UNRELATED` if they have different ones.
     """
     if one.places[i] == one.places[first]:
         return None
     if one.leaves[i].shape != one.leaves[first].shape or one.leaves[i].dtype != one.leaves[first].dtype:
-        return _OTHER
+        return _UNRELATED
     hidden, offsets = (
         (a.swapaxes(0, 1) if axis else a) for a in (two.leaves[first], two.leaves[i] - two.leaves[first])
     )
@@ -176,7 +176,7 @@ def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: in
         return None
     change, size = float(abs(hidden[0] - hidden[1]).max()), float(abs(hidden).max())
     equal = float(abs(offsets[0] - offsets[1]).max()) <= _ROUNDED * size < change
-    return one.leaves[i] - one.leaves[first] if equal else _OTHER
+    return one.leaves[i] - one.leaves[first] if equal else _UNRELATED
 
 
 def _replacing(
@@ -246,7 +246,7 @@ def _is_hidden(leaf: Any, axis: int | None) -> bool:
 
 def _is_source(name: str) -> bool:
     """Return whether an argument of this name may be the source of keys and values."""
-    return any(part in name for part in _SOURCES) and not any(part in name for part in _OTHERS)
+    return any(part in name for part in _SOURCES) and not any(part in name for part in _NOT_SOURCES)
 
 
 def _is_number(leaf: Any) -> bool:
@@ -283,7 +283,7 @@ def _has(leaf: Any, length: int, batch: int | None) -> bool:
     return _is_number(leaf) and leaf == length
 
 
-def _kept(leaf: Any) -> Any:
+def _snapshot(leaf: Any) -> Any:
     """Return a copy of a leaf, which later in-place changes do not affect."""
     return leaf.detach().clone() if hasattr(leaf, "detach") else _copied(leaf)
 

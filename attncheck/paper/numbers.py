@@ -35,7 +35,7 @@ def statements_of(figure: Figure) -> list[PaperStatement]:
 def markdown(figures: Iterable[Figure]) -> str:
     """Return all statements as reproducible Markdown tables."""
     figure_list = list(figures)
-    parts = ["# The paper's experiments in numbers", made_with(figure_list[0])]
+    parts = ["# The paper's experiments in numbers", computed_with(figure_list[0])]
     for figure in figure_list:
         parts += [f"## {named(figure)}", size_of(figure), table(COLUMNS, statements_of(figure))]
     return "\n\n".join(parts) + "\n"
@@ -55,7 +55,7 @@ def size_of(figure: Figure) -> str:
     return f"{sampled}; published were {figure.published_draws:,}, so this is only a quick look. {again}"
 
 
-def made_with(figure: Figure) -> str:
+def computed_with(figure: Figure) -> str:
     """Return a sentence on how the numbers of a figure were made."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(figure.versions.items()))
     return (

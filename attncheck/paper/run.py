@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from attncheck._lib.errors import InputError, check_choice, check_number, check_whole
+from attncheck._lib.errors import InputError, check_choice, check_integer, check_number
 from attncheck._lib.workers import InProcess, LostTask, Workers
 from attncheck.paper import units
 from attncheck.paper.experiments import EXPERIMENTS
@@ -46,7 +46,7 @@ def names_of(figures: str | Sequence[str]) -> tuple[str, ...]:
 
 def manifest_of(seed: int, scale: float) -> PaperRun:
     """Return the manifest of a run with the installed versions."""
-    seed = check_whole("seed", seed, 0, "pass a whole number, e.g. 0")
+    seed = check_integer("seed", seed, 0, "pass a whole number, e.g. 0")
     remedy = "pass the share of the published draws, e.g. 0.01"
     scale = check_number("scale", scale, remedy, minimum=LEAST_SCALE, maximum=1.0)
     versions = {name: version for name, version in installed_versions().items() if name in _VERSIONED}

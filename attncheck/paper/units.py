@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.streams import given_fields, seed_sequence
+from attncheck._lib.streams import seed_sequence, set_fields
 from attncheck.methods import simulate_chunks
 from attncheck.paper import exact, kde
 from attncheck.paper.experiments import (
@@ -62,7 +62,7 @@ class Task:
 
 
 def _key_of(subject: Subject) -> dict[str, Any]:
-    return {**given_fields(subject), "layer": subject.layer.key}
+    return {**set_fields(subject), "layer": subject.layer.key}
 
 
 def tasks_of(name: str) -> list[Task]:

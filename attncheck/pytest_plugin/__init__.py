@@ -17,7 +17,7 @@ import pytest
 
 from attncheck.pytest_plugin import cases
 from attncheck.pytest_plugin.marks import EXAMINES, examines
-from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship, shipped
+from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship
 from attncheck.pytest_plugin.reporter import Reporter
 from attncheck.runs.options import RECORD, TIMEOUT, RunOptions, drawn_seed
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["attncheck.pytest_plugin.assertions"]
 
-__all__ = ["Hold", "Reporter", "examines", "shipped"]
+__all__ = ["Hold", "Reporter", "examines"]
 
 _DEFAULTS = dataclasses.asdict(RunOptions(seed="0", false_alarm="1e-6", only="", record=RECORD, checks=""))
 _RUN: pytest.StashKey[Run] = pytest.StashKey()
 _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
-_SHIPPED: pytest.StashKey[ReportPayload] = pytest.StashKey()
+_PAYLOAD: pytest.StashKey[ReportPayload] = pytest.StashKey()
 _CASES: pytest.StashKey[cases.CaseResults] = pytest.StashKey()
 
 Hold = Callable[["Case"], None]
@@ -125,10 +125,10 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
     from attncheck.diagnosis.messages import explain
     from attncheck.looks.item import Item
-    from attncheck.records.text import telling
+    from attncheck.records.text import most_informative
 
     run, name = _run_of(request.config), request.node.get_closest_marker(EXAMINES).args[0]
-    sent = request.node.stash.setdefault(_SHIPPED, parcel())
+    sent = request.node.stash.setdefault(_PAYLOAD, parcel())
 
     def examine(case: Case) -> None:
         examined = request.config.stash[_CASES].examined(Item(name, case))
@@ -138,7 +138,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
         if message:
             pytest.fail("\n".join(filter(None, (message, sent["traceback"]))), pytrace=False)
         if not any(result.p_values for result in results):
-            pytest.skip(telling(Counter(result.reason for result in results)))
+            pytest.skip(most_informative(Counter(result.reason for result in results)))
 
     return examine
 
@@ -149,8 +149,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the item's results to its report."""
     report = yield
-    if call.when == "call" and _SHIPPED in item.stash:
-        ship(report, item.stash[_SHIPPED])
+    if call.when == "call" and _PAYLOAD in item.stash:
+        ship(report, item.stash[_PAYLOAD])
     return report
 
 

@@ -20,7 +20,7 @@ def parcel(results: list[dict[str, Any]] | None = None, unusable: str = "", trac
     return {"results": results or [], "unusable": unusable, "traceback": traceback}
 
 
-def shipped(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:
+def payload_of(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:
     """Return the payload of a report, empty if there is none."""
     payload: ReportPayload = getattr(report, "attncheck", parcel())
     return payload

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attncheck.pytest_plugin.payload import shipped
+from attncheck.pytest_plugin.payload import payload_of
 
 if TYPE_CHECKING:
     from attncheck.runs.reporting import RunReport
@@ -28,7 +28,7 @@ class Reporter:
 
         from attncheck.records.schema import Result
 
-        came = shipped(report)
+        came = payload_of(report)
         self.report.take(msgspec.convert(came["results"], list[Result]), came["unusable"])
 
     @pytest.hookimpl(trylast=True)
@@ -46,8 +46,8 @@ class Reporter:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
         """Print the verdict, then the table, and each violated layer if verbose."""
         failed = terminalreporter.stats.get("failed", [])
-        if not _asked_for_more(terminalreporter.config):
-            terminalreporter.stats["failed"] = _once([report for report in failed if not shipped(report)["results"]])
+        if not _wants_details(terminalreporter.config):
+            terminalreporter.stats["failed"] = _once([report for report in failed if not payload_of(report)["results"]])
         try:
             return (yield)
         finally:
@@ -64,11 +64,11 @@ def _once(failed: Iterable[Any]) -> list[Any]:
     """Return the first of the failures at each location in the subject's code."""
     unique: dict[object, Any] = {}
     for report in failed:
-        unique.setdefault(shipped(report)["traceback"] or object(), report)
+        unique.setdefault(payload_of(report)["traceback"] or object(), report)
     return list(unique.values())
 
 
-def _asked_for_more(config: pytest.Config) -> bool:
+def _wants_details(config: pytest.Config) -> bool:
     """Return whether the option -v or -r requests single failures."""
     listing = any(str(argument).startswith("-r") for argument in config.invocation_params.args)
     return config.get_verbosity() > 0 or listing

@@ -38,7 +38,7 @@ def common(run: RunRecord, baseline: RunRecord) -> Iterator[tuple[Result, Result
             yield before, now
 
 
-def moved(run: RunRecord, baseline: RunRecord, false_alarm: float) -> list[Change]:
+def changed_results(run: RunRecord, baseline: RunRecord, false_alarm: float) -> list[Change]:
     """Return the effects that differ significantly, the most significant first.
 
     A two-sided normal test compares the effects of results that are consistent in both runs. Standard errors come from

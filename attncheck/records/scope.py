@@ -42,7 +42,7 @@ class Scope:
         laws = {name: count for name, count in examined.items() if count and _holds_a_law(name)}
         planned_laws = sum(count for name, count in planned.items() if _holds_a_law(name))
         counts = sum(planned.values()), sum(examined.values())
-        return cls(*counts, planned_laws, sum(laws.values()), _words(laws, *counts))
+        return cls(*counts, planned_laws, sum(laws.values()), _description(laws, *counts))
 
     @classmethod
     def of_results(cls, results: Iterable[Result]) -> Scope:
@@ -71,7 +71,7 @@ class Scope:
         return ", ".join(filter(None, (verdict.upper(), self.words.upper() if verdict == "consistent" else "")))
 
 
-def _words(laws: Mapping[str, int], planned: int, examined: int) -> str:
+def _description(laws: Mapping[str, int], planned: int, examined: int) -> str:
     known = [check for name in laws if (check := find_check(name))]
     if not laws or len(known) < len(laws):  # checks unknown to this version may concern any field
         return ""

@@ -19,7 +19,7 @@ from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.schema import Result, case_key, of_layer
 
 #: Number of most suspicious results shown per check.
-KEPT = 24
+RETAINED = 24
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ class Tally:
 
     @cached_property
     def worst(self) -> list[Result]:
-        """Up to `KEPT` results with a p-value, the most suspicious first."""
-        return sorted(self._looked_at, key=suspicion, reverse=True)[:KEPT]
+        """Up to `RETAINED` results with a p-value, the most suspicious first."""
+        return sorted(self._looked_at, key=suspicion, reverse=True)[:RETAINED]
 
     @cached_property
     def smallest(self) -> Result | None:

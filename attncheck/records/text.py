@@ -13,7 +13,7 @@ from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.records.schema import Result
 
 #: Modules of attncheck's own subjects, which are trusted.
-OWN_SUBJECTS = ("attncheck.subject", "attncheck.faults")
+BUILTIN_SUBJECTS = ("attncheck.subject", "attncheck.faults")
 
 
 def replay_command(record: Path | str, id: str, subject: str, checks: Sequence[str] = ()) -> str:
@@ -31,18 +31,18 @@ def replay_command(record: Path | str, id: str, subject: str, checks: Sequence[s
     'attncheck replay run.jsonl signs.mean@0123456789ab --trust mine.checks'
     """
     module, colon, _ = subject.partition(":")
-    foreign = [module] if colon and module not in OWN_SUBJECTS else []
+    foreign = [module] if colon and module not in BUILTIN_SUBJECTS else []
     foreign += [] if id.partition(".")[0] in EVERY_PROPERTY else checks
     trust = [part for name in dict.fromkeys(foreign) for part in ("--trust", name)]
     return shlex.join(["attncheck", "replay", str(record), id, *trust])
 
 
-def telling(reasons: Mapping[str, int]) -> str:
+def most_informative(reasons: Mapping[str, int]) -> str:
     """Return the most actionable reason, else the most common; empty if there is none.
 
     Examples
     --------
-    >>> telling({"softmax only": 9, "the subject does not expose value_gram": 3})
+    >>> most_informative({"softmax only": 9, "the subject does not expose value_gram": 3})
     'the subject does not expose value_gram'
     """
     return min(reasons, key=lambda reason: (not reason.startswith(NOT_EXPOSED), -reasons[reason], reason), default="")
@@ -83,14 +83,14 @@ def interval(result: Result) -> str:
     return f"{number(result.effect)} [{number(result.low)},\N{NO-BREAK SPACE}{number(result.high)}]"
 
 
-def reads(result: Result) -> str:
+def label_of(result: Result) -> str:
     """Return the name of the measured quantity: the text of the result up to its effect."""
     return result.text.partition(f" {number(result.effect)} [")[0].rstrip(":") if result.effect is not None else ""
 
 
 def quantity(result: Result) -> str:
     """Return the quantity that a check tests, without the name of the distance."""
-    label = reads(result).removesuffix(", observed over declared")
+    label = label_of(result).removesuffix(", observed over declared")
     distance, of, statistic = label.partition("Kolmogorov distance of ")
     return statistic.partition(" from ")[0] if of and not distance else label
 

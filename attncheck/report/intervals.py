@@ -16,11 +16,11 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally
-from attncheck.records.text import interval, reads
+from attncheck.records.text import interval, label_of
 from attncheck.report.svg import ACCENT, BAD, BAND, MUTED, Drawing, draw, plain
 
 # Maximum number of cases in a plot.
-_SHOWN = 8
+_MOST_ROWS = 8
 # Wider logarithmic scales are labelled at 1, 2, 5, 10, …; maximum number of labels.
 _WIDE, _TICKS = 10.0, 6
 # Characters per line of a row's label, and lines.
@@ -40,14 +40,14 @@ class IntervalRow:
 
 def by_case(tally: Tally) -> Drawing | None:
     """Plot a check's effects on its most suspicious cases, violated first, with bands up to the MDE."""
-    results = [result for result in tally.worst if _finite(result)][:_SHOWN]
+    results = [result for result in tally.worst if _finite(result)][:_MOST_ROWS]
     if not results:
         return None
     ratio = all(result.null_effect == 1.0 and (result.low or 0.0) > 0.0 for result in results)
     rows = [IntervalRow(layer_name(result.case), _interval(result), _undetectable(result, ratio)) for result in results]
     remaining = tally.examined - len(results)
     more = f"; {counted(remaining, 'other')} not shown" if remaining else ""
-    title = f"{reads(results[0])}, {expected(results[0])}, by case"
+    title = f"{label_of(results[0])}, {expected(results[0])}, by case"
     caption = f"{title} with 99% intervals{more}. Shaded: too small to be detected"
     row_text = "; ".join(f"{row.label}: {interval(result)}" for row, result in zip(rows, results, strict=True))
     return _drawing(rows, caption, row_text, results[0].null_effect, ratio)

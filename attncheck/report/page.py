@@ -9,11 +9,11 @@ from typing import Any
 import jinja2
 
 from attncheck._lib import text
-from attncheck._lib.files import write_whole
+from attncheck._lib.files import write_atomically
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
-from attncheck.records.text import interval, reads
+from attncheck.records.text import interval, label_of
 from attncheck.report.view import FAILURES, HEADINGS, POOLS, PageView, looks, pairs, visits
 from attncheck.runs.parts import read_run
 
@@ -23,7 +23,9 @@ def render(run: Path | Iterable[Path], out: Path) -> Path:
     record = read_run(run)
     context = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"
-    return write_whole(Path(out), encoded(fill("report.html.j2", title, view=PageView(record), run=record, **context)))
+    return write_atomically(
+        Path(out), encoded(fill("report.html.j2", title, view=PageView(record), run=record, **context))
+    )
 
 
 def fill(template: str, title: str, **context: Any) -> str:
@@ -59,7 +61,7 @@ _FILTERS: dict[str, Any] = {
     "layer": layer_name,
     "expected": expected,
     "interval": interval,
-    "reads": reads,
+    "reads": label_of,
     "printable": text.printable,
     "looks": looks,
     "sharpest": sharpest,

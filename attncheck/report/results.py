@@ -60,7 +60,7 @@ def _counts(plot: Counts, result: Result) -> Drawing:
         tick_labels = {at: f"{label:.2g}".replace("-", "−") for at, label in labels if edges[0] <= at <= edges[-1]}
         axes.set_xticks([*tick_labels], tick_labels.values())
 
-    where, outcome = _where(result), band_kept(plot)
+    where, outcome = _where(result), band_visible(plot)
     alt = (
         f"Observed and expected density of {where}, from {counted(plot.count, 'value')}, by {axis}, "
         f"and below them the difference of the distribution functions in standard errors. It {outcome}."
@@ -71,7 +71,7 @@ def _counts(plot: Counts, result: Result) -> Drawing:
     return draw(paint, alt, caption, below=difference, height=320)
 
 
-def band_kept(plot: Counts) -> str:
+def band_visible(plot: Counts) -> str:
     """Return a phrase on whether and where a plot leaves its band."""
     worst = plot.farthest
     if worst is None:

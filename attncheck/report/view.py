@@ -148,7 +148,7 @@ class PageView(RunView):
     @cached_property
     def groups(self) -> list[causes.Cause]:
         """The violated checks to show in full, grouped by hint on the cause, the most significant first."""
-        return causes.by_hint(self.failures[:FAILURES])
+        return causes.by_cause(self.failures[:FAILURES])
 
     def plots_of(self, tally: Tally) -> list[Drawing]:
         """Return a violated check's plots not yet shown."""
@@ -201,12 +201,16 @@ def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:
         counts = {choice: 0 for choice in _CHOICES.get(field, ())} | counter
         frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_VALUES]
         rows.append(
-            (field.replace("_", " "), sorted(frequent, key=lambda item: _place(item[0])), len(counts) - len(frequent))
+            (
+                field.replace("_", " "),
+                sorted(frequent, key=lambda item: _location(item[0])),
+                len(counts) - len(frequent),
+            )
         )
     return rows
 
 
-def _place(value: str) -> tuple[float, str]:
+def _location(value: str) -> tuple[float, str]:
     try:
         return float(value), value
     except ValueError:

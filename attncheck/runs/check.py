@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.errors import InputError, check_integer, refuse
 from attncheck._lib.progress import counted_off
 from attncheck._lib.workers import InProcess
 from attncheck.checks.registry import EVERY_PROPERTY
@@ -126,7 +126,7 @@ class CheckReport:
         __tracebackhide__ = True  # makes pytest show the caller's line
         fewest = None
         if min_examined is not None:
-            fewest = check_whole("min_examined", min_examined, 0, "pass the number of results that must be examined")
+            fewest = check_integer("min_examined", min_examined, 0, "pass the number of results that must be examined")
         conclusion = self.conclusion.unless(Scope.of_results(self.results).doubt(fewest))
         if conclusion.verdict != "consistent":
             raise AssertionError("\n".join([*conclusion.reasons, *labelled(self.view.lines)]))
@@ -204,7 +204,7 @@ def check(
         if not isinstance(case, AttentionLayer | Program):
             remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
             refuse("layer", case, "is not an AttentionLayer or a Program", remedy)
-    exact_width = check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")
+    exact_width = check_integer("width", width, 1, "pass the number of neurons, e.g. width=16")
     options = RunOptions(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, timeout=None)
     run = Run.of(options)
     items = [item for name in names for item in _items(run, name, layers, exact_width)]

@@ -11,7 +11,7 @@ from attncheck.looks.domains import domain_of
 from attncheck.looks.pools import ALL
 from attncheck.records.schema import Result, case_key
 from attncheck.records.tallies import tallied
-from attncheck.records.text import reads, telling
+from attncheck.records.text import label_of, most_informative
 
 #: Main checks. For each claim, a summary shows the minimum detectable effect of the first one that was examined.
 MAIN_CHECKS = (
@@ -45,7 +45,7 @@ def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
     common, lines = of_all(pools), []
     for group in _main(results).values():
         middle = _middle(group)
-        label = reads(middle)
+        label = label_of(middle)
         of = label.removesuffix(", observed over declared")
         show = mde_text if of == label else _percent
         pool = common.get(middle.check)
@@ -88,12 +88,12 @@ def _middle(group: Sequence[Result]) -> Result:
     return sorted(group, key=lambda result: result.mde or 0.0)[(len(group) - 1) // 2]
 
 
-def unseen(results: Sequence[Result]) -> dict[str, list[str]]:
+def not_detected(results: Sequence[Result]) -> dict[str, list[str]]:
     """Return the checks examined on no case, by their most informative reason."""
     by_reason: dict[str, list[str]] = {}
     for name, tally in sorted(tallied(results).items()):
         if not tally.examined:
-            by_reason.setdefault(telling(tally.reasons), []).append(name)
+            by_reason.setdefault(most_informative(tally.reasons), []).append(name)
     return {reason: _in_short(names) for reason, names in sorted(by_reason.items())}
 
 

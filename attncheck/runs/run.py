@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attncheck._lib.arithmetic import own_arithmetic
-from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.errors import InputError, check_choice, check_integer, check_number, refuse
 from attncheck._lib.groups import grouped
 from attncheck._lib.workers import Workers
 from attncheck.checks.registered import is_in, load_checks, modules_with, registrations
@@ -28,7 +28,7 @@ from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.result import violated
 from attncheck.looks.substitutes import substitute
 from attncheck.records.conclusion import ledger_of
-from attncheck.records.manifest import made_here
+from attncheck.records.manifest import same_environment
 from attncheck.records.schema import Manifest, PlannedResult, Result, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.runs.options import RunOptions, count, typed
@@ -81,11 +81,11 @@ class Run:
         if draws is not None:
             if not profile.fewest_draws:
                 refuse("draws", draws, f"has no effect with the profile {profile.name}", "use the profile thorough")
-            draws = check_whole("draws", typed(draws, count), 1, "pass e.g. 1e4")
+            draws = check_integer("draws", typed(draws, count), 1, "pass e.g. 1e4")
             profile = dataclasses.replace(profile, fewest_draws=draws)
         if least is not None:
             fewest = "pass the number of results that must be examined, e.g. 100"
-            least = check_whole("min_examined", typed(least, int), 0, fewest)
+            least = check_integer("min_examined", typed(least, int), 0, fewest)
         chance = typed(options.false_alarm, float)
         budget = Budget(check_number("false_alarm", chance, "pass a chance such as 1e-6", above=0.0))
         subject = Subject.of(DEFAULT_SUBJECT if options.subject is None else options.subject)
@@ -98,7 +98,7 @@ class Run:
                 refuse("only", name, f"needs {kind}s, which {subject.name} does not simulate", "name another property")
         return cls(
             subject=subject,
-            seed=check_whole("seed", typed(options.seed, int), 0, "pass a whole number, or random"),
+            seed=check_integer("seed", typed(options.seed, int), 0, "pass a whole number, or random"),
             profile=profile,
             budget=budget,
             record=options.record,
@@ -276,5 +276,5 @@ class Run:
             fixed=sorted({case.key for case in self.fixed_cases}),
             draws=self.draws,
             min_examined=self.min_examined,
-            **made_here(self.subject.name, planned),
+            **same_environment(self.subject.name, planned),
         )

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from attncheck._lib.text import chance, counted, listed
 from attncheck.checks.claims import CLAIMS
-from attncheck.diagnosis.causes import diagnosed, hints, sharpest_first, telling
+from attncheck.diagnosis.causes import diagnosed, hints, most_informative, sharpest_first
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_name
@@ -18,7 +18,7 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, case_key, case_label, of_pool
 from attncheck.records.tallies import Tally, layers_of
 from attncheck.records.text import missing_fields, replay_command, unexamined
-from attncheck.runs.details import mdes, of_cases, unseen
+from attncheck.runs.details import mdes, not_detected, of_cases
 
 #: Last line on a consistent run.
 NOT_PROVED = (
@@ -81,7 +81,7 @@ class RunView:
     @cached_property
     def violations(self) -> dict[str, Tally]:
         """Results by check, of single cases, or of pools too if no single result is violated."""
-        return dict(telling(self.run.every))
+        return dict(most_informative(self.run.every))
 
     @cached_property
     def explanations(self) -> list[Explanation | str]:
@@ -203,7 +203,7 @@ class RunView:
     @cached_property
     def unexamined_checks(self) -> dict[str, list[str]]:
         """Checks examined on no case, by their most informative reason."""
-        return unseen(self.run.results)
+        return not_detected(self.run.results)
 
     @cached_property
     def unexamined_claims(self) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_number, check_whole, check_wholes, refuse
+from attncheck._lib.errors import check_integer, check_integers, check_number, refuse
 from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import Outcome
@@ -81,18 +81,18 @@ def examine(
     InputError
         If an argument is out of range, or no tap exists at all widths.
     """
-    widths = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
+    widths = check_integers("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
     if len(widths) < TERMS:
         refuse("widths", widths, "must contain at least three widths", "pass e.g. (64, 128, 256, 512, 1024)")
-    seeds = check_whole("seeds", seeds, 2, "pass at least 2, e.g. seeds=8")
-    steps = check_whole("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
+    seeds = check_integer("seeds", seeds, 2, "pass at least 2, e.g. seeds=8")
+    steps = check_integer("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
     tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
-    sample = _Sample(make, widths, seeds, steps, check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+    sample = _Sample(make, widths, seeds, steps, check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0"))
     check_all_fit(expected, (measure.place for measure in sample.measured))
     predicted = {measure: expected(measure.place, measure.moment) for measure in sample.measured}
     planned = {measure.name: measure for measure, prediction in predicted.items() if prediction is not None}
     if not planned:
-        refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {_some(sample.measured)}")
+        refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {_first_few(sample.measured)}")
     level = Budget(false_alarm).level(len(planned))
     looks = _Looks(sample, predicted, level, tolerance)
     # A fourth look, with eight times the models, would take longer than all others together.
@@ -116,7 +116,7 @@ class _Sample:
         common = [name for name in narrow if name in wider]
         if not common:
             refuse("build", [*narrow][:3], "are absent at other widths", "use the same module names at all widths")
-        tap_series = [_place(name, narrow[name], wider[name]) for name in common]
+        tap_series = [_location(name, narrow[name], wider[name]) for name in common]
         self.measured = [Measurement(series, step) for step in range(steps + 1) for series in tap_series]
 
     def logs(self, look: int, factor: int) -> list[FloatArray]:
@@ -270,7 +270,7 @@ class _Estimate:
     share_high: float
 
 
-def _place(name: str, narrow: Tap, wider: Tap) -> TapSeries:
+def _location(name: str, narrow: Tap, wider: Tap) -> TapSeries:
     grows = narrow.values.size != wider.values.size
     # A factor may be 1 at one width.
     rescaled = narrow.rescaled or wider.rescaled
@@ -318,5 +318,5 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _some(measured: Sequence[Measurement]) -> str:
+def _first_few(measured: Sequence[Measurement]) -> str:
     return ", ".join(dict.fromkeys(measure.place.name for measure in measured[:6]))

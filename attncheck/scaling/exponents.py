@@ -15,7 +15,7 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.evidence.family import smallest_whole
+from attncheck.evidence.family import smallest_integer
 
 #: Terms of the fit, hence the minimum number of widths.
 TERMS = 3
@@ -132,4 +132,4 @@ def seeds_needed(margin: float, error: float, freedom: float, seeds: int, level:
         critical = quantile(level, np.maximum(freedom * growth, 1.0)) + special.ndtri(_SURELY)
         return bool(critical * error <= margin * math.sqrt(growth))
 
-    return smallest_whole(decides, _MOST_SEEDS) if margin > 0.0 else None
+    return smallest_integer(decides, _MOST_SEEDS) if margin > 0.0 else None

@@ -11,7 +11,7 @@ import msgspec
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.names import pattern_of
-from attncheck._lib.text import aligned, counted, listed, some
+from attncheck._lib.text import aligned, counted, first_few, listed
 from attncheck.evidence.verdicts import Verdict
 
 _MOMENTS = ("at initialisation", "change after 1 step")
@@ -253,7 +253,7 @@ def _pattern(name: str) -> str:
 def _names(rows: Iterable[WidthsRow]) -> str:
     """List the first names of rows, with a star for the number of a block; empty without rows."""
     names = dict.fromkeys(_pattern(row.name) for row in rows)
-    return some(names) if names else ""
+    return first_few(names) if names else ""
 
 
 def _merged(rows: Iterable[WidthsRow]) -> list[WidthsRow]:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import check_integer, refuse
 from attncheck.layers.draws import Batch
 
 _Batch = TypeVar("_Batch", bound=Batch)
@@ -51,7 +51,7 @@ def root_of(seed: Any) -> np.random.SeedSequence:
     """Return the `SeedSequence` of a seed, which may be one already."""
     if isinstance(seed, np.random.SeedSequence):
         return seed
-    return np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+    return np.random.SeedSequence(check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0"))
 
 
 def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:

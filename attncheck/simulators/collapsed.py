@@ -136,7 +136,7 @@ def attend(
     gram = gram_of(inputs)
     root = input_root(inputs, gram)
     if whole_vectors(layer):
-        scores, keys, values = _draw_whole(layer, root, rng)
+        scores, keys, values = _draw_all(layer, root, rng)
     else:
         scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
     scores = with_offsets(layer, scores, rng)
@@ -157,7 +157,7 @@ def group_grams(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
     return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
 
-def _draw_whole(
+def _draw_all(
     layer: AttentionLayer, root: FloatArray, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return scores, K/√ν before rotation, and B_V of every head, for F of shape (size, seq_len, r)."""

@@ -13,7 +13,7 @@ from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Scor
 from attncheck.simulators.multipliers import Multiplier
 
 # Number of cached stacked arrays, which heads or positions share.
-_KEPT = 2
+_RETAINED = 2
 
 
 _Index = tuple[int | slice | IndexArray, ...]
@@ -96,7 +96,7 @@ class Values:
         key = (tuple(nodes), cut)
         stacked = self._stacked.pop(key, None)
         self._stacked[key] = self._gather(*key) if stacked is None else stacked
-        if len(self._stacked) > _KEPT:
+        if len(self._stacked) > _RETAINED:
             self._stacked.pop(next(iter(self._stacked)))
         return self._stacked[key]
 

@@ -86,7 +86,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
                 drawn = name in first.exposed & sample.exposed and name not in exempt
                 if drawn and _same_digits(first.need(name), sample.need(name)):
                     self.refuse(case, f"{which} gave the same {name}; {remedy}")
-        if not _alike(first.outputs, again.outputs):
+        if not _equal(first.outputs, again.outputs):
             self.refuse(case, f"equal generators gave different outputs; {remedy}")
         same = all(np.array_equal(first.need(name), again.need(name)) for name in first.exposed & {*_FIELDS})
         return self.setting(case, first, same)
@@ -144,6 +144,6 @@ def _same_digits(first: FloatArray, second: FloatArray) -> bool:
     return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
 
 
-def _alike(first: FloatArray, second: FloatArray) -> bool:
+def _equal(first: FloatArray, second: FloatArray) -> bool:
     """Return whether two samples are equal up to the order of summation."""
     return first.shape == second.shape and bool(np.abs(first - second).max() <= _WOBBLE * np.abs(first).max())

@@ -13,12 +13,12 @@ from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 from attncheck.theory.stacks.law import StackLaw
 
 
-def kept_limit(layer: AttentionLayer) -> LimitLaw:
+def cached_limit(layer: AttentionLayer) -> LimitLaw:
     """Return the limit of a layer, cached for all layers that differ from it in width only."""
-    return _kept(layer.replace(width=2))  # layer norm needs a width of 2
+    return _cache(layer.replace(width=2))  # layer norm needs a width of 2
 
 
-_kept = functools.lru_cache(maxsize=64)(LimitLaw)
+_cache = functools.lru_cache(maxsize=64)(LimitLaw)
 
 
 @overload

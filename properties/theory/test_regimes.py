@@ -13,7 +13,7 @@ import attncheck as ac
 from attncheck._lib.streams import digest
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.regimes import REGIMES
-from attncheck.theory.limit import kept_limit
+from attncheck.theory.limit import cached_limit
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import distance
@@ -40,7 +40,7 @@ def _seed(run_seed: int, *parts: str) -> int:
 def _tied_distance(width: int, seed: int) -> tuple[float, float]:
     """Return the distance from the limit of the mixture of normals with drawn variances, and its error."""
     layer = REGIMES["tied queries and keys"]
-    own = kept_limit(layer).mixture(0)
+    own = cached_limit(layer).mixture(0)
     variances = _tied_variances(layer.replace(width=width), seed)
     points = math.sqrt(own.mean()) * np.linspace(0.05, 4.0, 80)
     values = special.ndtr(-points / np.sqrt(variances)[:, None])

@@ -19,7 +19,7 @@ from attncheck._lib import processes
 from attncheck._lib.errors import InputError
 from attncheck._lib.executors import workers_of
 from attncheck._lib.processes import Processes
-from attncheck._lib.signals import interrupts_held
+from attncheck._lib.signals import interrupts_deferred
 from attncheck._lib.workers import InProcess, LostTask, Workers
 from tests._lib import tasks
 
@@ -87,7 +87,7 @@ LOST: list[tuple[Callable[..., object], object, str]] = [
 
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="without os.waitid, a stopped process is not seen")
 def test_a_lost_task_comes_with_a_reason_and_its_process_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_ASKED", 0.1)
+    monkeypatch.setattr(processes, "_POLL_SECONDS", 0.1)
     with Processes(1) as workers:
         for function, argument, words in LOST:
             (lost,) = workers.results(function, [argument])
@@ -138,7 +138,7 @@ def test_a_signal_that_was_held_back_comes_at_the_end(number: int, request: pyte
     request.addfinalizer(lambda: signal.signal(number, before))
 
     def press() -> None:
-        with interrupts_held():
+        with interrupts_deferred():
             os.kill(os.getpid(), number)
             reached.append("the end")
 

@@ -12,7 +12,7 @@ from attncheck._lib.streams import stream
 from attncheck.checks.registry import check_named
 from attncheck.checks.sample import Sample
 from attncheck.faults import EXPOSURES, exposing
-from attncheck.faults.tampered import TAMPERED
+from attncheck.faults.tampered import CORRUPTIONS
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES
@@ -73,7 +73,7 @@ def test_weights_of_two_values_alone_may_tie(weights: str) -> None:
 
 
 def test_a_head_of_its_own_scale_is_named_and_is_no_dependence() -> None:
-    subject = TAMPERED["one_head_larger"].subject
+    subject = CORRUPTIONS["one_head_larger"].subject
     results = [each for name in ("scores", "conditional", "draws") for each in looks(name, subject, GROUPED, "smoke")]
     wrong = [result.check for result in violated(results)]
     named = {"scores.each_head", "scores.key_each_head", "conditional.value_each_head"}

@@ -15,7 +15,7 @@ from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import projected
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
-from attncheck.diagnosis.causes import begins, stage_of
+from attncheck.diagnosis.causes import first_stages, stage_of
 from attncheck.diagnosis.responses import findings
 from attncheck.evidence.plot_data import Matrix
 from attncheck.layers.attention_map import attention_weights
@@ -487,4 +487,4 @@ def test_every_check_of_layers_has_a_stage() -> None:
         "non_gaussianity",
         "structure",
     }
-    assert begins({}) == []
+    assert first_stages({}) == []

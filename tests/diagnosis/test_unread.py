@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attncheck import AttentionLayer, check
-from attncheck.diagnosis.unread import never_read, unread, unread_text
+from attncheck.diagnosis.unread import never_read, unused_fields, unused_text
 from attncheck.subject import Subject, collapsed
 
 LAYER = AttentionLayer(
@@ -30,7 +30,7 @@ def unread_by(read: Callable[[AttentionLayer], Any], layer: AttentionLayer = LAY
 
     for name, value in attributes.items():
         setattr(subject, name, value)
-    return unread(Subject.of(subject), layer, np.random.default_rng(0))
+    return unused_fields(Subject.of(subject), layer, np.random.default_rng(0))
 
 
 ALL = {"num_heads", "num_kv_heads", "mask", "norm", "clip", "input_correlation"}
@@ -96,14 +96,14 @@ def test_subjects_that_do_not_depend_on_a_description_are_not_told() -> None:
     def given(layer: AttentionLayer, inputs: Any, rng: np.random.Generator) -> Mapping[str, Any]:
         return {"outputs": inputs}
 
-    assert unread(Subject.of(given), LAYER, np.random.default_rng(0)) == ALL - {"clip", "input_correlation"}
+    assert unused_fields(Subject.of(given), LAYER, np.random.default_rng(0)) == ALL - {"clip", "input_correlation"}
     # A module of one layer, and a function written for one layer, are that layer.
     assert unread_by(lambda layer: None, layers=(LAYER,)) == set()
 
     def fixed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
         return {"outputs": rng.standard_normal((size, 3, 8))}
 
-    assert unread(Subject.of(fixed), LAYER, np.random.default_rng(0)) == set()
+    assert unused_fields(Subject.of(fixed), LAYER, np.random.default_rng(0)) == set()
 
 
 def test_a_subject_sees_and_keeps_a_usual_layer() -> None:
@@ -124,7 +124,7 @@ def test_fields_read_on_any_layer_are_not_told() -> None:
     assert never_read(layers, [{"window", "sink"}, set(), set()]) == {"sink": 0.5}
     assert never_read(layers, [{"window"}, set(), set()]) == {}
     many = PLAIN.replace(num_heads=4, mask="causal", norm="rms", softcap=9.0, window=2, value_std=2.0)
-    told = unread_text(never_read([many], [unread_by(lambda layer: None, many)]))
+    told = unused_text(never_read([many], [unread_by(lambda layer: None, many)]))
     named = "num_heads (here 4), mask (here 'causal'), value_std (here 2.0), norm (here 'rms') and 2 other fields"
     assert told == f"called once more, the subject does not read {named}"
 

@@ -12,7 +12,7 @@ from scipy import stats
 from attncheck._lib.streams import stream
 from attncheck.evidence.distances import least_power
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.family import CondensedData, smallest_real, smallest_whole
+from attncheck.evidence.family import CondensedData, smallest_integer, smallest_real
 from attncheck.evidence.groups import LargestAssociation
 
 LEVEL, POWER = 5e-4, 0.99
@@ -247,12 +247,12 @@ def test_rounding_outside_the_unit_interval_is_clipped() -> None:
 
 
 def test_inversions_find_the_edge() -> None:
-    assert smallest_whole(lambda n: n >= 1, 1) == 1
-    assert smallest_whole(lambda n: n >= 7, 7) == 7
-    assert smallest_whole(lambda n: n >= 8, 7) is None
-    assert smallest_whole(lambda n: n >= 2, 1) is None
+    assert smallest_integer(lambda n: n >= 1, 1) == 1
+    assert smallest_integer(lambda n: n >= 7, 7) == 7
+    assert smallest_integer(lambda n: n >= 8, 7) is None
+    assert smallest_integer(lambda n: n >= 2, 1) is None
     for edge in range(1, 70):
-        found = smallest_whole(lambda n, edge=edge: n >= edge, 69)  # type: ignore[misc]
+        found = smallest_integer(lambda n, edge=edge: n >= edge, 69)  # type: ignore[misc]
         assert (found, type(found)) == (edge, int)
     assert smallest_real(lambda x: x >= 0.25, 0.0, 1.0) == pytest.approx(0.25, rel=1e-8)
     assert smallest_real(lambda x: x >= 1.0 + 1e-6, 1.0, 10.0) - 1.0 == pytest.approx(1e-6, rel=1e-6)

@@ -13,7 +13,7 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import Sample
-from attncheck.layers.parts.rotary import pair_alignment, score_alignment, turned, turned_by
+from attncheck.layers.parts.rotary import pair_alignment, rotated, rotated_by, score_alignment
 from attncheck.simulators.literal import LiteralSimulator, Projections
 
 from .conftest import rejected
@@ -35,13 +35,13 @@ PLAIN = TURNED.replace(rotary_base=None)
 def test_rotation_is_of_planes_and_scores_know_distances_only() -> None:
     q, k = np.random.default_rng(0).standard_normal((2, 5, 4))
     places = np.arange(5)
-    assert np.allclose(np.linalg.norm(turned(TURNED, q), axis=1), np.linalg.norm(q, axis=1))
-    shifted = turned_by(TURNED, q, places + 7) @ turned_by(TURNED, k, places + 7).T
-    assert np.allclose(turned(TURNED, q) @ turned(TURNED, k).T, shifted)
-    one, other = turned_by(TURNED, q[0], np.array(1)), turned_by(TURNED, q[0], np.array(4))
+    assert np.allclose(np.linalg.norm(rotated(TURNED, q), axis=1), np.linalg.norm(q, axis=1))
+    shifted = rotated_by(TURNED, q, places + 7) @ rotated_by(TURNED, k, places + 7).T
+    assert np.allclose(rotated(TURNED, q) @ rotated(TURNED, k).T, shifted)
+    one, other = rotated_by(TURNED, q[0], np.array(1)), rotated_by(TURNED, q[0], np.array(4))
     angles = np.array([1.0, 10**-0.5])
     assert np.allclose((one[:2] + 1j * one[2:]) * np.exp(3j * angles), other[:2] + 1j * other[2:])
-    assert np.array_equal(turned(PLAIN, q), q)
+    assert np.array_equal(rotated(PLAIN, q), q)
 
 
 def test_alignment_approaches_that_of_many_neurons() -> None:
@@ -94,7 +94,7 @@ def wired(query: Callable[..., FloatArray], key: Callable[..., FloatArray]) -> S
 def by(factor: int = 1, shift: int = 0, base: float = 1.0) -> Callable[..., FloatArray]:
     def turn(layer: ac.AttentionLayer, vectors: FloatArray, places: IntArray) -> FloatArray:
         other = layer.replace(rotary_base=base * (layer.rotary_base or 1.0))
-        return turned_by(other, vectors, factor * places + shift)
+        return rotated_by(other, vectors, factor * places + shift)
 
     return turn
 

@@ -17,7 +17,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.stack import AttentionStack
-from attncheck.theory.limit import kept_limit, limit
+from attncheck.theory.limit import cached_limit, limit
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.stacks.law import StackLaw
@@ -122,8 +122,8 @@ _KEPT = AttentionLayer(width=48, seq_len=3, num_heads=3)
     ids=lambda layer: layer.describe(),
 )
 def test_a_limit_that_is_kept_is_that_of_every_width(layer: AttentionLayer) -> None:
-    kept = kept_limit(layer)
-    assert kept is kept_limit(layer.replace(width=7))
+    kept = cached_limit(layer)
+    assert kept is cached_limit(layer.replace(width=7))
     ours, theirs = (law.mixture(2) for law in (kept, limit(layer)))
     np.testing.assert_array_equal(ours.variances, theirs.variances)
     np.testing.assert_array_equal(ours.weights, theirs.weights)

@@ -37,7 +37,7 @@ def look(plan: Plan) -> dict[str, Outcome]:
 def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     plan = planned(name)
     whole = look(plan)
-    monkeypatch.setattr(look_module, "MOST_HELD", 600)
+    monkeypatch.setattr(look_module, "MOST_RETAINED", 600)
     found = look(plan)
     assert found.keys() == whole.keys()
     assert found
@@ -57,17 +57,17 @@ def data_of(name: str) -> CheckData:
 
 
 def test_one_chunk_is_never_condensed_and_several_are() -> None:
-    many, data = np.ones(2 * look_module.MOST_HELD), data_of("scores.scale")
+    many, data = np.ones(2 * look_module.MOST_RETAINED), data_of("scores.scale")
     data.add((many, many))
     assert len(data._parts) == 1
     data.add((many[:1], many[:1]))
     assert data._parts == []
     assert data.outcome().effect == 1.0
-    assert data.outcome().count == 2 * look_module.MOST_HELD + 1
+    assert data.outcome().count == 2 * look_module.MOST_RETAINED + 1
 
 
 def test_a_sample_without_another_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look_module, "MOST_HELD", 1000)
+    monkeypatch.setattr(look_module, "MOST_RETAINED", 1000)
     rng, data = np.random.default_rng(0), data_of("scores.size")
     for _ in range(50):
         data.add((np.zeros(0), rng.standard_normal(500)))

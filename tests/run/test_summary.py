@@ -12,10 +12,10 @@ import pytest
 
 from attncheck import faults
 from attncheck.checks.registry import EVERY_CHECK
-from attncheck.diagnosis.causes import by_hint, violated
+from attncheck.diagnosis.causes import by_cause, violated
 from attncheck.records.schema import Result
-from attncheck.records.text import reads
-from attncheck.runs.details import MAIN_CHECKS, mdes, unseen
+from attncheck.records.text import label_of
+from attncheck.runs.details import MAIN_CHECKS, mdes, not_detected
 from attncheck.runs.parts import read_run
 from attncheck.runs.summary import labelled, summarize
 from attncheck.runs.view import NOT_PROVED, RunView
@@ -37,7 +37,7 @@ class TestSummary:
     def test_violated_begins_with_the_causes_that_the_report_has(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
         report = examine(record, WRONG, layers=[LAYER], causes=True)
-        first = by_hint(violated(read_run(record).tallies))[0]
+        first = by_cause(violated(read_run(record).tallies))[0]
         assert first.hint
         lines = report.summary().splitlines()
         assert str(report.explanations[0]) == "W_Q and W_K are the same matrix"
@@ -130,7 +130,7 @@ class TestDetectable:
         assert len(lines) == 3
         for check, line in zip(("exactness.score_energy", "exactness.output_energy"), lines, strict=False):
             (result,) = (result for result in results if result.check == check)
-            assert line.startswith(f"Smallest detectable {reads(result)}: ")
+            assert line.startswith(f"Smallest detectable {label_of(result)}: ")
 
     def test_main_checks_are_checks(self) -> None:
         assert set(MAIN_CHECKS) <= {check.name for check in EVERY_CHECK}
@@ -138,8 +138,8 @@ class TestDetectable:
 
 def test_whole_properties_are_told_in_short() -> None:
     unable = [change(result, p_values=[], verdict="not examined", reason="no programs") for result in scores()]
-    assert unseen(unable) == {"no programs": [f"scores ({len(unable)} checks)"]}
-    assert unseen(unable[1:]) == {"no programs": sorted(result.check for result in unable[1:])}
+    assert not_detected(unable) == {"no programs": [f"scores ({len(unable)} checks)"]}
+    assert not_detected(unable[1:]) == {"no programs": sorted(result.check for result in unable[1:])}
 
 
 def test_what_exposing_more_would_gain_is_counted() -> None:

@@ -17,7 +17,7 @@ from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.candidates import candidates, right, scaled_by
+from attncheck.diagnosis.candidates import candidates, correct_draw, scaled_by
 from attncheck.diagnosis.differences import read_off
 from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.diagnosis.fit import FittedCause, fitted
@@ -69,7 +69,7 @@ def rotary(name: str) -> tuple[object, str, AttentionLayer, str]:
 
 def normed(declared: Norm | None, drawn: Norm | None, exposure: str) -> tuple[object, str, AttentionLayer, str]:
     layer = LAYERS[0].replace(activation="relu", norm=declared)
-    return right(change=lambda _: {"norm": drawn}), exposure, layer, f"the draws fit a layer with norm={drawn!r}"
+    return correct_draw(change=lambda _: {"norm": drawn}), exposure, layer, f"the draws fit a layer with norm={drawn!r}"
 
 
 def read_as(regime: str, text: str) -> tuple[object, str, AttentionLayer, str]:
@@ -82,7 +82,7 @@ def fault(name: str, exposure: str, text: str = "") -> tuple[object, str, None, 
 
 
 def unscaled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> object:
-    return right(change=lambda each: {"query_std": each.query_std * each.width**0.5})(layer, size, rng)
+    return correct_draw(change=lambda each: {"query_std": each.query_std * each.width**0.5})(layer, size, rng)
 
 
 def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
@@ -122,7 +122,7 @@ def test_the_first_cause_is_right(subject: object, exposure: str, layer: Attenti
 @pytest.mark.parametrize("exposure", ["scores", "outputs"])
 def test_layer_norm_for_rms_norm_is_told_beside_odd_activations(exposure: str) -> None:
     """Both leave positions uncorrelated with equal lengths, up to order 1/n: few draws cannot distinguish them."""
-    subject = right(change=lambda _: {"norm": "layer"})
+    subject = correct_draw(change=lambda _: {"norm": "layer"})
     first_two = words(fitted(samples(subject, exposure, [REGIMES["normalised inputs"]]), root())[0])[:2]
     assert "the draws fit a layer with norm='layer'" in first_two
     assert sum("activation=" in text for text in first_two) <= 1
@@ -131,12 +131,15 @@ def test_layer_norm_for_rms_norm_is_told_beside_odd_activations(exposure: str) -
 def test_what_does_not_show_has_no_cause() -> None:
     """Omitted rotary positions change no law of the scores: the violated checks describe the fault."""
     layer = AttentionLayer(width=16, head_dim=8, rotary_base=100.0)
-    assert fitted(samples(right(change=lambda _: {"rotary_base": None}), "scores", [layer], FEW), root()) == ([], [])
+    assert fitted(samples(correct_draw(change=lambda _: {"rotary_base": None}), "scores", [layer], FEW), root()) == (
+        [],
+        [],
+    )
 
 
 def test_what_no_candidate_does_is_none_that_is_known() -> None:
     def odd(layer: AttentionLayer, size: int, rng: np.random.Generator) -> object:
-        drawn = dict(right()(layer, size, rng))
+        drawn = dict(correct_draw()(layer, size, rng))
         return drawn | {
             "outputs": drawn["outputs"]
             * np.where(np.abs(drawn["scores"][:, :1, -1]) > 0.7, 1.5, 1.0).mean(axis=-1, keepdims=True)
@@ -208,7 +211,7 @@ def of_law(weights: str | Mapping[str, Any], layer: AttentionLayer | None = None
 def test_the_true_cause_is_refused_as_often_as_stated() -> None:
     """For 40 right samples distances are chi-square: none beyond 1e-4, and p-values are uniform at 1e-4."""
     p_values = []
-    layer, own = LAYERS[0], right(change=scaled_by({"query_std": 1.3}))
+    layer, own = LAYERS[0], correct_draw(change=scaled_by({"query_std": 1.3}))
     for seed in range(40):
         first, second = (stream(seed, "tests", "fit", which) for which in ("one", "other"))
         placed = SampleEmbedding(Sample.from_mapping(layer, own(layer, SIZE, first), SIZE))
@@ -242,7 +245,7 @@ def test_a_report_names_the_cause_first_and_the_same_twice() -> None:
 def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> None:
     def deaf(layer: AttentionLayer, size: int, rng: np.random.Generator) -> object:
         ignored = {"mask": "none", "num_kv_heads": None, "value_std": 1.5 * layer.value_std}
-        return right(change=lambda _: ignored)(layer, size, rng)
+        return correct_draw(change=lambda _: ignored)(layer, size, rng)
 
     layers = [AttentionLayer(width=16), AttentionLayer(width=16, num_heads=4, num_kv_heads=2, mask="causal")]
     found = causes_of(samples(deaf, "grams", layers, FEW))
@@ -267,7 +270,7 @@ def test_weights_that_all_draws_of_a_call_share_are_read_off(exposure: str) -> N
 
 def test_calls_of_a_right_simulator_do_not_differ() -> None:
     """In 20 pairs of calls p-values are uniform at 1e-4; none is near the threshold, even if many draws are zero."""
-    own, p_values = right(), []
+    own, p_values = correct_draw(), []
     third_zero = AttentionLayer(width=1, seq_len=5, num_heads=3, head_dim=3, activation="relu", input_correlation=0.9)
     for seed in range(5):
         first, second = (samples(own, "grams", [third_zero], 2_000, call) for call in (seed, 100 + seed))

@@ -141,7 +141,7 @@ def entries_of(
     entries = planned()
     unsure = [item.exposure for item in entries if item.best is None or item.best.least_chance < named_profile.power]
     if unsure:
-        names = _telling(pilots, unsure)
+        names = _most_informative(pilots, unsure)
         again = [name for name in examined if name in names]
         pilots = [s for s in pilots if s.check.property_name not in again or s.setting.layer not in cheap]
         pilots += measure(wrong, cheap, named_profile, seed, again)
@@ -158,7 +158,7 @@ def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLay
     return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
-def _telling(pilots: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
+def _most_informative(pilots: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
     """Return the properties with an applicable check under any of the exposures."""
     names = {
         pilot.check.property_name

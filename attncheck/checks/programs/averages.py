@@ -14,7 +14,7 @@ from attncheck.checks.rejected import Rejected
 from attncheck.evidence.orders import Order
 from attncheck.layers.program import Initial, Node, Output, Program, ProgramCase, Score
 from attncheck.layers.program.extent import vectors_of
-from attncheck.layers.program.nodes import made_from
+from attncheck.layers.program.nodes import defined_by
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 
 _NEEDS = frozenset({"scores", "gram"})
@@ -29,7 +29,7 @@ def _limit(program: Program) -> ProgramLimit:
 
 def _netsor_pair(case: ProgramCase) -> tuple[Node, Node] | None:
     """Return the last two full-width vectors that do not depend on scores, excluding initial vectors."""
-    after = made_from(case.program.nodes, lambda node: isinstance(node, Score))
+    after = defined_by(case.program.nodes, lambda node: isinstance(node, Score))
     vectors = [
         node
         for node in vectors_of(case.program)

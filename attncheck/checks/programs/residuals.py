@@ -15,7 +15,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.whitening import Residual, precision, spectrum
 from attncheck.layers.program import Initial, MatMul, Node, Program, ProgramCase, Score, Weight
 from attncheck.layers.program.extent import vectors_of
-from attncheck.layers.program.nodes import made_from
+from attncheck.layers.program.nodes import defined_by
 
 # Maps two vectors to their products x·x'/n, (draws,).
 Products = Callable[[Node, Node], FloatArray]
@@ -170,7 +170,7 @@ def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight,
 def _free(program: Program, sides: dict[Score, Sides]) -> bool:
     """Return whether no conditioned vector depends on the free sides' matrices."""
     random = {side.free.weight for side in sides.values()}
-    dependents = made_from(program.nodes, lambda node: isinstance(node, MatMul) and node.weight in random)
+    dependents = defined_by(program.nodes, lambda node: isinstance(node, MatMul) and node.weight in random)
     return not any(node in dependents for side in sides.values() for node in side.known)
 
 
@@ -180,13 +180,13 @@ def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArra
     Take two scores (W x)·b/√ν and (W x')·b'/√ν with the same matrix W of entries N(0, σ²/n), and condition on b and
     b'. Their covariance is σ² (x·x'/n)(b·b'/ν): formula (*) of the paper with averages in place of expectations.
     """
-    side = spectrum(given_one_side(case, sides, gram), precision(gram))
+    side = spectrum(conditional_on_one_side(case, sides, gram), precision(gram))
     # Eigenvectors have arbitrary signs; fix them so that dependence on vectors shows.
     sign = np.where(side.root.sum(axis=-2) < 0, -1.0, 1.0)
     return Residual(sign * (side.inverse_root.swapaxes(-1, -2) @ scores[..., None])[..., 0], side.kept)
 
 
-def given_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
+def conditional_on_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
     """Return the covariance of the scores given the vectors and one side of each score, (draws, scores, scores)."""
 
     def entry(one: Score, two: Score, products: Products) -> FloatArray | float:
@@ -196,7 +196,7 @@ def given_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArra
     return _covariance(case, gram, entry)
 
 
-def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
+def conditional_on_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
     """Return the covariance of the scores given the inputs of their matrices, (draws, scores, scores).
 
     This is formula (*) with x·x'/n for E[Z^x Z^x'], both terms of Isserlis' theorem: exact at every width.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import check_integer, refuse
 from attncheck._lib.imports import path_of, short_name
 from attncheck.layers.nonlinearity import quadrature
 from attncheck.layers.nonlinearity.function import LARGEST_ORDER, Nonlinearity
@@ -18,7 +18,7 @@ from attncheck.layers.nonlinearity.function import LARGEST_ORDER, Nonlinearity
 Function = Callable[[FloatArray], FloatArray]
 
 # Gaussian vectors stay within this bound.
-_REACH: Final = 256.0
+_RANGE: Final = 256.0
 _VECTORISE: Final = "pass a vectorised function, written with NumPy or wrapped by numpy.vectorize"
 
 
@@ -37,7 +37,7 @@ class DeclaredFunction(Nonlinearity):
     def __post_init__(self) -> None:
         if not self.name:
             refuse("name", self.name, "must not be empty", 'pass text, e.g. name="swish"')
-        order = check_whole("order", self.order, 1, "pass the pseudo-Lipschitz order, e.g. order=1")
+        order = check_integer("order", self.order, 1, "pass the pseudo-Lipschitz order, e.g. order=1")
         if order > LARGEST_ORDER:
             refuse("order", order, "is too large for double precision", f"pass at most {LARGEST_ORDER}")
         if not isinstance(self.bounded, bool):
@@ -97,7 +97,7 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
 
 def _check_function(function: Function) -> None:
     """Raise `InputError` unless the function is finite and coordinatewise."""
-    x = np.linspace(-_REACH, _REACH, 2049)
+    x = np.linspace(-_RANGE, _RANGE, 2049)
     values = _call(function, x)
     if not np.all(np.isfinite(values)):
         where = float(x[np.flatnonzero(~np.isfinite(values))[0]])

@@ -13,12 +13,12 @@ from attncheck.layers.nonlinearity.covariances import correlation
 Function = Callable[[FloatArray], FloatArray]
 
 # The normal law beyond nine standard deviations has mass 2e-19.
-REACH: Final = 9.0
+RANGE: Final = 9.0
 # Numbers of steps per direction, tried until convergence. They do not double, since a grid and its double alias fast
 # waves in the same way and may agree on a wrong value.
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
-_ROUNDING, _SETTLED = 16 * _EPS, 8 * _EPS
+_ROUNDING, _CONVERGED = 16 * _EPS, 8 * _EPS
 # Error factor for unknown functions, whose kinks can hide between grid points; the worst of 4000 random clips
 # needed 1.5.
 _UNKNOWN: Final = 3.0
@@ -29,7 +29,7 @@ RANKS: Final = tuple(_STEPS)
 
 
 def trapezoidal(
-    function: Function, rank: int, tolerance: float = 1e-12, agreements: int = 1, half_range: float = REACH
+    function: Function, rank: int, tolerance: float = 1e-12, agreements: int = 1, half_range: float = RANGE
 ) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(0, I), and an estimate of the error.
 
@@ -110,7 +110,7 @@ def dual(
     # A kernel has few distinct covariances, and each is integrated once.
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
     # The mass of |x|^{2d} exp(-x²/2) lies around √(2d).
-    half_range = REACH + (2.0 * (order - 1)) ** 0.5
+    half_range = RANGE + (2.0 * (order - 1)) ** 0.5
     results = [_dual_of_one(phi, v, w, cov, smooth, half_range) for v, w, cov in distinct.tolist()]
     spread = np.array(results).reshape(-1, 2)[np.reshape(inverse, -1)]
     return spread[:, 0].reshape(v1.shape), spread[:, 1].reshape(v1.shape)
@@ -127,7 +127,7 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, ha
 
     # An unknown function may be flat at the points of the first grids.
     agreements = 1 if smooth else 2
-    value, error = trapezoidal(product, 2 if sine > 0 else 1, _SETTLED, agreements, half_range)
+    value, error = trapezoidal(product, 2 if sine > 0 else 1, _CONVERGED, agreements, half_range)
     if smooth:
         return value, error
     error *= _UNKNOWN
@@ -145,6 +145,6 @@ def _size_if_kinked(phi: Function, root: float, half_range: float) -> float:
     def shifted(z: FloatArray) -> FloatArray:
         return np.asarray(phi(root * (z[0] + _SHIFT)) * np.exp(-_SHIFT * (z[0] + 0.5 * _SHIFT)))
 
-    square, _ = trapezoidal(lambda z: phi(root * z[0]) ** 2, 1, _SETTLED, 2, half_range)
-    _, error = trapezoidal(shifted, 1, _SETTLED, 2, half_range)
+    square, _ = trapezoidal(lambda z: phi(root * z[0]) ** 2, 1, _CONVERGED, 2, half_range)
+    _, error = trapezoidal(shifted, 1, _CONVERGED, 2, half_range)
     return square**0.5 if error > 1e-11 * square**0.5 else 0.0

@@ -307,7 +307,7 @@ class AttentionMapPart(LayerPart):
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `attention_map`."""
         remedy = "or pass a function of (scores, visible), arrays (..., s), that returns weights"
-        attention_map = named_function.settle("attention_map", layer.attention_map, ATTENTION_MAPS, remedy, _try_map)
+        attention_map = named_function.validate("attention_map", layer.attention_map, ATTENTION_MAPS, remedy, _try_map)
         return {"attention_map": attention_map}
 
 

@@ -81,7 +81,7 @@ class MaskPart(LayerPart):
         def examine(function: Callable[..., Any]) -> None:
             _evaluated(function, layer.seq_len)
 
-        return {"mask": named_function.settle("mask", layer.mask, MASKS, _REMEDY, examine)}
+        return {"mask": named_function.validate("mask", layer.mask, MASKS, _REMEDY, examine)}
 
 
 def _evaluated(function: Callable[..., Any], seq_len: int) -> BoolArray:

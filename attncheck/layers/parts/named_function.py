@@ -12,7 +12,7 @@ from attncheck._lib.imports import find, imported, path_of, short_name
 _LOCAL = "local:"
 
 
-def settle(
+def validate(
     field: str, value: Any, known: Sequence[str], remedy: str, examine: Callable[[Callable[..., Any]], None]
 ) -> Any:
     """Return a validated value: one of the known names, the import path of a function, or a local function.

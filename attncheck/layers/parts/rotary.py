@@ -58,21 +58,21 @@ class RotaryPart(LayerPart):
         return [{"head_dim": width, "rotary_base": base} for width in _HEAD_DIMS for base in _RANDOM_BASES]
 
 
-def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+def rotated(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
     """Return rotated queries or keys, (..., seq_len, head_dim), unchanged without rotary positions.
 
     Examples
     --------
     >>> from attncheck.layers.attention import AttentionLayer
     >>> layer = AttentionLayer(width=4, seq_len=2, head_dim=2, rotary_base=10_000.0)
-    >>> turned(layer, np.array([[1.0, 0.0], [1.0, 0.0]])).round(4)
+    >>> rotated(layer, np.array([[1.0, 0.0], [1.0, 0.0]])).round(4)
     array([[1.    , 0.    ],
            [0.5403, 0.8415]])
     """
-    return vectors if layer.rotary_base is None else turned_by(layer, vectors, np.arange(layer.seq_len))
+    return vectors if layer.rotary_base is None else rotated_by(layer, vectors, np.arange(layer.seq_len))
 
 
-def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: IntArray) -> FloatArray:
+def rotated_by(layer: AttentionLayer, vectors: FloatArray, steps: IntArray) -> FloatArray:
     """Return vectors (..., head_dim) rotated by `steps` positions, which broadcast to the leading axes."""
     angles = steps[..., None] * frequencies(layer)
     cos, sin = np.cos(angles), np.sin(angles)

@@ -8,7 +8,7 @@ import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.layers.parts import PARTS, refusing
-from attncheck.layers.parts.rotary import turned
+from attncheck.layers.parts.rotary import rotated
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
@@ -23,7 +23,7 @@ def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
     """Return queries or keys, (..., seq_len, head_dim), in the form that enters scores: normalised, then rotated."""
     for part in PARTS:
         vectors = part.vectors(layer, vectors)
-    return turned(layer, vectors)
+    return rotated(layer, vectors)
 
 
 def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
 # Larger sinks make all weights smaller than single-precision rounding.
-_REACH = 30.0
+_RANGE = 30.0
 _BY_HEAD = {
     "finite-width law": "has no computed law at finite width, as it differs between heads",
     "law of one head": "differs between heads",
@@ -56,11 +56,11 @@ class SinkPart(LayerPart):
         if layer.attention_map != "softmax":
             problem = f"belongs to softmax, and attention_map is {layer.attention_map!r}"
             refuse("sink", layer.sink, problem, "leave out one of them")
-        remedy = f"pass the sink's score, from {-_REACH:g} to {_REACH:g}, or one per head; 0 adds 1; or None"
+        remedy = f"pass the sink's score, from {-_RANGE:g} to {_RANGE:g}, or one per head; 0 adds 1; or None"
         sinks = layer.sink if isinstance(layer.sink, list | tuple | np.ndarray) else [layer.sink]
         if sinks is layer.sink and len(sinks) != layer.num_heads:
             refuse("sink", sinks, f"is not one sink per head, for num_heads={layer.num_heads}", remedy)
-        sinks = tuple(check_number("sink", sink, remedy, minimum=-_REACH, maximum=_REACH) for sink in sinks)
+        sinks = tuple(check_number("sink", sink, remedy, minimum=-_RANGE, maximum=_RANGE) for sink in sinks)
         return {"sink": sinks if len(set(sinks)) > 1 else sinks[0]}
 
     def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from attncheck._lib.errors import check_whole
+from attncheck._lib.errors import check_integer
 from attncheck.layers.parts.mask import visible
 from attncheck.layers.parts.part import LayerPart, Misreading
 
@@ -46,7 +46,7 @@ class WindowPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `window`."""
-        return {"window": check_whole("window", layer.window, 1, "pass how many positions are visible, or None")}
+        return {"window": check_integer("window", layer.window, 1, "pass how many positions are visible, or None")}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return values for random layers."""

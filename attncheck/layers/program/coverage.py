@@ -17,7 +17,7 @@ from attncheck.layers.program.functions import LinearCombination, PerArgumentFun
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
 from attncheck.layers.program.moments import Moments, ancestors_of
-from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight, made_from
+from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight, defined_by
 
 # Relative rounding error of moments.
 _ROUNDING: Final = 1e-12
@@ -136,7 +136,7 @@ def coverage(program: Lines) -> Coverage:
     p2: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)
     """
     nodes = program.lines()
-    findings, after = _own_findings(nodes), made_from(nodes, lambda node: isinstance(node, Score))
+    findings, after = _local_findings(nodes), defined_by(nodes, lambda node: isinstance(node, Score))
     by_node: dict[Node, LineCoverage] = {}
     order = list(CoverageKind)
     for node in nodes:
@@ -161,15 +161,15 @@ def _basis(node: Node, after: set[Node]) -> LineCoverage:
     return LineCoverage(node.name, CoverageKind.OUTPUT if output else CoverageKind.NETSOR)
 
 
-def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
+def _local_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     """Return the findings against each line."""
     scores = [node for node in nodes if isinstance(node, Score)]
     sides = {side for score in scores for side in score.parents}
     of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
-    after = made_from(nodes, lambda node: isinstance(node, Score))
+    after = defined_by(nodes, lambda node: isinstance(node, Score))
     # Lines that depend on a matrix only through scores fall under the conjecture.
     vectors = [node for node in nodes if not isinstance(node, Score)]
-    dependents = made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
+    dependents = defined_by(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
     cyclic = _cycles(scores, _correlations(nodes, after))
     zero = zero_lines(nodes)
@@ -206,7 +206,7 @@ def _of_score(score: Score, extra: dict[Weight, MatMul], dependents: set[Node]) 
             yield LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{problem}; give that one a separate matrix")
         source = side.parents[0]
         if source in dependents:
-            maker = _first_made(source, dependents)
+            maker = _first_defined(source, dependents)
             circular = f"{source.name} depends on {maker.name}, a product with {maker.weight.name}, a matrix of scores"
             yield LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs")
         if not _bounded(source):
@@ -219,11 +219,11 @@ def _why_zero(score: Score, zero: set[Node]) -> str:
     return f"{still[0]} is 0" if still else "its factor is 0"
 
 
-def _first_made(node: Node, dependents: set[Node]) -> MatMul:
+def _first_defined(node: Node, dependents: set[Node]) -> MatMul:
     """Return a line's first ancestor in `dependents`."""
     for parent in node.parents:
         if parent in dependents:
-            return _first_made(parent, dependents)
+            return _first_defined(parent, dependents)
     assert isinstance(node, MatMul)
     return node
 

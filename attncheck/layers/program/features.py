@@ -18,10 +18,10 @@ def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
     >>> features_of(recurrent(2).to_dict())
     ('reused weight', 'correlated initial vectors')
     """
-    return tuple(name for name, has in _found(program["lines"]).items() if has)
+    return tuple(name for name, has in _present(program["lines"]).items() if has)
 
 
-def _found(lines: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def _present(lines: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return each feature by name, with whether the lines of a program have it."""
     matmuls = {line["name"]: line for line in lines if "matmul" in line}
     scores = [[matmuls[side] for side in line["score"]] for line in lines if "score" in line]
@@ -55,4 +55,4 @@ def _unbounded(function: Mapping[str, Any]) -> bool:
 
 
 #: Names of the features.
-FEATURES = tuple(_found(()))
+FEATURES = tuple(_present(()))

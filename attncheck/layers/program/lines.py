@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.errors import InputError, check_number, check_whole, refuse
+from attncheck._lib.errors import InputError, check_integer, check_number, refuse
 from attncheck.layers.program.functions import Coordinatewise, PerArgumentFunction, StackedFunction, name_of, tried
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
@@ -88,7 +88,7 @@ class Lines:
         """Declare a matrix with i.i.d. N(0, std²/columns) entries; sizes default to the width."""
         for field, value in (("rows", rows), ("columns", columns)):
             if value is not None:
-                check_whole(field, value, 1, "pass a size, or None for the width")
+                check_integer(field, value, 1, "pass a size, or None for the width")
         if any(w.name == name for w in self._weights):
             remedy = "give each matrix its own name, or use that weight"
             refuse("name", name, "is the name of another weight", remedy)

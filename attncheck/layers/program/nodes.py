@@ -93,7 +93,7 @@ class Output(Node):
         return self.parents[self.num_vectors :]
 
 
-def made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:
+def defined_by(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:
     """Return the nodes that satisfy `starts`, and their descendants; `nodes` must be in program order."""
     descendants: set[Node] = set()
     for node in nodes:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import check_integer, refuse
 from attncheck._lib.streams import digest
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.names import layer_name
@@ -109,7 +109,7 @@ class ProgramCase:
         if not self.widths:
             refuse("widths", self.widths, "must not be empty", "pass widths, e.g. (32, 128, 512)")
         remedy = "pass the number of neurons, e.g. width=16"
-        widths = tuple(sorted({check_whole("width", width, 1, remedy) for width in self.widths}))
+        widths = tuple(sorted({check_integer("width", width, 1, remedy) for width in self.widths}))
         object.__setattr__(self, "widths", widths)
 
     @property

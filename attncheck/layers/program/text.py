@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.errors import InputError, check_choice, refuse
 from attncheck._lib.imports import imported, path_of
-from attncheck._lib.streams import given_fields
+from attncheck._lib.streams import set_fields
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import DeclaredFunction, Nonlinearity, declared
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction, name_of
@@ -130,7 +130,7 @@ def _write_function(function: Any) -> dict[str, Any]:
     if isinstance(function, LinearCombination):
         return {"linear": list(function.coefficients)}
     if isinstance(function, AttentionRow):
-        return {"attention": function.position, "layer": given_fields(function.layer)}
+        return {"attention": function.position, "layer": set_fields(function.layer)}
     if isinstance(function, DeclaredFunction):  # before `Nonlinearity`, its base class
         promise = {"order": function.order, "bounded": function.bounded}
         return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}

@@ -99,12 +99,12 @@ def _blocks(probe: TorchModel, call: ModuleCall) -> list[str]:
         inside = [c for c in probe.attention if c.name.startswith(f"{name}.")]
         alone = sum(pattern_of(c.name) == pattern_of(call.name) for c in inside) == 1 and inside[0] is call
         normed = name in recorded and _is_norm(recorded[call.name][0], *recorded[name])
-        if alone and normed and _has_other_matrices(probe, name, call):
+        if alone and normed and _has_more_matrices(probe, name, call):
             blocks.append(name)
     return blocks
 
 
-def _has_other_matrices(probe: TorchModel, name: str, call: ModuleCall) -> bool:
+def _has_more_matrices(probe: TorchModel, name: str, call: ModuleCall) -> bool:
     """Return whether a module has matrices outside of attention, as blocks have."""
     parameters = probe.model.get_submodule(name).named_parameters()
     return any(p.ndim > 1 and not f"{name}.{at}".startswith(f"{call.name}.") for at, p in parameters)

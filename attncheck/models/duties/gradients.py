@@ -49,7 +49,7 @@ def _leaves(probe: TorchModel) -> dict[int, Any]:
     return leaves
 
 
-def reach(probe: TorchModel) -> Iterator[Note]:
+def reached(probe: TorchModel) -> Iterator[Note]:
     """Report parameters, and rows of the matrices of attention, whose gradient is exactly 0, also after steps."""
     parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad and p.numel()}
     first = _gradients(probe, parameters)

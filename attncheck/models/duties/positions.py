@@ -69,9 +69,9 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("the inputs are one sequence, or outputs are not finite")
     if y.shape == (len(x), len(x)):
         raise NotExaminedError("the outputs compare all pairs of sequences")
-    if _effect_of_others(probe, 0) and not _effect_of_others(probe, 1):
+    if _cross_effect(probe, 0) and not _cross_effect(probe, 1):
         raise NotExaminedError("the first axis holds the positions")
-    if _effect_of_others(probe) and not probe.is_roundoff(_effect_of_others):
+    if _cross_effect(probe) and not probe.is_roundoff(_cross_effect):
         yield asks("the outputs of one sequence depend on the other sequences of the batch", "sequences")
         return
     tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
@@ -112,7 +112,7 @@ def effect_of_later(probe: TorchModel) -> float:
     return float((rows * _later(positions, rows.shape[1])).max() / earlier.max().clamp(min=_SMALLEST))
 
 
-def _effect_of_others(probe: TorchModel, axis: int = 0) -> float:
+def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
     """Return the largest derivative of the first outputs along an axis by other inputs, divided by that by the first.
 
     Axis 0 contains the sequences.

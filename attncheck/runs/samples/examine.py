@@ -30,7 +30,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan, chunk_of
 from attncheck.looks.pools import CasePool, Later, Left, examine_pools, most_pools, pools_of, summaries_of
-from attncheck.looks.result import examined_result, excused_result
+from attncheck.looks.result import examined_result, skipped_result
 from attncheck.records.schema import Result, case_key
 from attncheck.runs.samples.files import Samples
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
@@ -195,7 +195,7 @@ def _result(
 ) -> Result:
     item = Item(check.property_name, file.setting.layer)
     if trail is None:
-        return excused_result(item, check, Cost(len(samples), file.level, _POWER), file.excused[check])
+        return skipped_result(item, check, Cost(len(samples), file.level, _POWER), file.excused[check])
     result = examined_result(item, check, trail[2], trail[1], trail[0], seconds)
     if check in file.in_one and result.verdict == Verdict.CONSISTENT and _powerless(check, file, len(samples)):
         needed = check.size(file.setting, file.level, per_look_power(_POWER), DRAWS_CAP)

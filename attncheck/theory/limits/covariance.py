@@ -8,7 +8,7 @@ import numpy as np
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import check_integer, refuse
 from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import Kernel, input_kernel, psd_root
@@ -79,7 +79,7 @@ def infinite_heads_kernel(layer: AttentionLayer, *, scramble: int = 0) -> Kernel
     array([[0.6368, 0.5   ],
            [0.5   , 0.6368]])
     """
-    seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
+    seed = check_integer("scramble", scramble, 0, "pass a seed, e.g. 0")
     mean, error = mean_covariance(layer, many_heads_inputs(layer), seed)
     mean.setflags(write=False)
     return Kernel(mean, float(error.max()))
@@ -104,7 +104,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         weights = attention_weights(layer, rows.mean_scores(layer, kernel))
         mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
-    is_joint = rows.drawn_whole(layer, kernel)
+    is_joint = rows.drawn_jointly(layer, kernel)
     plain = not has_offset(layer) and score_kernel(layer, kernel) is kernel
     if not (plain and isinstance(layer.map, Linear | Relu)):
         return head_means(layer, kernel, seed, (kernel_moment,))[0]

@@ -28,7 +28,7 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     root = psd_root(kernel)
     rank, per_head = root.shape[1], (size, layer.num_heads)
     scores = np.broadcast_to(rows.mean_scores(layer, kernel), (*per_head, *kernel.shape)).copy()
-    if rows.drawn_whole(layer, kernel) and (std > 0 or offset_variance(layer)):
+    if rows.drawn_jointly(layer, kernel) and (std > 0 or offset_variance(layer)):
         score_root = rows.root_of_scores(layer, kernel)
         scores += (rng.standard_normal((*per_head, score_root.shape[1])) @ score_root.T).reshape(scores.shape)
     elif std > 0:

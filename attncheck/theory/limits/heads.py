@@ -106,7 +106,7 @@ def summed(one: FloatArray, second: FloatArray) -> FloatArray:
 def _scores(layer: AttentionLayer, kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], int]:
     """Return a function from standard normals to scores without their mean, and the number of normals."""
     s, std = layer.seq_len, rows.score_std(layer)
-    if rows.drawn_whole(layer, kernel):
+    if rows.drawn_jointly(layer, kernel):
         score_root = rows.root_of_scores(layer, kernel)
         return lambda normals: np.asarray((normals @ score_root.T).reshape(-1, s, s)), score_root.shape[1]
     root = _root(score_kernel(layer, kernel))
@@ -123,7 +123,7 @@ def _root(kernel: FloatArray) -> FloatArray:
 
 def _exchangeable(layer: AttentionLayer, kernel: FloatArray) -> bool:
     """Return whether all pairs of positions have the same moments."""
-    if not visible(layer).all() or rows.drawn_whole(layer, kernel) or has_offset(layer):
+    if not visible(layer).all() or rows.drawn_jointly(layer, kernel) or has_offset(layer):
         return False
     s = len(kernel)
     diagonal, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]

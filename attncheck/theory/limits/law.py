@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.errors import check_draws, check_integer, check_position, refuse
 from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
@@ -61,7 +61,7 @@ class LimitLaw(MixtureLaw):
     scramble: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
+        object.__setattr__(self, "scramble", check_integer("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
 
     @property
     def _what(self) -> str:
@@ -185,8 +185,8 @@ class LimitLaw(MixtureLaw):
             If `size` or `coordinates` is below 1, `seed` is negative, or the draws exceed memory.
         """
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
-        coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
-        rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+        coordinates = check_integer("coordinates", coordinates, 1, "pass how many neurons to draw")
+        rng = np.random.default_rng(check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0"))
         layer = self.layer
         block = max(1, _BLOCK // (layer.num_heads * layer.seq_len * (layer.seq_len + coordinates)))
         try:

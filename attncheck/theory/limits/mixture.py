@@ -19,7 +19,7 @@ from attncheck._lib.errors import refuse
 
 _CELLS = 256
 # Variances that are this much below the largest, in log v, share one cell.
-_LOG_REACH = 128.0
+_LOG_RANGE = 128.0
 # If log v spans more than `_WIDE`, a first share of the cells is evenly spaced in log v, a second evenly above the
 # `_SELDOM` quantile, and a third by weight, since sums of heads are narrow within a wide range.
 _WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
@@ -129,7 +129,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     mean = cell_mean(variances)
     spread = np.zeros(_CELLS)
     spread[used] = mean
-    # In the cell beyond `_LOG_REACH`, the mean may be far below the largest value.
+    # In the cell beyond `_LOG_RANGE`, the mean may be far below the largest value.
     deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     square = deviation**2
     # Multiplying is fifty times faster than taking a third power.
@@ -143,7 +143,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
 def _cells(logs: FloatArray, weights: FloatArray) -> IndexArray:
     """Return cells of log variances: of equal width, unless the variances span more than `_WIDE`."""
     top = logs.max()
-    bottom = max(logs.min(), top - _LOG_REACH)
+    bottom = max(logs.min(), top - _LOG_RANGE)
     position = np.maximum((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0)
     cell = np.minimum(position, _CELLS - 1).astype(np.intp)
     return np.asarray(cell if top - bottom <= _WIDE else _refined(position, cell, weights))

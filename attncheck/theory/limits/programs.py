@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_draws, check_whole, refuse
+from attncheck._lib.errors import check_draws, check_integer, refuse
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.expectation import expectation, normal_points
 from attncheck.layers.kernel import psd_root
@@ -132,8 +132,8 @@ class ProgramLimit:
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> ProgramDraws:
         """Draw from the limit with a seed; see `draw`."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
-        coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
-        seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
+        coordinates = check_integer("coordinates", coordinates, 1, "pass how many neurons to return")
+        seed = check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0")
         return self.draw(size, coordinates, np.random.default_rng(seed))
 
     def average(

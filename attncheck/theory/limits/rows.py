@@ -41,8 +41,8 @@ _BLOCK = 2**20
 _PILOT = 2**9
 # Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ². They shrink like the
 # standard deviation of log χ² from `_LOG_CHI_HALF`, half the degrees of freedom, on.
-_ALIKE = 1e-12
-_LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 25.0
+_TOLERANCE = 1e-12
+_LOG_CHI_STEP, _LOG_CHI_RANGE, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 25.0
 
 
 def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
@@ -109,7 +109,7 @@ def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     return psd_root(score_covariance(layer, kernel))
 
 
-def drawn_whole(layer: AttentionLayer, kernel: FloatArray) -> bool:
+def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
     """Return whether a head's scores must be drawn jointly, as their covariance is not a Kronecker product.
 
     Rotary positions change the law of the scores only if positions are correlated.
@@ -184,10 +184,10 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
         return None
     mask = visible(layer)[position]
     sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(mask, mask)] @ root)
-    if sizes[-1] - sizes[0] > _ALIKE * sizes[-1]:
+    if sizes[-1] - sizes[0] > _TOLERANCE * sizes[-1]:
         return None
     half = 0.5 * root.shape[1] * layer.num_heads
-    steps = np.arange(-_LOG_CHI_REACH / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
+    steps = np.arange(-_LOG_CHI_RANGE / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
     logs = min(1.0, (_LOG_CHI_HALF / half) ** 0.5) * steps
     # The mode has weight 1, so that large exponents do not cancel.
     weights = np.exp(half * (logs - np.expm1(logs)))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import check_integer, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import Kernel
@@ -58,7 +58,7 @@ def infinite_heads_tangent(layer: AttentionLayer, *, scramble: int = 0) -> Kerne
     array([[1.57, 1.  ],
            [1.  , 1.57]])
     """
-    seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
+    seed = check_integer("scramble", scramble, 0, "pass a seed, e.g. 0")
     matrix = covariance.many_heads_inputs(layer)
     refuse_parts(layer, "tangent kernel")
     mean, error = mean_tangent(layer, matrix, seed)

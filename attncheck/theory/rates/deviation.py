@@ -34,7 +34,7 @@ _STEP = 0.02
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
 # Number of cells of log v, and how far they reach below the largest log v.
 _CELLS = 2048
-_LOG_REACH = 60.0
+_LOG_RANGE = 60.0
 _PILOT = 64
 # Factor by which cells extend beyond the range of variances in the pilot.
 _MARGIN = math.exp(3.0)
@@ -57,7 +57,7 @@ class Cells:
     def over(cls, smallest: float, largest: float) -> Cells:
         """Return cells for a range of variances."""
         top = math.log(largest)
-        bottom = max(math.log(smallest), top - _LOG_REACH) if smallest > 0 else top - _LOG_REACH
+        bottom = max(math.log(smallest), top - _LOG_RANGE) if smallest > 0 else top - _LOG_RANGE
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
 
     def spread(self, variances: FloatArray) -> FloatArray:
@@ -203,7 +203,7 @@ def expands(marginal: Marginal) -> bool:
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
 
-def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
+def retained_entries(marginal: Marginal, size: int, infinite: bool) -> int:
     """Return how many array entries `deviation` stores."""
     limits = marginal.fluctuations(infinite).limits
     count = limits.gram.size + limits.keys.size + limits.values.size

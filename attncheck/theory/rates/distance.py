@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from attncheck._lib.errors import check_choice, check_draws, check_position, check_whole, refuse
+from attncheck._lib.errors import check_choice, check_draws, check_integer, check_position, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.rates.gap import METRICS
 from attncheck.theory.rates.law import Distance, check_separate, gap_of
@@ -72,7 +72,7 @@ def distance(
     """
     metric = check_choice("metric", metric, METRICS)
     of, reference = check_choice("of", of, ("outputs", "scores")), check_choice("reference", reference, REFERENCES)
-    seed = check_whole("seed", seed, 0, "pass a whole number")
+    seed = check_integer("seed", seed, 0, "pass a whole number")
     if size is not None:
         size = check_draws("size", size, 16, "pass a number of draws, e.g. size=1024")
     marginal, infinite = marginal_of(layer, of, position, key, width)

@@ -25,7 +25,7 @@ from attncheck.simulators.linalg import bartlett
 from attncheck.theory.limits.rows import scrambled_normals
 
 # Maximum number of entries of the inputs X in memory.
-_HELD_ENTRIES = 2**21
+_CACHED_ENTRIES = 2**21
 # Numbers of Gauss nodes in ‖h‖²/n for fourth moments and for means, and of points at each node.
 _RADII = 8
 _RADII_OF_MEAN = 24
@@ -110,7 +110,7 @@ class Fluctuations:
 
     def _grams(self, size: int, rng: np.random.Generator) -> FloatArray:
         layer = self.layer
-        step = max(1, _HELD_ENTRIES // (layer.seq_len * layer.width))
+        step = max(1, _CACHED_ENTRIES // (layer.seq_len * layer.width))
         parts = []
         for start in range(0, size, step):
             images = with_ones(layer.norm, draw_images(layer, min(step, size - start), rng)[:, self.positions])

@@ -17,7 +17,7 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: heavier tails in about 2% of values (76 of 4,095 at 512 draws).
 ERRORS = 4.0
 # Gauss–Legendre panels in u, nodes per panel, and range in std, where t = std · sinh(u).
-_PANELS, _NODES, _REACH = 24, 16, 40.0
+_PANELS, _NODES, _RANGE = 24, 16, 40.0
 # Minimum of densities and atoms, as a share of the limit's.
 _LEAST_SHARE = 1e-9
 # Divergences omit densities below this share of the maximum.
@@ -48,7 +48,7 @@ class Gap:
     def _grid(self) -> tuple[FloatArray, FloatArray]:
         """Points t > 0 and weights of an integral over t."""
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        edges = np.linspace(0.0, math.asinh(_REACH), _PANELS + 1)
+        edges = np.linspace(0.0, math.asinh(_RANGE), _PANELS + 1)
         half = 0.5 * np.diff(edges)
         u = (edges[:-1, None] + half[:, None] * (1.0 + nodes)).ravel()
         return self.std * np.sinh(u), self.std * np.cosh(u) * (half[:, None] * weights).ravel()
@@ -171,7 +171,7 @@ def widening(draws: int) -> float:
     return math.sqrt(max(1.0, _MANY / draws))
 
 
-def stated_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
+def error_bounds(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
     """Return widened errors of `replicates`, (repetitions, *t.shape); infinite where too few draws contribute.
 
     `limit` is the limit's tail or density.

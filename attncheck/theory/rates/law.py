@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.errors import check_draws, check_integer, check_position, refuse
 from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer, check_layer
@@ -20,13 +20,13 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.blocks import check_coordinates
 from attncheck.simulators.collapsed import input_entries
 from attncheck.simulators.finite import collapsed_layer
-from attncheck.theory.limit import kept_limit, limit
+from attncheck.theory.limit import cached_limit, limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.rows import MISSED
 from attncheck.theory.limits.symmetric import SymmetricLaw
-from attncheck.theory.rates.deviation import deviation, kept_entries
-from attncheck.theory.rates.gap import Gap, standard_error, stated_errors, widening
+from attncheck.theory.rates.deviation import deviation, retained_entries
+from attncheck.theory.rates.gap import Gap, error_bounds, standard_error, widening
 from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
 
 Drawn = OutputEntry | ScoreEntry | FixedHeads
@@ -101,7 +101,7 @@ class FiniteWidthLaw(SymmetricLaw):
         if self.size is not None:
             remedy = "pass a number of draws, e.g. size=1024"
             object.__setattr__(self, "size", check_draws("size", self.size, 16, remedy))
-        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
+        object.__setattr__(self, "seed", check_integer("seed", self.seed, 0, "pass a whole number, e.g. seed=0"))
 
     @property
     def limit(self) -> LimitLaw:
@@ -169,13 +169,13 @@ class FiniteWidthLaw(SymmetricLaw):
         limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
         of_limit = self._limit_at_scale.cdf_error(t / self._scale, position)
         of_atom = np.where(np.isinf(t), 0.0, 0.5 * self._missed(position))
-        return np.hypot(np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit), of_atom)[()]
+        return np.hypot(np.hypot(error_bounds(t, limit, replicates, gap.deviation.draws), of_limit), of_atom)[()]
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `pdf`; infinite where `cdf_error` is."""
         t = check_points(t)
         replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
-        errors = stated_errors(t, self._base(t, position), replicates, draws)
+        errors = error_bounds(t, self._base(t, position), replicates, draws)
         return np.hypot(errors, self._limit_at_scale.pdf_error(t / self._scale, position) / self._scale)
 
     def atom(self, position: int = 0) -> float:
@@ -236,7 +236,7 @@ class FiniteWidthLaw(SymmetricLaw):
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
         """Draw outputs, (size, seq_len, coordinates), by the collapsed method."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
-        coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
+        coordinates = check_integer("coordinates", coordinates, 1, "pass how many neurons to draw")
         check_coordinates(coordinates, self.layer.width)
         return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
 
@@ -266,7 +266,7 @@ class FiniteWidthLaw(SymmetricLaw):
     @property
     def _limit_at_scale(self) -> LimitLaw:
         """Limit of the outputs divided by their scale."""
-        return kept_limit(restored(self.layer) if vanishes(self.layer) else self.layer)
+        return cached_limit(restored(self.layer) if vanishes(self.layer) else self.layer)
 
     @property
     def _what(self) -> str:
@@ -333,7 +333,7 @@ def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, 
         rescaled = dataclasses.replace(marginal, layer=restored(layer))
         return gap_of(rescaled, rescaled.layer, size, seed, infinite).scaled(layer.score_factor**2)
     if size is not None:
-        check_memory("size", size, "the record of the draws", kept_entries(marginal, size, infinite), "pass fewer")
+        check_memory("size", size, "the record of the draws", retained_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size
     return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
 

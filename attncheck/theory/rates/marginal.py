@@ -156,9 +156,9 @@ class OutputEntry(_Entry):
 
     def law(self) -> ScaleMixture:
         """Return the law of the output at infinite width."""
-        from attncheck.theory.limit import kept_limit
+        from attncheck.theory.limit import cached_limit
 
-        return kept_limit(self.layer).mixture(self.position)
+        return cached_limit(self.layer).mixture(self.position)
 
 
 @dataclasses.dataclass(frozen=True)

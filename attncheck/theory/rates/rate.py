@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_choice, check_whole, check_wholes, refuse
+from attncheck._lib.errors import check_choice, check_integer, check_integers, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.rates.deviation import REPLICATES, expands
 from attncheck.theory.rates.distance import distance, marginal_of
@@ -134,14 +134,14 @@ def rate(
     if size is None and expands(marginal_of(layer, of, position, key, None)[0]):
         size = _DRAWS
     widths = WIDTHS if widths is None else widths
-    chosen = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512)")
+    chosen = check_integers("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512)")
     if len(chosen) < _FEWEST_WIDTHS:
         refuse("widths", chosen, "are fewer than four different widths", f"pass e.g. {WIDTHS}")
     check_inputs("widths", layer.replace(width=chosen[-1]))
     arguments: dict[str, Any] = {"of": of, "position": position, "key": key, "size": size}
     low_rank = layer.head_dim is not None
     arguments["reference"] = "infinite width" if low_rank else "limit"
-    seeds = np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number")).generate_state(len(chosen))
+    seeds = np.random.SeedSequence(check_integer("seed", seed, 0, "pass a whole number")).generate_state(len(chosen))
     from attncheck._lib.progress import counted_off
 
     distances = tuple(

@@ -17,7 +17,7 @@ _EPS: Final = float(np.finfo(np.float64).eps)
 _NEVER_CLIPPED: Final = 12.0
 # Hermite terms, and range, step and maximum number of points. Since tanh(√v z) has poles at ±iπ/(2√v), steps h have
 # the error exp(-π²/(h √v)), which is rounding error up to h = 0.28/√v.
-_TERMS, _REACH, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
+_TERMS, _RANGE, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
 # Array entries per block.
 _BLOCK: Final = 2**20
 
@@ -70,8 +70,8 @@ def _hermite(
     flat = variances.reshape(-1, variances.shape[-1])
     value, error = np.empty((len(flat), len(rows))), np.empty((len(flat), len(rows)))
     root = float(np.sqrt(variances.max(initial=0.0)))
-    count = int(min(_MOST_POINTS, 2 * _REACH / min(_STEP, 0.28 / max(root, 1e-9)))) + 1
-    nodes = np.linspace(-_REACH, _REACH, count)
+    count = int(min(_MOST_POINTS, 2 * _RANGE / min(_STEP, 0.28 / max(root, 1e-9)))) + 1
+    nodes = np.linspace(-_RANGE, _RANGE, count)
     basis = _hermite_functions(nodes)
     step = max(1, _BLOCK // (count * flat.shape[-1]))
     for start in range(0, len(flat), step):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.errors import check_draws, check_integer, check_position, refuse
 from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck._lib.streams import stream
@@ -57,7 +57,10 @@ class StackLaw(MixtureLaw):
         if not isinstance(self.stack, AttentionStack):
             refuse("stack", self.stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
         for field, least in (("draws", 16), ("seed", 0)):
-            check, remedy = check_draws if field == "draws" else check_whole, f"pass a whole number of at least {least}"
+            check, remedy = (
+                check_draws if field == "draws" else check_integer,
+                f"pass a whole number of at least {least}",
+            )
             object.__setattr__(self, field, check(field, getattr(self, field), least, remedy))
 
     @functools.cached_property
