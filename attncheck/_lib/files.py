@@ -13,7 +13,7 @@ from attncheck._lib.errors import InputError, refuse
 _SMALL, _EXPANSION = 2**24, 50
 
 
-def write_atomically(path: Path, content: bytes, option: str = "out") -> Path:
+def write_file(path: Path, content: bytes, option: str = "out") -> Path:
     """Write a file atomically, creating its folder; return its path.
 
     Raises InputError, with the name of the `option`, if that fails; an existing file then stays unchanged.

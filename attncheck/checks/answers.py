@@ -46,10 +46,8 @@ class Answer:
     @property
     def coarse(self) -> bool:
         """Whether outputs or scores are numbers of half precision, 10 bits or fewer."""
-        arrays = [
-            array.astype(np.float32) for array in (self.outputs, self.scores) if array is not None and array.any()
-        ]
-        return any(not (array.view(np.uint32) & _LOW_BITS).any() for array in arrays)
+        arrays = [a.astype(np.float32) for a in (self.outputs, self.scores) if a is not None and a.any()]
+        return any(not (a.view(np.uint32) & _LOW_BITS).any() for a in arrays)
 
     def changes(self, answer: Answer, tolerance: float = 0.0) -> tuple[BoolArray, BoolArray]:
         """Return which outputs, (draws, positions), and scores, (draws, heads, s, s), differ from another answer's."""

@@ -63,9 +63,7 @@ def all_properties() -> tuple[str, ...]:
     >>> "scores" in all_properties()
     True
     """
-    return tuple(
-        dict.fromkeys((*EVERY_PROPERTY, *(registration.check.property_name for registration in registrations())))
-    )
+    return tuple(dict.fromkeys((*EVERY_PROPERTY, *(entry.check.property_name for entry in registrations()))))
 
 
 def check_named(name: str) -> AnyCheck:

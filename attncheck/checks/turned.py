@@ -21,12 +21,7 @@ _ENTRIES = 2**21
 
 
 def whiten_jointly(
-    layer: AttentionLayer,
-    scores: FloatArray,
-    gram: FloatArray,
-    keys: FloatArray,
-    mask: BoolArray,
-    eps: float,
+    layer: AttentionLayer, scores: FloatArray, gram: FloatArray, keys: FloatArray, mask: BoolArray, eps: float
 ) -> tuple[Residual, Residual]:
     """Return the scores whitened given inputs and keys, and the same under W_Q = W_K, each of the shape of `scores`.
 

@@ -149,10 +149,8 @@ def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whiten
     longest direction.
     """
     vectors, lengths, _ = np.linalg.svd(factor, full_matrices=False)
-    retained = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
-    return Whitener(
-        np.where(retained[..., None, :], vectors, 0.0) / np.where(retained, lengths, 1.0)[..., None, :], retained
-    )
+    used = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
+    return Whitener(np.where(used[..., None, :], vectors, 0.0) / np.where(used, lengths, 1.0)[..., None, :], used)
 
 
 def bartlett_residual(wishart: FloatArray, retained: BoolArray, dof: int, rounding: FloatArray) -> Residual:

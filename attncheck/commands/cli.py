@@ -104,9 +104,7 @@ def program() -> NoReturn:
 
 
 def _end(code: int, threads: Sequence[threading.Thread]) -> None:
-    name = next(
-        (thread.name for thread in sorted(threads, key=lambda thread: thread.daemon) if thread.is_alive()), "something"
-    )
+    name = next((t.name for t in sorted(threads, key=lambda t: t.daemon) if t.is_alive()), "something")
     _refused(f"ended although {name} still runs; end the threads that the subject starts")
     sys.stderr.flush()
     os._exit(code)

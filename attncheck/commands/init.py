@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.files import write_atomically
+from attncheck._lib.files import write_file
 from attncheck.commands.arguments import Template, folder_of
 
 _START = Path(__file__).parent / "start"
@@ -42,7 +42,7 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     for word, value in (("requirement", requirement), ("test", names[1]), ("command", examined)):
         workflow = workflow.replace(f"<{word}>", value)
     for name, text in zip(names, (*texts, workflow), strict=True):
-        write_atomically(path / name, text.encode())
+        write_file(path / name, text.encode())
         print(f"wrote {path / name}")
     print(f"next:\n  cd {path}" if path != Path() else "next:")
     if extra and importlib.util.find_spec(framework) is None:

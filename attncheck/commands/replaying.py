@@ -51,10 +51,8 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
 def _trusted(subject: str, trust: Sequence[str]) -> bool:
     """Return whether a recorded subject is attncheck's own or in a trusted module."""
     module, _, name = subject.partition(":")
-    known = {
-        BUILTIN_SUBJECTS[0]: ("direct", "matrix_free", "collapsed", "programs"),
-        BUILTIN_SUBJECTS[1]: tuple(FAULTS),
-    }
+    simulators, faults = BUILTIN_SUBJECTS
+    known = {simulators: ("direct", "matrix_free", "collapsed", "programs"), faults: tuple(FAULTS)}
     return name in known.get(module, ()) or _within(module, trust)
 
 

@@ -295,13 +295,9 @@ def _with_changed_field(layers: Sequence[AttentionLayer], laws: WeightLaws) -> I
     def matters(change: Change) -> bool:
         return any(_changed(layer, change) for layer in layers)
 
-    def candidate(description: str, change: Change, name: str, **fields: Any) -> Candidate:
-        return _fitting(
-            f"a layer with {description}",
-            correct_draw(laws, functools.partial(_changed, change=change)),
-            name,
-            **fields,
-        )
+    def candidate(text: str, change: Change, name: str, **fields: Any) -> Candidate:
+        draw = correct_draw(laws, functools.partial(_changed, change=change))
+        return _fitting(f"a layer with {text}", draw, name, **fields)
 
     for field, values in _FIELDS.items():
         changes = {repr(value): _changing({field: value, **_WITH.get(field, {})}) for value in values}

@@ -202,13 +202,9 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
     """Yield whitened sums of squares and degrees of freedom, (draws, heads) or (draws, 1), for laws without biases."""
     exposed, layer, biased = sample.exposed, sample.layer, laws.biased
     is_rotary = layer.rotary_base is not None
-    has_scores = {"input_gram", "keys" if is_rotary else "key_gram", "scores"} <= exposed
+    scored = {"input_gram", "keys" if is_rotary else "key_gram", "scores"} <= exposed
     too_long = whitens_jointly(layer, exposed) and layer.seq_len > MOST_POSITIONS
-    if (
-        has_scores
-        and "query" not in biased
-        and not (layer.tied_query_key or refusing(layer, "normal scores") or too_long)
-    ):
+    if scored and "query" not in biased and not (layer.tied_query_key or refusing(layer, "normal scores") or too_long):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed and "key" not in biased:
         yield KEYS, *sample.gram_energy("key")

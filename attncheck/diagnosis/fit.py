@@ -106,16 +106,14 @@ def fitted(
     if not among and _cause(placed, nothing, again, _MORE).p_value > _REFUSED:
         return [], []
     scales = _scales(placed, laws, scale_seed)
-    remaining = list(among) or [
-        entry for entry in candidates(layers, exposed, laws, receives_inputs) if _may_be(entry, scales)
-    ]
+    remaining = list(among) or [c for c in candidates(layers, exposed, laws, receives_inputs) if _may_be(c, scales)]
     for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
         remaining = _nearest(placed, remaining, root, draws, most)
     scale_candidates = [] if among else [_fitted_scale(scales, exposed, laws)]
     causes = [_cause(placed, candidate, full_seed, 1) for candidate in [*remaining, *scale_candidates]]
     near = [cause for cause in causes if cause.p_value > _EXCLUSION_RISK]
     if len(near) > 1 or not any(cause.fits for cause in near):
-        causes = [_cause(placed, entry.candidate, again, _MORE) if entry in near else entry for entry in causes]
+        causes = [_cause(placed, c.candidate, again, _MORE) if c in near else c for c in causes]
     causes.sort(key=lambda cause: (cause.distance + cause.cost, cause.candidate.name))
     return _distinct([cause for cause in causes if cause.fits]), [cause for cause in causes if not cause.fits]
 
@@ -156,13 +154,10 @@ def _cause(
     placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
     """Return the fit of a candidate with `more` times as many draws as the sample."""
-    distance = sum(
-        _distance_on(at, embedding, candidate, seed, more * embedding.size) for at, embedding in enumerate(placed)
-    )
-    dof = sum(embedding.dof for embedding in placed)
-    cost = candidate.free * float(np.log(min(embedding.size for embedding in placed))) + 2.0 * float(
-        np.log(candidate.choices)
-    )
+    distance = sum(_distance_on(at, sample, candidate, seed, more * sample.size) for at, sample in enumerate(placed))
+    dof = sum(sample.dof for sample in placed)
+    size = min(sample.size for sample in placed)
+    cost = candidate.free * float(np.log(size)) + 2.0 * float(np.log(candidate.choices))
     return FittedCause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
 
 

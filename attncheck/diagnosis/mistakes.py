@@ -58,11 +58,11 @@ def _sharing(*names: str) -> LiteralSimulator:
     """Share the first head's projections among all heads."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-        projections = independent(layer, inputs, rng)
+        vectors = independent(layer, inputs, rng)
         first: dict[str, Any] = {
-            name: np.repeat(getattr(projections, name)[:, :1], layer.num_heads, axis=1) for name in names
+            name: np.repeat(getattr(vectors, name)[:, :1], layer.num_heads, axis=1) for name in names
         }
-        return dataclasses.replace(projections, **first)
+        return dataclasses.replace(vectors, **first)
 
     return LiteralSimulator(project=project)
 
@@ -91,9 +91,8 @@ def _split_by_view(layer: AttentionLayer, projections: Projections) -> Projectio
     def viewed(vectors: FloatArray) -> FloatArray:
         return vectors.swapaxes(1, 2).reshape(vectors.shape)
 
-    return Projections(
-        projections.inputs, viewed(projections.queries), viewed(projections.keys), viewed(projections.values)
-    )
+    arrays = projections.queries, projections.keys, projections.values
+    return Projections(projections.inputs, *map(viewed, arrays))
 
 
 @declared(MISTAKES, "heads are merged by a view without a transpose: outputs mix positions", _MIXED, step="finish")
@@ -139,10 +138,8 @@ MISTAKES += [
 
 @declared(MISTAKES, "queries, keys and values pass through relu", step="project")
 def _activated_projections(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-    projections = independent(layer, inputs, rng)
-    return Projections(
-        inputs, *(np.maximum(array, 0.0) for array in (projections.queries, projections.keys, projections.values))
-    )
+    vectors = independent(layer, inputs, rng)
+    return Projections(inputs, *(np.maximum(array, 0.0) for array in (vectors.queries, vectors.keys, vectors.values)))
 
 
 @declared(
@@ -150,12 +147,12 @@ def _activated_projections(layer: AttentionLayer, inputs: FloatArray, rng: Rng) 
 )
 def _first_position_only(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
     """Use the first position's keys and values for all positions."""
-    projections = independent(layer, inputs, rng)
+    vectors = independent(layer, inputs, rng)
     s = layer.seq_len
     first: dict[str, Any] = {
-        name: np.repeat(getattr(projections, name)[:, :, :1], s, axis=2) for name in ("keys", "values")
+        name: np.repeat(getattr(vectors, name)[:, :, :1], s, axis=2) for name in ("keys", "values")
     }
-    return dataclasses.replace(projections, **first)
+    return dataclasses.replace(vectors, **first)
 
 
 @declared(MISTAKES, "softmax normalises over heads and keys together", SOFTMAX & SEVERAL_HEADS, step="weigh")
@@ -322,10 +319,8 @@ def _rotary_of_keys(layer: AttentionLayer, projections: Projections, rng: Rng) -
 
 
 @declared(MISTAKES, "rotary positions turn queries and keys in opposite directions", _ROTARY, step="score")
-def _rotary_against(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
+def _rotary_against(layer: AttentionLayer, vectors: Projections, rng: Rng) -> FloatArray:
     if layer.rotary_base is None:
-        return dot_products(layer, projections, rng)
-    back = rotated_by(layer, projections.queries, -np.arange(layer.seq_len))
-    return _without_rotary(
-        layer, dataclasses.replace(projections, queries=back, keys=rotated(layer, projections.keys)), rng
-    )
+        return dot_products(layer, vectors, rng)
+    back = rotated_by(layer, vectors.queries, -np.arange(layer.seq_len))
+    return _without_rotary(layer, dataclasses.replace(vectors, queries=back, keys=rotated(layer, vectors.keys)), rng)

@@ -158,10 +158,7 @@ def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Gener
     with contextlib.suppress(InputError):  # the subject may not support it
         explanations = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
         if explanations and explanations[0].text != UNEXPLAINED:
-            return [
-                msgspec.structs.replace(explanation, text=f"with one head, {explanation.text}")
-                for explanation in explanations
-            ]
+            return [msgspec.structs.replace(e, text=f"with one head, {e.text}") for e in explanations]
     return []
 
 
@@ -290,13 +287,11 @@ def _small_inputs(pair: Pair) -> Iterator[Explanation]:
         text = f"outputs grow {ours:.3g} times when small inputs are doubled; declared {declared:.3g} times"
         yield exact(stage_of_outputs(pair), text)
         return
-    nonlinearities = [_nonlinear(respond, small, fresh) for respond in pair.both]
-    if nonlinearities[0] > _CLEAR and nonlinearities[1] < _SHARE:
+    ratios = [_nonlinear(respond, small, fresh) for respond in pair.both]
+    if ratios[0] > _CLEAR and ratios[1] < _SHARE:
         text = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
         yield exact(stage_of_outputs(pair), text)
-    elif (
-        layer.seq_len <= _MOST and nonlinearities[1] < _SHARE and not has_offset(layer)
-    ):  # offsets may differ between heads
+    elif layer.seq_len <= _MOST and ratios[1] < _SHARE and not has_offset(layer):  # offsets may differ between heads
         yield from weights_at_zero(pair)
 
 

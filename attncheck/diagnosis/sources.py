@@ -134,10 +134,7 @@ class Violations:
                 observations = findings(subject, layer, stream(self.seed, "responses", layer.key, role="diagnosis"))
                 if observations or deviations.layer is None:
                     on = f" (on {layer.describe()})" if len(self.layers) > 1 else ""
-                    named = (
-                        msgspec.structs.replace(explanation, text=f"{explanation.text}{on}")
-                        for explanation in observations[:_DEVIATIONS]
-                    )
+                    named = (msgspec.structs.replace(e, text=f"{e.text}{on}") for e in observations[:_DEVIATIONS])
                     matching, differing = reproducing(
                         subject, layer, stream(self.seed, "reproducing", layer.key, role="diagnosis")
                     )

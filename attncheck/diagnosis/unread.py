@@ -104,9 +104,7 @@ def unused_text(values: Mapping[str, Any]) -> str:
     >>> unused_text({"mask": "causal"})
     "called once more, the subject does not read mask (here 'causal')"
     """
-    fields = [
-        f"{name} (here {value!r})" if len(repr(value)) <= _MOST_FIELDS else name for name, value in values.items()
-    ]
+    fields = [f"{name} (here {v!r})" if len(repr(v)) <= _MOST_FIELDS else name for name, v in values.items()]
     more = [f"{len(fields) - _NAMED} other fields"] if len(fields) > _NAMED else []
     return f"called once more, the subject does not read {listed([*fields[:_NAMED], *more])}"
 

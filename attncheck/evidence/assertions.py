@@ -341,11 +341,9 @@ def _message(name: str, statistic: Statistic, outcome: Outcome, violated: bool) 
 
 def _planned(statistics: Mapping[str, Statistic], level: float, power: float) -> int:
     """Return the number of draws with which one look detects every alternative."""
-    sizes = [
-        statistic.family.size(statistic.alternative, level, power, MOST_DRAWS) for statistic in statistics.values()
-    ]
+    sizes = [s.family.size(s.alternative, level, power, MOST_DRAWS) for s in statistics.values()]
     if None in sizes:
-        effects = [statistic.alternative for statistic in statistics.values()]
+        effects = [s.alternative for s in statistics.values()]
         refuse("effect", effects[0], f"needs more than {MOST_DRAWS:,} draws per look", "pass a larger effect")
     return max(_TRIAL, *filter(None, sizes))
 

@@ -46,11 +46,9 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
     {'good': 'consistent', 'bad': 'violated'}
     """
     history = _first_three(evaluate, statistics, level)
-    disputed = tuple(
-        name for name, outcomes in history.items() if len(outcomes) == 3 and not _suspicious(outcomes, level)
-    )
+    disputed = tuple(name for name, looks in history.items() if len(looks) == 3 and not _suspicious(looks, level))
     _take(evaluate, 4, FOURTH_FACTOR, disputed, history)
-    return {name: _trail(outcomes, level, Verdict.CONSISTENT) for name, outcomes in history.items()}
+    return {name: _trail(looks, level, Verdict.CONSISTENT) for name, looks in history.items()}
 
 
 def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:

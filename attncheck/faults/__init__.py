@@ -42,11 +42,7 @@ def all_faults() -> dict[str, Fault]:
     >>> "tied_query_key" in all_faults()
     True
     """
-    registered = [
-        fault_of(fault, registration.check)
-        for registration in registrations()
-        for fault in registration.check.rejects.faults
-    ]
+    registered = [fault_of(fault, entry.check) for entry in registrations() for fault in entry.check.rejects.faults]
     return {**FAULTS, **{fault.name: fault for fault in registered}}
 
 

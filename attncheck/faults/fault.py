@@ -93,17 +93,15 @@ def declared(
 
 
 def with_changed_fields(
-    faults: list[Fault], description: str, requires: Requirement[Any] = ANY
+    faults: list[Fault], text: str, requires: Requirement[Any] = ANY
 ) -> Callable[[_Function], _Function]:
     """Return a decorator like `declared` for a function that returns the misread fields of a layer."""
-    return declared(faults, description, requires, "changes", MisreadLayer)
+    return declared(faults, text, requires, "changes", MisreadLayer)
 
 
-def corrupted(
-    faults: list[Fault], description: str, requires: Requirement[Any] = ANY
-) -> Callable[[_Function], _Function]:
+def corrupted(faults: list[Fault], text: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
     """Return a decorator like `declared` for a function that maps the fields of a correct simulator to changed ones."""
-    return declared(faults, description, requires, "changes", TamperedDraws)
+    return declared(faults, text, requires, "changes", TamperedDraws)
 
 
 @dataclasses.dataclass(frozen=True)

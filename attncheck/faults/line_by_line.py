@@ -67,9 +67,7 @@ class LineByLineSimulator:
         for node in program.nodes:
             arguments = [values[parent] for parent in node.parents]
             if isinstance(node, Initial) and node not in values:
-                group = [
-                    member for member in program.nodes if isinstance(member, Initial) and member.group == node.group
-                ]
+                group = [n for n in program.nodes if isinstance(n, Initial) and n.group == node.group]
                 vectors = self.begin(group, rng.standard_normal((size, len(group), width)))
                 values |= dict(zip(group, np.moveaxis(vectors, 1, 0), strict=True))
             elif isinstance(node, MatMul):

@@ -39,7 +39,7 @@ _CALL = 2**19
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
-def allclose(one: FloatArray, second: FloatArray, precision: float) -> bool:
+def agree(one: FloatArray, second: FloatArray, precision: float) -> bool:
     """Return whether arrays of one shape agree up to rounding, relative to the largest entry."""
     if one.shape != second.shape:
         return False
@@ -56,7 +56,7 @@ def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]
     """
     groups: list[tuple[FloatArray, list[int]]] = []
     for i, array in enumerate(arrays):
-        members = next((members for first, members in groups if allclose(first, array, precision)), None)
+        members = next((members for first, members in groups if agree(first, array, precision)), None)
         if members is None:
             groups.append((array, [i]))
         else:

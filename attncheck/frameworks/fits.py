@@ -56,10 +56,7 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
             candidates.append(formula.compared(weights, products, rounding))
             if formula.bias is None and candidates[-1].known:
                 return candidates[-1]
-    return next(
-        (candidate for candidate in candidates if candidate.known),
-        min(candidates, key=lambda candidate: candidate.error / candidate.bound),
-    )
+    return next((c for c in candidates if c.known), min(candidates, key=lambda c: c.error / c.bound))
 
 
 def _mask_of(support: BoolArray) -> str:

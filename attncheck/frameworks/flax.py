@@ -31,14 +31,14 @@ class Flax(JaxAdapter):
         """Return the module's structure, parameters and other variables."""
 
     @abc.abstractmethod
-    def _trained(self, structure: Any, parameters: Any, non_trainable: Any) -> Any:
+    def _trained(self, structure: Any, parameters: Any, frozen: Any) -> Any:
         """Return the module with these variables."""
 
     def trainer(
         self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
     ) -> Callable[[], Any]:
         """Return a function that takes a step of an optimiser of optax, compiled once, and returns the module."""
-        structure, parameters, non_trainable = self._trainable(module)
+        structure, parameters, frozen = self._trainable(module)
         transformation = in_words("optimizer", optimizer, parameters)
         state = parameters, transformation.init(parameters)
         compiled = self._compiled_step or jax.jit(functools.partial(self._stepped, transformation, loss, structure))
@@ -47,20 +47,13 @@ class Flax(JaxAdapter):
         def step() -> Any:
             nonlocal state
             with jax.disable_jit(False):
-                state = in_words("loss", compiled, *state, non_trainable, *data)
-            return self._trained(structure, state[0], non_trainable)
+                state = in_words("loss", compiled, *state, frozen, *data)
+            return self._trained(structure, state[0], frozen)
 
         return step
 
     def _stepped(
-        self,
-        transformation: Any,
-        loss: Any,
-        structure: Any,
-        parameters: Any,
-        state: Any,
-        non_trainable: Any,
-        *data: Any,
+        self, transformation: Any, loss: Any, structure: Any, parameters: Any, state: Any, frozen: Any, *data: Any
     ) -> tuple[Any, Any]:
         """Return the parameters and the optimiser's state after one step.
 
@@ -68,7 +61,7 @@ class Flax(JaxAdapter):
         """
         import optax
 
-        gradient = jax.grad(lambda values: loss(self._trained(structure, values, non_trainable), *data))(parameters)
+        gradient = jax.grad(lambda values: loss(self._trained(structure, values, frozen), *data))(parameters)
         changes, state = transformation.update(gradient, state, parameters)
         return optax.apply_updates(parameters, changes), state
 
@@ -133,8 +126,8 @@ class Linen(Flax):
         variables = dict(module.variables)
         return None, variables.pop("params"), variables
 
-    def _trained(self, structure: Any, parameters: Any, non_trainable: Any) -> Any:
-        return self._module.bind({"params": parameters, **non_trainable})
+    def _trained(self, structure: Any, parameters: Any, frozen: Any) -> Any:
+        return self._module.bind({"params": parameters, **frozen})
 
 
 class NNX(Flax):
@@ -187,11 +180,11 @@ class NNX(Flax):
         return nnx.merge(structure, arrays)
 
     def _trainable(self, module: Any) -> tuple[Any, Any, Any]:
-        structure, parameters, non_trainable = nnx.split(module, nnx.Param, ...)
-        return structure, parameters, non_trainable
+        structure, parameters, frozen = nnx.split(module, nnx.Param, ...)
+        return structure, parameters, frozen
 
-    def _trained(self, structure: Any, parameters: Any, non_trainable: Any) -> Any:
-        return nnx.merge(structure, parameters, non_trainable)
+    def _trained(self, structure: Any, parameters: Any, frozen: Any) -> Any:
+        return nnx.merge(structure, parameters, frozen)
 
 
 def _dotted(path: Sequence[Any]) -> str:

@@ -169,9 +169,7 @@ class Formula:
     @property
     def adjusted(self) -> bool:
         """Whether scores have a bias by position, a soft cap, sinks, finite hidden scores, or a factor per head."""
-        return bool(self.factors or self.sinks) or any(
-            adjustment is not None for adjustment in (self.bias, self.cap, self.fill)
-        )
+        return bool(self.factors or self.sinks) or any(a is not None for a in (self.bias, self.cap, self.fill))
 
     def compared(self, weights: FloatArray, products: FloatArray, rounding: float, exact: bool = False) -> Formula:
         """Return the formula with its error and bound for given weights and q·k; `exact`: no number was fitted."""

@@ -11,7 +11,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import Effective, allclose, groups_of
+from attncheck.frameworks.effective import Effective, agree, groups_of
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.notes import Note, wrong
 
@@ -54,16 +54,12 @@ def _doubled(first: Effective, precision: float) -> bool:
     q, k, v = (first[role].swapaxes(0, 1) for role in ("query", "key", "value"))
     if not len(q) == len(k) == len(v):
         return False
-    pairs = [(h, g) for h in range(len(q)) for g in range(h) if allclose(q[g], q[h], precision)]
-    return bool(pairs) and all(
-        allclose(k[g], k[h], precision) and not allclose(v[g], v[h], precision) for h, g in pairs
-    )
+    pairs = [(h, g) for h in range(len(q)) for g in range(h) if agree(q[g], q[h], precision)]
+    return bool(pairs) and all(agree(k[g], k[h], precision) and not agree(v[g], v[h], precision) for h, g in pairs)
 
 
 def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    blocks = [
-        _blocks(draw, role, len(draws[0].query[0]))[heads] for draw in draws if _has_all_rows(draw, draws[0], role)
-    ]
+    blocks = [_blocks(d, role, len(draws[0].query[0]))[heads] for d in draws if _has_all_rows(d, draws[0], role)]
     if len(heads) < 2 or not np.ptp(blocks[0]):
         return
     fixed_heads = _repeated_heads(blocks, precision)
@@ -148,7 +144,7 @@ def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]
     if len(blocks) < 2:
         return []
     pairs = ((one[: len(two)], two) for one, two in zip(blocks[0], blocks[1], strict=True))
-    return [h for h, (one, two) in enumerate(pairs) if np.ptp(two) and allclose(one, two, precision)]
+    return [h for h, (one, two) in enumerate(pairs) if np.ptp(two) and agree(one, two, precision)]
 
 
 def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> Iterator[Note]:

@@ -13,7 +13,7 @@ from attncheck._lib.groups import grouped
 from attncheck._lib.names import indices, name_of, pattern_of
 from attncheck._lib.text import first_few, listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import ROLES, Effective, allclose, groups_of
+from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import ASKS, WRONG, Note, wrong
 from attncheck.frameworks.weights_notes import tiled_heads
@@ -100,7 +100,7 @@ def matrix_of(
 
 def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
     """Return whether a draw repeats the rows of the first draw."""
-    return allclose(first[: len(part)], part, precision)
+    return agree(first[: len(part)], part, precision)
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
@@ -118,7 +118,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         for suffix, matrix in (("", flat[second]), (", transposed", flat[second].T)):
             if matrix.shape != flat[one].shape:
                 continue
-            if allclose(flat[one], matrix, precision):
+            if agree(flat[one], matrix, precision):
                 if suffix or second == "output":
                     notes.append(wrong(f"{SYMBOLS[one]} is {SYMBOLS[second]}{suffix}"))
                 break

@@ -160,9 +160,8 @@ def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
     if np.abs(past).max() > small:
         is_identity = past.shape[0] == past.shape[1] and np.abs(past - np.eye(len(past))).max() <= small
         source = "the inputs" if is_identity else "inputs that bypass attention"
-        notes.append(
-            Note(f"a residual path: the outputs include {source}" if is_identity else f"the outputs include {source}")
-        )
+        path = "a residual path: " if is_identity else ""
+        notes.append(Note(f"{path}the outputs include {source}"))
     none = output.shape[0] <= output.shape[1] and np.abs(output - np.eye(*output.shape)).max() <= small
     if none:
         notes.append(Note("heads are concatenated and returned: there is no W_O"))

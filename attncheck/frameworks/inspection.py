@@ -207,9 +207,8 @@ def _unused(names: Sequence[str]) -> list[Note]:
     """Report parameters that the outputs do not depend on."""
     if not names:
         return []
-    return [
-        wrong(f"{first_few(names)}: never used, the outputs do not depend on {'it' if len(names) == 1 else 'them'}")
-    ]
+    which = "it" if len(names) == 1 else "them"
+    return [wrong(f"{first_few(names)}: never used, the outputs do not depend on {which}")]
 
 
 def _later_draws(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:

@@ -223,10 +223,8 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
     predicted = (spread if every.size >= _FEW else max(spread, 2.0)) / float(np.sum(sizes))
     level = LEVEL / 2 / groups
     sure = np.full(groups, True)
-    for variance, z in (
-        (predicted, -special.ndtri(level)),
-        (observed, scipy.stats.t.isf(level, (draws - 1) * (groups - 1))),
-    ):
+    t = scipy.stats.t.isf(level, (draws - 1) * (groups - 1))
+    for variance, z in ((predicted, -special.ndtri(level)), (observed, t)):
         # The cube root of a mean square is almost normal, as in `scale_of`.
         cube = max(variance, float(np.finfo(float).eps)) / 9
         off = np.abs(np.cbrt(mean / mean.mean()) - (1 - cube)) / math.sqrt(cube)

@@ -78,11 +78,8 @@ def _of_bias(bias: FloatArray) -> dict[str, Any]:
     slopes, tables, _ = by_distance(bias)
     if slopes:
         bias_slopes = tuple(-slope for slope in slopes)
-        return {
-            "bias_slopes": ALIBI
-            if np.allclose(bias_slopes, alibi_slopes(len(bias_slopes)), rtol=_STEADY)
-            else bias_slopes
-        }
+        is_alibi = np.allclose(bias_slopes, alibi_slopes(len(bias_slopes)), rtol=_STEADY)
+        return {"bias_slopes": ALIBI if is_alibi else bias_slopes}
     if not tables:
         return {}
     # One constant of each head is unknown.

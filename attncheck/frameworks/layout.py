@@ -15,7 +15,7 @@ from attncheck.frameworks.forward import centred
 from attncheck.frameworks.trace import AttentionCore
 
 #: Names of axes: batch, heads and positions; for grouped queries also key heads and queries per key head.
-BATCH, HEADS, POSITIONS, GROUPS, PER_GROUP = "bhlgr"
+BATCH, HEADS, POSITIONS, GROUPS, QUERIES = "bhlgr"
 #: ``cores(inputs, count)`` calls the module on inputs, (batch, positions, n), with the results of its first `count`
 #: attention cores replaced by zeros, and returns all cores.
 Cores = Callable[[FloatArray, int], list[AttentionCore]]
@@ -101,7 +101,7 @@ class CoreLayout:
 
     def _sizes(self, axes: Mapping[str, int], heads: int) -> dict[str, int]:
         groups = self.kv_heads // self.parallel
-        return {**axes, HEADS: heads, GROUPS: groups, PER_GROUP: max(heads // groups, 1)}
+        return {**axes, HEADS: heads, GROUPS: groups, QUERIES: max(heads // groups, 1)}
 
 
 def results(query: str, value: str) -> list[str]:
@@ -115,12 +115,12 @@ def results(query: str, value: str) -> list[str]:
     heads = HEADS if HEADS in query else GROUPS
     if query[-1] != HEADS and (query.index(BATCH) < query.index(heads)) != (value.index(BATCH) < value.index(HEADS)):
         query = query.translate(str.maketrans(BATCH + heads, heads + BATCH))
-    return [query] + [query.translate(str.maketrans("rl", "lr"))] * (PER_GROUP in query)
+    return [query] + [query.translate(str.maketrans("rl", "lr"))] * (QUERIES in query)
 
 
 def _full(order: str) -> str:
     """Sort the axes of an order: batch, heads, positions."""
-    return BATCH + (HEADS if HEADS in order else GROUPS + PER_GROUP) + POSITIONS
+    return BATCH + (HEADS if HEADS in order else GROUPS + QUERIES) + POSITIONS
 
 
 def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray:
@@ -178,16 +178,14 @@ def order_of(
 def _matches(order: str, sizes: Mapping[str, int], shape: tuple[int, ...]) -> bool:
     """Return whether an order of axes fits the shape (..., R, d) of an array, its last one or two axes making up R."""
     counts = [sizes[axis] for axis in order]
-    last = (
-        2 if PER_GROUP in order and order[-1] in (PER_GROUP, POSITIONS) and order[-2] in (PER_GROUP, POSITIONS) else 1
-    )
+    last = 2 if QUERIES in order and order[-1] in (QUERIES, POSITIONS) and order[-2] in (QUERIES, POSITIONS) else 1
     return math.prod(counts) == math.prod(shape[:-1]) and math.prod(counts[-last:]) == shape[-2]
 
 
 def _orders(sizes: Mapping[str, int]) -> list[str]:
     """Return possible orders of axes, the usual ones first."""
     ungrouped = ["bhl", "hbl", "blh", "lbh", "hlb", "lhb"]
-    if sizes.get(PER_GROUP, 1) == 1 or GROUPS not in sizes:
+    if sizes.get(QUERIES, 1) == 1 or GROUPS not in sizes:
         return ungrouped
     return ungrouped + ["".join(p) for p in itertools.permutations("bglr") if p[-1] in "rl"]
 
@@ -215,18 +213,16 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     sizes = {"b": batch, "l": length, "h": heads, "g": groups, "r": max(heads // groups, 1)}
     order = order_of(query, by_sequence.query, by_position.query, sizes)
     if order is None:
-        shape_text, rows = f"{query.shape} for inputs of shape {x.shape}", query.shape[-2]
+        shape, rows = f"{query.shape} for inputs of shape {x.shape}", query.shape[-2]
         if rows > length:
             folded = f", {rows // length} of each, as if heads or windows were folded into them"
             added = ", as if tokens or padding were added inside"
             problem = f"has {rows} rows for {length} positions{added if rows % length else folded}"
-            refuse(
-                "queries", shape_text, problem, "inspect the attention module alone, or pass call=lambda module, x: ..."
-            )
+            refuse("queries", shape, problem, "inspect the attention module alone, or pass call=lambda module, x: ...")
         problem = (
             f"is the shape of attention's inputs, without an axis of {length} positions: are windows in the batch?"
         )
-        refuse("queries", shape_text, problem, _REMEDY)
+        refuse("queries", shape, problem, _REMEDY)
     attended = "l" if "r" in order[-2:] else order[-1]
     fixed = all(np.array_equal(entry.key, first.key) for entry in (by_sequence, by_position))
     extra = 0 if attended == "h" else _extra(key, sizes[attended], fixed)
@@ -242,9 +238,9 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     sides = (length, batch) if swapped else (batch, length)
     plain = not among and not extra and heads == groups
     layouts = [
-        CoreLayout(order, keys, values, result, *counts, parallel, swapped, among, exchanged, extra)
+        CoreLayout(order, keys, values, result, *counts, parallel, swapped, among, swap, extra)
         for result in results(order, values)
-        for exchanged in ((False, True) if plain else (False,))
+        for swap in ((False, True) if plain else (False,))
     ]
     best = _best(layouts, first, *sides)
     if not extra:

@@ -106,9 +106,7 @@ class ModelAtWidth(Model):
 
     def weights(self) -> Mapping[str, FloatArray]:
         """Return the module's parameters by name."""
-        return {
-            parameter.name: self.adapter.numbers(parameter.entries[0]) for parameter in self.adapter.stored(self.module)
-        }
+        return {p.name: self.adapter.numbers(p.entries[0]) for p in self.adapter.stored(self.module)}
 
     def step(self) -> None:
         """Take a step of the optimiser; the default loss is the mean square distance from random numbers."""

@@ -14,7 +14,7 @@ from attncheck._lib.errors import check_choice, refuse
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws as entry_laws
 from attncheck.frameworks.adapter import Adapter, Arrays
-from attncheck.frameworks.effective import ROLES, allclose
+from attncheck.frameworks.effective import ROLES, agree
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
@@ -222,7 +222,7 @@ def _of_parts(view: AttentionView, state: Any, arrays: Arrays, known: Mapping[st
         after = see(adapter.filled(state, {**arrays, name: array[::-1].copy()}), x)
         for role, std in view.unread.items():
             only = slice(1, None) if role == "weights" else slice(None)
-            if not allclose(before[role][only], after[role][only], adapter.precision):
+            if not agree(before[role][only], after[role][only], adapter.precision):
                 missing.pop(role, None)
                 array_stds[name] = known.get(name, std)
     adapter.filled(state, arrays)
@@ -235,7 +235,7 @@ def _of_parts(view: AttentionView, state: Any, arrays: Arrays, known: Mapping[st
 
 def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], precision: float) -> list[str]:
     """Return the roles whose matrix or bias changed beyond rounding."""
-    return [role for role, array in before.items() if not allclose(array, after[role], precision)]
+    return [role for role, array in before.items() if not agree(array, after[role], precision)]
 
 
 def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArray]) -> None:

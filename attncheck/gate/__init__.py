@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.files import write_atomically
+from attncheck._lib.files import write_file
 from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.gate.judge import judge_against, judge_run, notes_on
 from attncheck.records.run_record import RunRecord
@@ -100,9 +100,7 @@ def _written(
     text = "this run cannot become a baseline"
     if accepted and not wrong:
         content = b"".join(map(_content_of, paths))
-        write_atomically(
-            baseline, gzip.compress(content, mtime=0) if ".gz" in baseline.suffixes else content, "baseline"
-        )
+        write_file(baseline, gzip.compress(content, mtime=0) if ".gz" in baseline.suffixes else content, "baseline")
         return (), (f"{baseline} is now the baseline",)
     if not wrong:
         command = ["attncheck", "gate", *map(str, paths), "--baseline", str(baseline), "--write-baseline"]

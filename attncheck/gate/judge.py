@@ -38,12 +38,8 @@ def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> It
         drift.changed_results(run, baseline, false_alarm), lambda change: change.result.check
     ).items():
         first = changes[0]
-        yield Finding(
-            "drift",
-            "violated",
-            f"{check}: the effect moved from {first.before:.4g} to {first.now:.4g} (p = {first.p_value:.2g}) on "
-            f"{_layers(changes)}",
-        )
+        effects = f"from {first.before:.4g} to {first.now:.4g} (p = {first.p_value:.2g})"
+        yield Finding("drift", "violated", f"{check}: the effect moved {effects} on {_layers(changes)}")
     if _comparable(run, baseline):
         yield from _weaker(run, baseline)
 

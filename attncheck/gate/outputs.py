@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from attncheck._lib.files import write_atomically
+from attncheck._lib.files import write_file
 from attncheck.gate import Judgement
 
 # Maximum number of reasons, and of notes, in a summary; the other outputs contain all.
@@ -33,7 +33,7 @@ def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> Non
     contents = {"summary": _markdown, "json": _document}
     for name, path in paths.items():
         if path is not None:
-            write_atomically(path, contents[name](judgement).encode("utf-8", errors="backslashreplace"), name)
+            write_file(path, contents[name](judgement).encode("utf-8", errors="backslashreplace"), name)
 
 
 def sentence(judgement: Judgement) -> str:

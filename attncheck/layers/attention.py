@@ -8,15 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from attncheck._lib.errors import (
-    check_boolean,
-    check_choice,
-    check_integer,
-    naming,
-    refuse,
-    refuse_unknown,
-    validate,
-)
+from attncheck._lib.errors import check_boolean, check_choice, check_integer, naming, refuse, refuse_unknown, validate
 from attncheck._lib.streams import digest, set_fields
 from attncheck._lib.toml import read_table
 from attncheck.layers.draws import Draws

@@ -111,9 +111,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
             if len(of) > 1:
                 sets.setdefault(of, name)
         by_id = {one.id: one for one in members}
-        pools += [
-            CasePool(name, check_named(check), tuple(by_id[member_id] for member_id in of)) for of, name in sets.items()
-        ]
+        pools += [CasePool(name, check_named(check), tuple(by_id[key] for key in of)) for of, name in sets.items()]
     return pools
 
 

@@ -190,19 +190,12 @@ def grouped_modules(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspe
     )
 
 
-def _form(inspection: Inspection) -> tuple[Any, ...]:
+def _form(layer: Inspection) -> tuple[Any, ...]:
     """Return the shape, formula and errors by which modules are grouped."""
-    forward = inspection.forward
-    shape = (
-        inspection.width,
-        inspection.num_heads,
-        inspection.kv_heads,
-        inspection.head_dim,
-        inspection.value_dim,
-        inspection.extra,
-    )
+    forward = layer.forward
+    shape = (layer.width, layer.num_heads, layer.kv_heads, layer.head_dim, layer.value_dim, layer.extra)
     formula = tuple(getattr(forward, field) for field in _COMPARED)
-    return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, inspection.blamed)
+    return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, layer.blamed)
 
 
 def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:

@@ -66,7 +66,4 @@ def _normal(shape: tuple[int, ...]) -> Array:
     return np.random.default_rng(0).standard_normal(shape)
 
 
-_DEFAULTS: Mapping[str, Callable[[Any], Array]] = {
-    "input_ids": _ids,
-    "pixel_values": _pixels,
-}
+_DEFAULTS: Mapping[str, Callable[[Any], Array]] = {"input_ids": _ids, "pixel_values": _pixels}

@@ -258,7 +258,6 @@ def _depth(calls: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int 
     number = Counter[tuple[str, str]]()
     for call in calls:
         parameter = next((p for p in parameters if p.name.startswith(f"{call.name}.")), None)
-        number[pattern_of(call.name), call.source] += (
-            len(similar_names(parameter.name, parameter.tied)) if parameter else 1
-        )
+        times = len(similar_names(parameter.name, parameter.tied)) if parameter else 1
+        number[pattern_of(call.name), call.source] += times
     return max(number.values(), default=None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attncheck._lib.files import write_atomically
+from attncheck._lib.files import write_file
 from attncheck.paper.figures import panels_of
 from attncheck.paper.numbers import COLUMNS, computed_with, markdown, named, size_of, statements_of
 from attncheck.paper.results import Figure, gather
@@ -26,7 +26,7 @@ def write_pages(names: Sequence[str], out: Path, results: Mapping[Task, Arrays],
     `results` has the results of all tasks of the figures. The bytes are reproducible.
     """
     figures = [gather(name, results, manifest) for name in names]
-    page = write_atomically(out / NUMBERS, markdown(figures).encode())
+    page = write_file(out / NUMBERS, markdown(figures).encode())
     return [page, render_paper(out / PAGE, figures)]
 
 
@@ -34,7 +34,7 @@ def render_paper(out: Path, figures: Sequence[Figure]) -> Path:
     """Write an HTML page of figures."""
     title = "The paper's experiments, and what they could not show"
     paper = {"scale": figures[0].scale, "made": computed_with(figures[0]), "experiments": list(map(_display, figures))}
-    return write_atomically(out, encoded(fill("paper.html.j2", title, paper=paper)))
+    return write_file(out, encoded(fill("paper.html.j2", title, paper=paper)))
 
 
 def _display(figure: Figure) -> dict[str, Any]:

@@ -53,9 +53,7 @@ def by_case(tally: Tally) -> Drawing | None:
     return _drawing(rows, caption, row_text, results[0].null_effect, ratio)
 
 
-def _drawing(
-    rows: Sequence[IntervalRow], caption: str, row_text: str, expected_at: float | None, ratio: bool
-) -> Drawing:
+def _drawing(rows: Sequence[IntervalRow], caption: str, texts: str, expected: float | None, ratio: bool) -> Drawing:
     """Draw rows from top to bottom, on a logarithmic scale for ratios, with a line at the expected value."""
 
     def paint(axes: Axes) -> None:
@@ -68,14 +66,14 @@ def _drawing(
             color, marker = (BAD, "D") if wrong else (ACCENT, "o")
             errors = [[max(effect - low, 0.0)], [max(high - effect, 0.0)]]
             axes.errorbar(effect, index, xerr=errors, fmt=marker, color=color, markersize=5, elinewidth=1.4)
-        if expected_at is not None:
-            axes.axvline(expected_at, color=MUTED, linewidth=0.8)
+        if expected is not None:
+            axes.axvline(expected, color=MUTED, linewidth=0.8)
         axes.set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5))
         axes.set_yticklabels([_label(row.label) for row in rows])
         axes.tick_params(axis="y", length=0)
         _scaled(axes, ratio)
 
-    alt = f"{caption}: {row_text}."
+    alt = f"{caption}: {texts}."
     margins = _LABELS, 18, 34, 8
     return draw(paint, alt, caption, width=_WIDTH, height=_AXIS + _ROW * len(rows), margins=margins)
 

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from attncheck._lib import text
-from attncheck._lib.files import write_atomically
+from attncheck._lib.files import write_file
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import expected
 from attncheck.layers.names import layer_name
@@ -23,9 +23,8 @@ def render(run: Path | Iterable[Path], out: Path) -> Path:
     record = read_run(run)
     context = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"
-    return write_atomically(
-        Path(out), encoded(fill("report.html.j2", title, view=PageView(record), run=record, **context))
-    )
+    page = fill("report.html.j2", title, view=PageView(record), run=record, **context)
+    return write_file(Path(out), encoded(page))
 
 
 def fill(template: str, title: str, **context: Any) -> str:

@@ -199,14 +199,9 @@ def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:
     rows = []
     for field, counter in sorted(space.values.items()):
         counts = {choice: 0 for choice in _CHOICES.get(field, ())} | counter
-        frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_VALUES]
-        rows.append(
-            (
-                field.replace("_", " "),
-                sorted(frequent, key=lambda item: _location(item[0])),
-                len(counts) - len(frequent),
-            )
-        )
+        frequent = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_VALUES]
+        ordered = sorted(frequent, key=lambda pair: _location(pair[0]))
+        rows.append((field.replace("_", " "), ordered, len(counts) - len(frequent)))
     return rows
 
 

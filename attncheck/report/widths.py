@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.files import write_atomically
+from attncheck._lib.files import write_file
 from attncheck._lib.text import counted
 from attncheck.evidence.verdicts import Verdict
 from attncheck.report.page import encoded, fill
@@ -26,7 +26,7 @@ def render_widths(result: Widths, name: str, out: Path) -> Path:
     bad = {row.moment for row in result.violated}
     tables = sorted(result.tables, key=lambda table: table[0] not in bad)  # moments with violations first
     drawn = [(moment, rows, plot(result, moment)) for moment, rows in tables]
-    return write_atomically(out, encoded(fill("widths.html.j2", "Widths", found=result, name=name, drawn=drawn)))
+    return write_file(out, encoded(fill("widths.html.j2", "Widths", found=result, name=name, drawn=drawn)))
 
 
 def plot(result: Widths, moment: str) -> Drawing | None:

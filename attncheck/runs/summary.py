@@ -66,12 +66,10 @@ def _of(part: int, total: int) -> str:
     return f"{part}/{total}" if part < total else str(total)
 
 
-def table_text(
-    text_columns: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]], color: bool = False
-) -> str:
+def table_text(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]], color: bool = False) -> str:
     """Return a table with columns of words, then columns of numbers."""
     table = Table(box=SIMPLE, pad_edge=False)
-    for column in text_columns:
+    for column in texts:
         table.add_column(column, no_wrap=True)
     for column in numbers:
         table.add_column(column, justify="right", no_wrap=True)

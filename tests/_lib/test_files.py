@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.files import write_atomically
+from attncheck._lib.files import write_file
 
 
 def test_files_and_their_folders_are_made(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b.txt"
-    assert write_atomically(path, b"first") == path
-    write_atomically(path, b"second")
+    assert write_file(path, b"first") == path
+    write_file(path, b"second")
     assert path.read_bytes() == b"second"
     assert list(path.parent.iterdir()) == [path]
 
@@ -23,7 +23,7 @@ def test_files_and_their_folders_are_made(tmp_path: Path) -> None:
 def test_what_was_there_outlives_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
 ) -> None:
-    path = write_atomically(tmp_path / "page.html", b"before")
+    path = write_file(tmp_path / "page.html", b"before")
 
     def fails(source: object, target: object) -> None:
         raise problem
@@ -31,7 +31,7 @@ def test_what_was_there_outlives_a_failure(
     monkeypatch.setattr(os, "replace", fails)
     expected = InputError if isinstance(problem, OSError) else KeyboardInterrupt
     with pytest.raises(expected) as caught:
-        write_atomically(path, b"after")
+        write_file(path, b"after")
     assert expected is KeyboardInterrupt or str(caught.value) == (
         f"out={path}: cannot be written (No space left on device); choose another path"
     )
@@ -40,20 +40,20 @@ def test_what_was_there_outlives_a_failure(
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
-    kept = write_atomically(tmp_path / "kept", b"before")
+    kept = write_file(tmp_path / "kept", b"before")
     link = tmp_path / "link"
     link.symlink_to(kept)
-    write_atomically(link, b"after")
+    write_file(link, b"after")
     assert link.is_symlink()
     assert kept.read_bytes() == b"after"
 
 
 def test_devices_are_written_to_and_folders_refused(tmp_path: Path) -> None:
     read, write = os.pipe()
-    write_atomically(Path(f"/dev/fd/{write}"), b"through a pipe")
+    write_file(Path(f"/dev/fd/{write}"), b"through a pipe")
     os.close(write)
     with os.fdopen(read, "rb") as stream:
         assert stream.read() == b"through a pipe"
-    for path in (tmp_path, write_atomically(tmp_path / "file", b"") / "below"):
+    for path in (tmp_path, write_file(tmp_path / "file", b"") / "below"):
         with pytest.raises(InputError, match="cannot be written"):
-            write_atomically(path, b"")
+            write_file(path, b"")

@@ -123,33 +123,30 @@ def entries_of(
     wrong = fault_named(fault)
     properties = [item.check.property_name for item in registrations() if wrong in paired(item.check)]
     examined = dict.fromkeys([*PROPERTIES, *properties])
-    named_profile = profile_named(profile)
+    preset = profile_named(profile)
     # Faults of optional parts show in no fixed layer, so they are measured on the standard layer with that part.
     hidden = all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
     parts = [STANDARD.replace(**part.example) for part in named_parts()]
-    layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else named_profile.layers
+    layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else preset.layers
     cheap = _cheap(wrong, layers)
 
     def planned() -> list[PowerEntry]:
         replacements = layers if hidden else ()
-        return [
-            PowerEntry(fault, exposure, rows_of(pilots, exposure, named_profile, replacements))
-            for exposure in exposures
-        ]
+        return [PowerEntry(fault, exposure, rows_of(pilots, exposure, preset, replacements)) for exposure in exposures]
 
-    pilots = measure(wrong, layers, dataclasses.replace(named_profile, most_draws=_FIRST), seed, examined)
+    pilots = measure(wrong, layers, dataclasses.replace(preset, most_draws=_FIRST), seed, examined)
     entries = planned()
-    unsure = [item.exposure for item in entries if item.best is None or item.best.least_chance < named_profile.power]
+    unsure = [item.exposure for item in entries if item.best is None or item.best.least_chance < preset.power]
     if unsure:
         names = _most_informative(pilots, unsure)
         again = [name for name in examined if name in names]
         pilots = [s for s in pilots if s.check.property_name not in again or s.setting.layer not in cheap]
-        pilots += measure(wrong, cheap, named_profile, seed, again)
+        pilots += measure(wrong, cheap, preset, seed, again)
         entries = planned()
     if not all(any(row.sight.told_apart for row in entry.rows) for entry in entries):
-        pilots += measure(wrong, cheap, named_profile, seed, _DEEP, _FACTOR)
+        pilots += measure(wrong, cheap, preset, seed, _DEEP, _FACTOR)
         entries = planned()
-    return [verified(entry, named_profile, seeds, seed) for entry in entries]
+    return [verified(entry, preset, seeds, seed) for entry in entries]
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:

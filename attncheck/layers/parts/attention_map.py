@@ -252,9 +252,9 @@ class DeclaredMap(AttentionMap):
 
     def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
-        full_mask = np.broadcast_to(mask, scores.shape)
+        shown_mask = np.broadcast_to(mask, scores.shape)
         result = np.where(
-            full_mask, np.asarray(self.function(np.where(full_mask, scores, 0.0), full_mask), dtype=np.float64), 0.0
+            shown_mask, np.asarray(self.function(np.where(shown_mask, scores, 0.0), shown_mask), dtype=np.float64), 0.0
         )
         if not np.isfinite(result).all():
             refuse("attention_map", self.name, "gave weights that are not finite", "make them finite for all scores")

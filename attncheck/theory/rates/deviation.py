@@ -332,10 +332,8 @@ class _Lines:
             total += self.derivatives(dataclasses.replace(still, gram=directions))[1].sum(axis=0)
         deviations, count = self.fluctuations.head_directions(len(self.normals))
         if len(deviations):
-            for direction in (
-                dataclasses.replace(still, keys=deviations),
-                dataclasses.replace(still, values=deviations),
-            ):
+            for field in ("keys", "values"):
+                direction = dataclasses.replace(still, **{field: deviations})
                 total += count * self.derivatives(direction)[1].sum(axis=0)
         return total
 

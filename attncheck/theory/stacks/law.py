@@ -57,10 +57,8 @@ class StackLaw(MixtureLaw):
         if not isinstance(self.stack, AttentionStack):
             refuse("stack", self.stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
         for field, least in (("draws", 16), ("seed", 0)):
-            check, remedy = (
-                check_draws if field == "draws" else check_integer,
-                f"pass a whole number of at least {least}",
-            )
+            check = check_draws if field == "draws" else check_integer
+            remedy = f"pass a whole number of at least {least}"
             object.__setattr__(self, field, check(field, getattr(self, field), least, remedy))
 
     @functools.cached_property
