@@ -215,7 +215,7 @@ def _strict_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 @declared(MISTAKES, "each position attends to itself only", SEVERAL_POSITIONS, step="weigh")
-def _same_position_only(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+def _own_position_only(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return layer.map.weights(scores, np.eye(layer.seq_len, dtype=bool))
 
 
@@ -309,13 +309,13 @@ def _undeclared_rotary(layer: AttentionLayer, projections: Projections, rng: Rng
 
 
 @declared(MISTAKES, "declared rotary positions are not applied", _ROTARY, step="score")
-def _without_rotary(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
+def _rotary_left_out(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
     return dot_products(layer.replace(rotary_base=None), projections, rng)
 
 
 @declared(MISTAKES, "rotary positions turn only the keys, not the queries", _ROTARY, step="score")
 def _rotary_of_keys(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
-    return _without_rotary(layer, dataclasses.replace(projections, keys=rotated(layer, projections.keys)), rng)
+    return _rotary_left_out(layer, dataclasses.replace(projections, keys=rotated(layer, projections.keys)), rng)
 
 
 @declared(MISTAKES, "rotary positions turn queries and keys in opposite directions", _ROTARY, step="score")
@@ -323,4 +323,4 @@ def _rotary_against(layer: AttentionLayer, vectors: Projections, rng: Rng) -> Fl
     if layer.rotary_base is None:
         return dot_products(layer, vectors, rng)
     back = rotated_by(layer, vectors.queries, -np.arange(layer.seq_len))
-    return _without_rotary(layer, dataclasses.replace(vectors, queries=back, keys=rotated(layer, vectors.keys)), rng)
+    return _rotary_left_out(layer, dataclasses.replace(vectors, queries=back, keys=rotated(layer, vectors.keys)), rng)

@@ -180,7 +180,7 @@ def _copied_score(program: Program, width: int, size: int, rng: np.random.Genera
 
 
 @_declared("outputs use the scores of another draw", need.MIXED_OUTPUT, step="mix")
-def _independent_outputs(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+def _outputs_apart(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
     return steps.mixture(node, vectors, np.roll(scores, 1, axis=0))
 
 

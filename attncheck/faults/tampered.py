@@ -71,7 +71,7 @@ def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -
 
 
 @declared(_FAULTS, "inputs, queries, keys and values of a call's first half are repeated in its second half")
-def _equal_halves(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, -(-size // 2), rng)
     projections = independent(layer, inputs, rng)
     arrays = (projections.inputs, projections.queries, projections.keys, projections.values)
@@ -88,7 +88,7 @@ def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
 
 
 @corrupted(_FAULTS, "the inputs are exposed with the last position first")
-def _rotated_inputs(drawn: Drawn) -> Drawn:
+def _inputs_turned(drawn: Drawn) -> Drawn:
     return {"inputs": drawn["inputs"][:, ::-1]}
 
 

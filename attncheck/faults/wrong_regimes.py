@@ -103,7 +103,7 @@ def _forgotten_positions(layer: AttentionLayer) -> dict[str, Any]:
 
 
 @declared(FAULTS, "scores and values use separately drawn position vectors", need.POSITION_VECTORS)
-def _independent_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Draw separate position vectors for scores and for values, and expose the inputs of the values."""
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]

@@ -111,7 +111,7 @@ def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rn
 
 
 @declared(FAULTS, "scores and values use separately drawn inputs", step="project")
-def _independent_inputs(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Draw separate inputs for scores and for values, and expose the inputs of the values."""
     projections = independent(layer, inputs, rng)
     fresh = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
