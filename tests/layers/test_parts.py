@@ -54,7 +54,7 @@ NORMED = AttentionLayer(width=16, seq_len=3, activation="relu", norm="rms")
 RIGHT: dict[str, AttentionLayer] = {
     name: LAYERS[name]
     for name in (
-        *("causal window", "capped causal", "sinks by head", "sink, cap, window", "slopes", "both biases", "qk norm"),
+        *("causal window", "softcap", "sinks by head", "sink, cap, window", "slopes", "both biases", "qk norm"),
         *("qk norm of small heads", "own mask", "own map"),
     )
 }
