@@ -28,7 +28,7 @@ from tests.stack_strategy import stacks
 from . import literal
 from .cases import BARE, BLOCKS, NORMED, PARTS, PLAIN, PLAIN_BLOCK, POST_GELU, ROTARY, reused
 
-SIZE = 6_000
+SIZE = 4_500
 # Literal methods first.
 FINITE = get_args(Method)[:3]
 
