@@ -71,6 +71,7 @@ def test_cases_come_back_from_built_in_types(write: Callable[[], Program]) -> No
     fields = json.loads(json.dumps(case.to_dict()))
     assert read_case(fields) == case
     assert read_case(fields).describe() == case.describe()
+    assert case.describe().startswith("n=32,128,512 program of")
 
 
 def test_widths_are_sorted_and_checked() -> None:

@@ -183,7 +183,7 @@ def test_keys_of_rotated_layers_decide_their_gram_matrix() -> None:
 
 
 #: Of parts that a layer has, their misreadings; of others, that they are there.
-CAUSES: dict[str, tuple[dict[str, Any], Any, str]] = {
+CAUSES: dict[str, tuple[Any, Any, str]] = {
     misread.name: (part.example, FAULTS[misread.name].subject, misread.what)
     for part in named_parts()
     for misread in part.misreadings

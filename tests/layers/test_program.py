@@ -118,7 +118,7 @@ def test_steps_respect_parents_and_hold_each_line_once(program: Program) -> None
     last_use: dict[str, int] = {}
     for i, step in enumerate(steps):
         first = step.nodes[0]
-        keys = set()
+        keys: set[tuple[object, ...]] = set()
         for node in step.nodes:
             if isinstance(node, MatMul):
                 keys.add((MatMul, node.weight))

@@ -86,7 +86,7 @@ def row() -> Any:
 
 
 #: Arguments of functions that take several, and the start of a message.
-ARGUMENTS: list[tuple[Callable[..., object], Mapping[str, Any], list[tuple[dict[str, Any], str]]]] = [
+ARGUMENTS: list[tuple[Any, Any, Any]] = [
     (
         API.simulate,
         {"layer": AttentionLayer(width=6, seq_len=3, num_heads=2), "size": 5},

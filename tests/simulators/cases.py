@@ -27,23 +27,20 @@ PLAIN = (
     AttentionLayer(
         width=3, seq_len=4, num_heads=4, num_kv_heads=1, head_dim=8, attention_map="linear", mask="causal", key_std=0.7
     ),
-    AttentionLayer(
-        **{"width": 8, "seq_len": 5, "num_heads": 2, "head_dim": 3, "value_std": 0.7, "output_std": 1.5},
-        **{"attention_map": "sigmoid", "activation": "identity", "input_correlation": 0.2},
+    AttentionLayer(width=8, seq_len=5, num_heads=2, head_dim=3, value_std=0.7, output_std=1.5).replace(
+        attention_map="sigmoid", activation="identity", input_correlation=0.2
     ),
     AttentionLayer(width=8, seq_len=3, num_heads=3, attention_map="relu", head_scaling=False, activation="tanh"),
     AttentionLayer(width=8, seq_len=2, num_heads=2, head_dim=2, score_scaling="1/n", input_correlation=1.0),
-    AttentionLayer(
-        **{"width": 4, "seq_len": 6, "num_heads": 4, "num_kv_heads": 2, "mask": "causal", "activation": "erf"},
-        **{"input_std": 2.0, "query_std": 1.5},
+    AttentionLayer(width=4, seq_len=6, num_heads=4, num_kv_heads=2, mask="causal", activation="erf").replace(
+        input_std=2.0, query_std=1.5
     ),
     AttentionLayer(width=3, seq_len=4, num_heads=2, position_std=1.5, mask="causal", clip=2.0),
     AttentionLayer(
         width=8, seq_len=3, num_heads=2, position_std=0.7, position_reach=2.0, input_correlation=1.0, activation="relu"
     ),
-    AttentionLayer(
-        **{"width": 3, "seq_len": 4, "num_heads": 2, "head_dim": 2, "query_std": 1.5, "key_std": 1.5},
-        **{"tied_query_key": True, "score_scaling": "1/n"},
+    AttentionLayer(width=3, seq_len=4, num_heads=2, head_dim=2, query_std=1.5, key_std=1.5).replace(
+        tied_query_key=True, score_scaling="1/n"
     ),
     AttentionLayer(width=5, seq_len=3, num_heads=2, activation="relu", query_std=1.5, norm="rms"),
     AttentionLayer(

@@ -172,6 +172,8 @@ def other_stacks(stack: AttentionStack) -> dict[str, AttentionStack]:
 
 
 def all_cases() -> Iterator[tuple[str, Case]]:
+    network: Draw
+    wrong: dict[str, Draw]
     for name, layer in LAYERS.items():
         neurons, functionals = min(layer.width, 2), functools.partial(of_layer, layer)
         network = functools.partial(literal.draw_layer, layer, SIZE, neurons)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_working_memory_does_not_grow_with_the_draws(
     layer: AttentionLayer, method: Any, coordinates: int, sizes: tuple[int, int]
 ) -> None:
     simulate(layer, 1, method=method)
-    few, many = (peak_bytes(lambda size=size: simulate(layer, size, 1, method, coordinates)) for size in sizes)
+    few, many = (peak_bytes(partial(simulate, layer, size, 1, method, coordinates)) for size in sizes)
     assert few <= BOUND
     assert many <= min(BOUND, few + MIB)
 
