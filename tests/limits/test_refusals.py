@@ -14,7 +14,7 @@ from scipy import special
 import attncheck as ac
 from attncheck import AttentionLayer, AttentionStack, InputError, Program, StackLaw
 from attncheck.layers import nonlinearity as nl
-from attncheck.layers.kernel import psd_root
+from attncheck.layers.kernel import image_mean, psd_root
 from attncheck.paper.exact import score_mixture
 from attncheck.programs import recurrent_attention
 from attncheck.theory.limits.law import LimitLaw
@@ -279,6 +279,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         for fields in (("sine", (), 1, True), ("clip", (), 1, True), ("relu", (), 1, True), ("tanh", (), 2, True))
     ),
     (lambda: nl.DeclaredFunction("tanh", (1.0,), 1, True, np.tanh), "^parameters="),
+    (lambda: image_mean(nl.sigmoid(), np.ones(1)), "sigmoid"),
     (lambda: score_mixture(LAYER.replace(norm="layer", activation="identity"), 8), "norm='layer'"),
     (lambda: ac.finite_width_law(LAYER, size=10**10).variance(), "^size=10000000000: makes .* of the draws take"),
     (lambda: ac.finite_width_law(LAYER.replace(width=10**9)).cdf(1.0), "^width=10+: makes .* take"),

@@ -68,7 +68,7 @@ def test_outputs_fall_as_predicted(metric: str, order: float, constant: float) -
     # The paper's clip at 100 is the identity, except with chance 1e-300.
     layer = ac.AttentionLayer(width=64, activation="identity")
     rate = ac.rate(layer, (64, 128, 256, 512), metric, size=None if metric == "ks" else 256)
-    assert rate.predicted == order
+    assert (rate.predicted, rate.widths) == (order, (64, 128, 256, 512))
     assert rate.order.low <= order <= rate.order.high
     assert abs(rate.order.value - order) < 0.1
     assert rate.constant.value == pytest.approx(constant, rel=0.05)
