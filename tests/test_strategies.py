@@ -34,7 +34,7 @@ from attncheck.methods import NAMES
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, STDS, WIDTHS, layers
-from tests.stack_strategy import MLP_RATIOS, stacks
+from tests.stack_strategy import stacks
 
 Case = TypeVar("Case")
 
@@ -60,16 +60,11 @@ def test_layers_stay_within_their_bounds(data: st.DataObject) -> None:
     low = data.draw(st.integers(1, 300))
     high = low + data.draw(st.integers(0, 300))
     cap = data.draw(st.integers(low * (low + 4), 10 * low * (low + 4)) | st.just(10**9))
+    # The tightest of all caps leaves layers.
+    low, high, cap = data.draw(st.sampled_from([(low, high, cap), (1, 300, 5)]))
     layer = data.draw(layers(max_entries=cap, min_width=low, max_width=high))
     assert low <= layer.width <= high
     assert layer.weight_entries <= cap
-
-
-@pytest.mark.parametrize("max_entries", [5, 1_000])
-def test_the_tightest_caps_leave_layers(max_entries: int) -> None:
-    drawn = collect(layers(max_entries=max_entries), 50)
-    assert max(layer.weight_entries for layer in drawn) <= max_entries
-    assert min(layer.width for layer in drawn) == 1
 
 
 REACHED: dict[str, Callable[[AttentionLayer], bool]] = {
@@ -78,17 +73,10 @@ REACHED: dict[str, Callable[[AttentionLayer], bool]] = {
     "head_dim beyond the width": lambda x: x.head_dim is not None and x.head_dim > x.width,
     "groups of several heads": lambda x: x.group_size > 1 and x.kv_heads > 1,
     "one group": lambda x: x.group_size > 1 and x.kv_heads == 1,
-    "a plain sum over heads": lambda x: not x.head_scaling,
-    "equal inputs": lambda x: x.input_correlation == 1.0,
     "correlated inputs": lambda x: 0.0 < x.input_correlation < 1.0,
-    "uncorrelated inputs": lambda x: x.input_correlation == 0.0,
-    "a clip that clips": lambda x: x.clip == 1.0,
     "the paper's clip": lambda x: x.activation == "clip" and x.clip == 100.0,
-    "full heads": lambda x: x.head_dim is None,
     "positions": lambda x: x.position_std > 0.0,
-    "positions that reach far": lambda x: x.position_reach == 2.0,
     "positions of equal tokens": lambda x: x.position_std > 0.0 and x.input_correlation == 1.0,
-    "queries tied to keys": lambda x: x.tied_query_key,
 }
 
 
@@ -107,6 +95,11 @@ def test_the_default_strategy_reaches_the_whole_space() -> None:
         "mask": MASKS,
         "activation": ACTIVATIONS,
         "num_kv_heads": (None, 1, 2),
+        "head_scaling": (True, False),
+        "input_correlation": (0.0, 1.0),
+        "clip": (1.0,),
+        "position_reach": (2.0,),
+        "tied_query_key": (True, False),
         "width": tuple(n for n in WIDTHS if n <= 32),
         **{f"{name}_std": STDS for name in ("query", "key", "value", "output", "input")},
     }
@@ -146,14 +139,11 @@ def test_layers_shrink(holds: Callable[[AttentionLayer], bool], smallest: dict[s
 @pytest.mark.parametrize(
     ("bounds", "said"),
     [
-        (
-            {"max_entries": 4},
-            r"max_entries=4: must be at least 5; pass at least the entries of the smallest",
-        ),
-        ({"max_entries": 100, "min_width": 64}, r"max_entries=100: must be at least 4352; pass at least"),
+        ({"max_entries": 4}, "max_entries=4: must be at least 5; pass at least the entries of the smallest"),
+        ({"max_entries": 100, "min_width": 64}, "max_entries=100: must be at least 4352; pass at least"),
         ({"max_entries": 2.5}, r"max_entries=2\.5: must be a whole number; pass"),
-        ({"min_width": 0}, r"min_width=0: must be at least 1; pass"),
-        ({"min_width": 8, "max_width": 7}, r"max_width=7: must be at least 8; pass"),
+        ({"min_width": 0}, "min_width=0: must be at least 1; pass"),
+        ({"min_width": 8, "max_width": 7}, "max_width=7: must be at least 8; pass"),
     ],
 )
 def test_impossible_bounds_are_refused(bounds: dict[str, Any], said: str) -> None:
@@ -170,27 +160,6 @@ def test_every_stack_simulates(stack: AttentionStack, method: Any) -> None:
     draws = simulate(stack, 2, method=method, coordinates=stack.width)
     assert draws.outputs.shape == (2, stack.seq_len, stack.width)
     assert all(np.isfinite(value).all() for value in draws.as_dict().values())
-
-
-def test_stacks_reach_their_depths_activations_and_residuals() -> None:
-    """150 stacks in 5 runs. With 3 sets of seeds the rarest of these values came at least 19 times."""
-    found = collect(stacks(max_entries=2_000), 30, runs=5)
-    assert {stack.depth for stack in found} == {1, 2, 3, 4}
-    assert {layer.activation for stack in found for layer in stack.layers} == set(ACTIVATIONS)
-    assert {stack.residual for stack in found} == {False, True}
-    assert max(stack.depth for stack in found if stack.layer.attention_map == "linear") <= 3
-    assert {(stack.layer.norm, stack.post_norm, stack.mlp) for stack in found} == {(None, None, None)}
-
-
-def test_blocks_reach_their_norms_and_perceptrons() -> None:
-    """150 blocks in 5 runs. With 3 sets of seeds the rarest of these values came at least 9 times."""
-    found = collect(stacks(max_entries=2_000, blocks=True), 30, runs=5)
-    assert {stack.layer.norm for stack in found} == {stack.post_norm for stack in found} == {None, *NORMS}
-    assert {stack.mlp for stack in found} == {None, "relu", "gelu"}
-    assert {stack.mlp_ratio for stack in found if stack.mlp} == set(MLP_RATIOS)
-    for stack in found:
-        hidden = 2 * stack.mlp_ratio * stack.width**2 if stack.mlp else 0
-        assert stack.layer.weight_entries + hidden <= 2_000
 
 
 def test_examples_are_the_same_for_the_same_seed_and_key() -> None:
@@ -225,7 +194,7 @@ TOGETHER = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_run_visits_every_feature_and_pair_that_matters(seed: int) -> None:
     for name, pairs in (("default", TOGETHER), ("smoke", TOGETHER[:2])):
         profile = PROFILES[name]
@@ -245,21 +214,22 @@ def test_random_cases_are_shared_and_mostly_small() -> None:
     assert {len(case.scores) > 0 for case in random_programs(6, 3)} == {True, False}
 
 
-@pytest.mark.parametrize("count", [-1, 0, 17])
-def test_examples_are_capped(count: int) -> None:
-    drawn = draw_examples(layers(), count, 0, "key")
-    assert len(drawn) == len(set(drawn)) == max(count, 0)
-
-
-def test_no_more_is_drawn_than_is_asked_for() -> None:
+def test_no_more_is_drawn_than_is_asked_for_and_errors_are_not_hidden() -> None:
     drawn: list[AttentionLayer] = []
 
     def layer_of(width: int) -> AttentionLayer:
         drawn.append(AttentionLayer(width=width))
         return drawn[-1]
 
-    examples = draw_examples(st.integers(1, 1_000).map(layer_of), 20, 0, "key")
-    assert examples == list(dict.fromkeys(drawn))
+    for count in (-1, 0, 20):
+        drawn.clear()
+        examples = draw_examples(st.integers(1, 1_000).map(layer_of), count, 0, "key")
+        assert examples == list(dict.fromkeys(drawn))
+        assert len(examples) == max(count, 0)
+    three = st.sampled_from([AttentionLayer(width=n) for n in (1, 2, 3)])
+    assert len(draw_examples(three, 50, 0, "key")) == 3
+    with pytest.raises(HypothesisException):
+        draw_examples(st.integers().filter(lambda x: False), 3, 0, "key")
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -275,17 +245,6 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost() -> None:
     pressed: list[int] = []
     with pytest.raises(KeyboardInterrupt):
         draw_examples(st.integers(1, 1_000).map(interrupted), 2, 0, "key")
-
-
-def test_fewer_examples_where_there_are_no_more() -> None:
-    three = st.sampled_from([AttentionLayer(width=n) for n in (1, 2, 3)])
-    assert len(draw_examples(three, 50, 0, "key")) == 3
-
-
-def test_errors_of_a_strategy_are_not_hidden() -> None:
-    impossible = st.integers().filter(lambda x: False)
-    with pytest.raises(HypothesisException):
-        draw_examples(impossible, 3, 0, "key")
 
 
 SCRIPT = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -93,8 +92,10 @@ def test_two_positions_against_quadrature(std: float, mask: str) -> None:
 
 # Even with fewer points, errors are at most a quarter of the draws' allowance.
 @pytest.mark.usefixtures("fewer_points")
-@pytest.mark.parametrize("attention_map", ["softmax", "linear", "relu", "sigmoid"])
-@pytest.mark.parametrize(("mask", "std"), [("none", 0.7), ("causal", 3.0)])
+@pytest.mark.parametrize(
+    ("attention_map", "mask", "std"),
+    [("softmax", "none", 0.7), ("linear", "causal", 3.0), ("relu", "none", 0.7), ("sigmoid", "causal", 3.0)],
+)
 def test_against_brute_force(attention_map: Any, mask: Any, std: float) -> None:
     kernel = smooth(5)
     layer = ac.AttentionLayer(width=1, seq_len=5, num_heads=1, attention_map=attention_map, mask=mask)
@@ -118,17 +119,6 @@ def test_layer_and_law_say_the_same() -> None:
     assert np.allclose(found.matrix, given.matrix, rtol=1e-12)
     assert abs(found.matrix[0, 0] - law.variance()) < found.error + law.variance_error()
     assert found.error == law.covariance_error().max()
-
-
-@pytest.mark.usefixtures("fewer_points")
-def test_long_correlated_sequence_has_small_honest_errors() -> None:
-    kernel = smooth(32)
-    means, errors = zip(*(softmax_means(kernel, 0.7, causal=False, seed=seed) for seed in range(3)), strict=True)
-    assert max((error / mean).max() for mean, error in zip(means, errors, strict=True)) < 0.05
-    for i, j in itertools.combinations(range(3), 2):
-        # Errors are four standard errors from 16 scramblings, too small now and then. Twice as far has a chance of
-        # about 1e-6 for one entry.
-        assert np.all(np.abs(means[i] - means[j]) < 2.0 * np.hypot(errors[i], errors[j]))
 
 
 def of_rank_one(values: FloatArray, std: float) -> FloatArray:
@@ -224,7 +214,6 @@ _NODES = np.linspace(-9.0, 9.0, 601)
 _WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
 _UNEQUAL = 1e30 * _WEIGHTS @ (1.0 + np.exp(-_NODES)) ** -2.0
 _UNEQUAL_SIGMOID = 1e30 * _WEIGHTS @ (1.0 + np.exp(np.log(2.0) - _NODES)) ** -2.0
-HARD_POSITIONS = ac.AttentionLayer(width=16, seq_len=3, position_std=1.0, query_std=1e6, key_std=1e6)
 CLOSED: list[tuple[dict[str, Any], dict[tuple[int, int], float], float]] = [
     (
         {"kernel": [[1.0, 0.2], [0.2, 2.0]], "std": 1e6},
@@ -254,12 +243,6 @@ def test_closed_forms(arguments: dict[str, Any], entries: dict[tuple[int, int], 
         assert abs(kernel.matrix[entry] - value) <= kernel.error + 1e-9 * value
 
 
-def test_hard_positions() -> None:
-    kernel = ac.infinite_heads_kernel(HARD_POSITIONS)
-    assert kernel.error <= 5e-4 * np.abs(kernel.matrix).max()
-    assert abs(kernel.matrix[0, 0] - 2.0) <= kernel.error + 2e-9
-
-
 def halves(i: Any, j: Any) -> Any:
     """Positions see those of their half, which depends on their number."""
     middle = (i.max() + 1) // 2
@@ -275,7 +258,8 @@ def test_a_mask_of_ones_own_is_not_asked_about_fewer_positions() -> None:
     assert np.abs(found[:2, :2] - kernel[:2, :2]).max() > 0.01
 
 
-@pytest.mark.parametrize("attention_map", ["linear", "relu", "sigmoid"])
+@pytest.mark.usefixtures("fewer_points")
+@pytest.mark.parametrize("attention_map", ["linear", "sigmoid"])
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_kernels_and_scores_may_be_as_large_and_as_small_as_is_said(attention_map: str, scale: float) -> None:
     of_scores, kernel = (1e6 if scale > 1 else 1e-6), SMALL / SMALL.max()

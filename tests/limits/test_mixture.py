@@ -16,7 +16,7 @@ from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("gap", "reach"), [(0.0, 1.0), (50.0, 1.0), (120.0, 1.0), (300.0, 1.0), (60.0, 200.0)])
+@pytest.mark.parametrize(("gap", "reach"), [(0.0, 1.0), (120.0, 1.0), (300.0, 1.0), (60.0, 200.0)])
 def test_moments_are_kept_however_far_variances_lie_apart(gap: float, reach: float) -> None:
     rng = np.random.default_rng(0)
     variances = 10.0 ** -np.concatenate([rng.uniform(0.0, 2.0, 10_000), rng.uniform(gap, gap + reach, 10_000)])
@@ -42,23 +42,10 @@ def test_cells_with_hardly_any_weight_keep_their_mean(power: float) -> None:
     assert (mixture.variances[light] <= small.max()).all()
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_cell_may_hold_variances_and_weights_of_any_ratio() -> None:
-    """Out of reach all share one cell, with a mean far below its maximum."""
-    variances, weights = np.array([1.0, 1e-80, 1e-300]), np.array([0.5, 1e-200, 0.5])
-    mixture = condense(variances, weights)
-    assert np.isfinite(mixture.variances).all()
-    assert (mixture.variances > 0.0).all()
-    assert mixture.weights.sum() == pytest.approx(1.0, rel=1e-12)
-    assert mixture.mean() == pytest.approx(0.5, rel=1e-12)
-
-
 _MANY_HEADS = (
     {"attention_map": "sigmoid", "seq_len": 1},
-    {"attention_map": "sigmoid", "seq_len": 3},
     {"attention_map": "sigmoid", "seq_len": 1, "query_std": 8.0},
     {"attention_map": "sigmoid", "seq_len": 4, "query_std": 2.0, "activation": "tanh", "input_correlation": 0.5},
-    {"attention_map": "relu", "seq_len": 1},
     {"attention_map": "relu", "seq_len": 4},
     {"attention_map": "linear", "seq_len": 4, "input_correlation": 0.5},
     {"attention_map": "linear", "seq_len": 4, "activation": "relu"},
@@ -98,21 +85,19 @@ def test_tails_of_what_saturates_are_those_of_all_points(std: float) -> None:
 
 def test_the_law_of_a_layer_whose_variances_underflow_is_one() -> None:
     """Sigmoid weights of large negative scores: output variances span hundreds of orders of magnitude."""
-    layer = AttentionLayer(
-        width=1,
-        seq_len=6,
-        num_heads=3,
-        attention_map="sigmoid",
-        mask="causal",
-        query_std=0.5,
-        key_std=2.0,
-        value_std=2.0,
-        output_std=0.5,
-        activation="identity",
-        input_std=2.0,
-        input_correlation=1.0,
-    )
+    fields: dict[str, Any] = {"attention_map": "sigmoid", "mask": "causal", "activation": "identity"}
+    layer = AttentionLayer(width=1, seq_len=6, num_heads=3, key_std=4.0, input_std=2.0, input_correlation=1.0, **fields)
     law = marginal_law(layer, last_position(layer))
     assert np.isfinite(law.mixture.variances).all()
     assert (law.mixture.variances > 0.0).all()
     assert 0.0 < law.error < 0.05
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_cell_may_hold_variances_and_weights_of_any_ratio() -> None:
+    """Out of reach all share one cell, with a mean far below its maximum."""
+    mixture = condense(np.array([1.0, 1e-80, 1e-300]), np.array([0.5, 1e-200, 0.5]))
+    assert np.isfinite(mixture.variances).all()
+    assert (mixture.variances > 0.0).all()
+    assert mixture.weights.sum() == pytest.approx(1.0, rel=1e-12)
+    assert mixture.mean() == pytest.approx(0.5, rel=1e-12)

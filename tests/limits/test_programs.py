@@ -12,8 +12,7 @@ from attncheck import AttentionLayer, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.expectation import expectation
-from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
-from attncheck.layers.program import LinearCombination
+from attncheck.layers.nonlinearity import Nonlinearity, clip, identity, relu, tanh
 from attncheck.theory.limits.programs import limit_of_program
 
 # Two-sided level 1e-9 of a z-test.
@@ -26,20 +25,6 @@ def perceptron(depth: int) -> Program:
     x = program.initial("h")
     for layer in range(depth):
         x = program.nonlin(relu(), program.matmul(program.weight(f"W{layer}", std=2**0.5), x))
-    return program
-
-
-def recurrent(steps: int) -> Program:
-    """h_t = erf(W h_{t-1} + U x_t), W and U tied over time; x_t correlated over time."""
-    program = Program()
-    cov = 0.5 ** np.abs(np.subtract.outer(np.arange(steps), np.arange(steps)))
-    tokens = program.initials([f"x{t}" for t in range(steps)], [0.0] * steps, cov)
-    state = program.initial("s")
-    recur, read = program.weight("W", std=1.3), program.weight("U", std=0.7)
-    for token in tokens:
-        total = program.nonlin(LinearCombination((1.0, 1.0)), program.matmul(recur, state), program.matmul(read, token))
-        state = program.nonlin(erf(), total)
-    program.matmul(recur, state, name="last")
     return program
 
 
@@ -65,104 +50,99 @@ def product(f: int, g: int, z: FloatArray) -> FloatArray:
     return np.asarray(functions[f](z[f]) * functions[g](z[g]))
 
 
-class TestClosedForms:
-    @pytest.mark.parametrize("depth", [1, 2, 5])
-    def test_he_scaling_keeps_the_second_moment(self, depth: int) -> None:
-        law = limit_of_program(perceptron(depth))
-        np.testing.assert_allclose(np.diagonal(law.covariance), [1.0] + [2.0] * depth, rtol=1e-12)
-        assert law.score_covariance.shape == (0, 0)
-        assert law.error < 1e-12
-
-    def test_score_covariance_has_both_terms_of_isserlis(self) -> None:
-        law = limit_of_program(crossed())
-        value = {}
-        for name, f, g in (("xx", 0, 0), ("yy", 1, 1), ("xy", 0, 1)):
-            mean, cov = np.array([0.5, -0.2]), np.array([[1.0, 0.6], [0.6, 2.0]])
-            value[name] = expectation(functools.partial(product, f, g), mean, cov)[0]
-        a, b = 1.0, 0.8**2
-        own = a * b * value["xx"] * value["yy"]
-        cross = 2.0 * a * b * value["xy"] ** 2
-        np.testing.assert_allclose(law.score_covariance, [[own, cross], [cross, 4.0 * own]], atol=2 * law.error)
-        assert law.error < 1e-4
-        assert cross > 0.1 * own
-
-    @pytest.mark.parametrize(
-        "layer",
-        [
-            AttentionLayer(width=8, seq_len=3, num_heads=2),
-            AttentionLayer(width=8, seq_len=3, num_heads=2, activation="relu", input_correlation=0.5, query_std=1.5),
-            AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, input_correlation=1.0),
-        ],
-        ids=AttentionLayer.describe,
-    )
-    def test_scores_of_a_layer_are_those_of_its_law(self, layer: AttentionLayer) -> None:
-        """Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl, grouped heads included."""
-        law = limit_of_program(expand(layer).program)
-        kernel = ac.limit(layer).kernel.matrix
-        scale = (layer.query_std * layer.key_std) ** 2
-        block = scale * np.kron(kernel, kernel)
-        np.testing.assert_allclose(law.score_covariance, np.kron(np.eye(layer.num_heads), block), atol=1e-9)
+@pytest.mark.parametrize("depth", [1, 5])
+def test_he_scaling_keeps_the_second_moment(depth: int) -> None:
+    law = limit_of_program(perceptron(depth))
+    np.testing.assert_allclose(np.diagonal(law.covariance), [1.0] + [2.0] * depth, rtol=1e-12)
+    assert law.score_covariance.shape == (0, 0)
+    assert law.error < 1e-12
 
 
-class TestAgainstFiniteWidth:
-    def test_averages_are_random_in_the_limit(self) -> None:
-        """Theorem 1: (1/n) Σ ψ(y_α) tends to E[ψ(Z^y) | p°], a function of the scores."""
-        program = crossed()
-        law = ac.limit(program)
-        width = 4_000
-        draws = ac.simulate(program.at(width), 60, seed=5, coordinates=width)
-        output = program.nodes[-1]
-        values, error = law.average(np.square, [output], draws.scores)
-        averages = (draws.outputs[:, 0] ** 2).mean(axis=1)
-        assert error < 1e-6
-        # Coordinates and their moments fluctuate by √(2/n).
-        np.testing.assert_allclose(averages, values, rtol=8 * (2 / width) ** 0.5)
-        assert values.std() > 0.3 * values.mean()
+def test_score_covariance_has_both_terms_of_isserlis() -> None:
+    law = limit_of_program(crossed())
+    mean, cov = np.array([0.5, -0.2]), np.array([[1.0, 0.6], [0.6, 2.0]])
+    xx, yy, xy = (expectation(functools.partial(product, *pair), mean, cov)[0] for pair in ((0, 0), (1, 1), (0, 1)))
+    same, cross = 0.8**2 * xx * yy, 2.0 * 0.8**2 * xy**2
+    np.testing.assert_allclose(law.score_covariance, [[same, cross], [cross, 4.0 * same]], atol=2 * law.error)
+    assert law.error < 1e-4
+    assert cross > 0.1 * same
 
 
-class TestDegenerate:
-    def test_constant_and_repeated_inputs(self) -> None:
-        program = Program()
-        h, k = program.initials(["h", "k"], [1.0, 1.0], [[0.0, 0.0], [0.0, 0.0]])
-        W = program.weight("W")
-        g, f = program.matmul(W, h), program.matmul(W, k)
-        law = limit_of_program(program)
-        np.testing.assert_array_equal(law.covariance, [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
-        drawn = law.sample(100).outputs
-        np.testing.assert_allclose(drawn[:, 0], drawn[:, 1], atol=1e-12)
-        assert (g.name, f.name) == ("g1", "g2")
-
-    def test_zero_weights(self) -> None:
-        program = Program()
-        g = program.matmul(program.weight("W", std=0.0), program.initial("h"))
-        x = program.nonlin(tanh(), g)
-        p = program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
-        law = limit_of_program(program)
-        assert law.score_covariance.tolist() == [[0.0]]
-        assert law.draw(5, 1, np.random.default_rng(0)).scores.tolist() == [[0.0]] * 5
-        assert p.name == "p1"
+@pytest.mark.parametrize(
+    "layer",
+    [
+        AttentionLayer(width=8, seq_len=3, num_heads=2, activation="relu", input_correlation=0.5, query_std=1.5),
+        AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, input_correlation=1.0),
+    ],
+    ids=AttentionLayer.describe,
+)
+def test_scores_of_a_layer_are_those_of_its_law(layer: AttentionLayer) -> None:
+    """Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl, grouped heads included, in closed form."""
+    law = limit_of_program(expand(layer).program)
+    kernel = ac.limit(layer).kernel.matrix
+    block = (layer.query_std * layer.key_std) ** 2 * np.kron(kernel, kernel)
+    np.testing.assert_allclose(law.score_covariance, np.kron(np.eye(layer.num_heads), block), atol=1e-9)
+    assert law.error < 1e-12
 
 
-class TestExpectation:
-    @pytest.mark.parametrize("rank", [0, 1, 2, 3, 5])
-    def test_moments_of_linear_images(self, rank: int) -> None:
-        root = np.random.default_rng(rank).standard_normal((4, rank))
-        mean = np.array([0.3, -1.0, 0.0, 2.0])
-        covariance = root @ root.T
-        value, error = expectation(lambda z: z[0] * z[3], mean, covariance)
-        assert abs(value - (mean[0] * mean[3] + covariance[0, 3])) <= error + 1e-9
-        assert error < 0.02
+def test_averages_are_random_in_the_limit() -> None:
+    """Theorem 1: (1/n) Σ ψ(y_α) tends to E[ψ(Z^y) | p°], a function of the scores."""
+    program = crossed()
+    law = ac.limit(program)
+    width = 4_000
+    draws = ac.simulate(program.at(width), 60, seed=5, coordinates=width)
+    output = program.nodes[-1]
+    values, error = law.average(np.square, [output], draws.scores)
+    averages = (draws.outputs[:, 0] ** 2).mean(axis=1)
+    assert error < 1e-6
+    # Coordinates and their moments fluctuate by √(2/n).
+    np.testing.assert_allclose(averages, values, rtol=8 * (2 / width) ** 0.5)
+    assert values.std() > 0.3 * values.mean()
 
-    def test_kinks_cost_digits_and_are_told(self) -> None:
-        value, error = expectation(lambda z: np.maximum(z[0], 0.0) * np.abs(z[1]), np.zeros(2), np.eye(2))
-        exact = 1 / np.pi
-        assert abs(value - exact) < 4 * error + 1e-12
-        assert 1e-9 < error < 1e-4
 
-    def test_same_digits_every_time(self) -> None:
-        covariance = np.eye(3) + 0.2
-        one, other = (expectation(lambda z: np.exp(-(z**2).sum(axis=0)), np.zeros(3), covariance) for _ in range(2))
-        assert one == other
+def test_constant_and_repeated_inputs() -> None:
+    program = Program()
+    h, k = program.initials(["h", "k"], [1.0, 1.0], [[0.0, 0.0], [0.0, 0.0]])
+    W = program.weight("W")
+    program.matmul(W, h)
+    program.matmul(W, k)
+    law = limit_of_program(program)
+    np.testing.assert_array_equal(law.covariance, [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
+    drawn = law.sample(100).outputs
+    np.testing.assert_allclose(drawn[:, 0], drawn[:, 1], atol=1e-12)
+
+
+def test_zero_weights() -> None:
+    program = Program()
+    g = program.matmul(program.weight("W", std=0.0), program.initial("h"))
+    x = program.nonlin(tanh(), g)
+    program.score(program.matmul(program.weight("Q"), x), program.matmul(program.weight("K"), x))
+    law = limit_of_program(program)
+    assert law.score_covariance.tolist() == [[0.0]]
+    assert law.draw(5, 1, np.random.default_rng(0)).scores.tolist() == [[0.0]] * 5
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 3, 5])
+def test_moments_of_linear_images(rank: int) -> None:
+    root = np.random.default_rng(rank).standard_normal((4, rank))
+    mean = np.array([0.3, -1.0, 0.0, 2.0])
+    covariance = root @ root.T
+    value, error = expectation(lambda z: z[0] * z[3], mean, covariance)
+    assert abs(value - (mean[0] * mean[3] + covariance[0, 3])) <= error + 1e-9
+    assert error < 0.02
+
+
+def test_kinks_cost_digits_and_are_told() -> None:
+    value, error = expectation(lambda z: np.maximum(z[0], 0.0) * np.abs(z[1]), np.zeros(2), np.eye(2))
+    exact = 1 / np.pi
+    assert abs(value - exact) < 4 * error + 1e-12
+    assert 1e-9 < error < 1e-4
+
+
+def test_same_digits_every_time() -> None:
+    covariance = np.eye(3) + 0.2
+    one, other = (expectation(lambda z: np.exp(-(z**2).sum(axis=0)), np.zeros(3), covariance) for _ in range(2))
+    assert one == other
 
 
 def test_identity_has_no_error() -> None:
@@ -170,14 +150,6 @@ def test_identity_has_no_error() -> None:
     program.matmul(program.weight("W", std=2.0), program.nonlin(identity(), program.initial("h", mean=1.0, std=3.0)))
     law = limit_of_program(program)
     assert law.covariance[1, 1] == pytest.approx(40.0, abs=2 * law.error + 1e-9)
-
-
-def test_many_lines_are_quick() -> None:
-    """64 vectors and 16 scores: every second moment has a closed form and is computed once."""
-    layer = AttentionLayer(width=8, seq_len=4, num_heads=2, input_correlation=0.3, activation="relu")
-    law = limit_of_program(expand(layer).program)
-    assert len(law.scores) == 32
-    assert law.error < 1e-12
 
 
 def test_a_limit_is_printed_line_by_line() -> None:

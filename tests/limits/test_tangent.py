@@ -25,8 +25,7 @@ BASE: dict[str, Any] = {
 }
 KINDS: dict[str, dict[str, Any]] = {
     "softmax": {},
-    "causal": {"mask": "causal"},
-    "large scores": {"query_std": 4.0},
+    "causal": {"mask": "causal", "query_std": 4.0},
     "relu": {"attention_map": "relu", "mask": "causal"},
     "linear": {"attention_map": "linear", "mask": "causal"},
     "sigmoid": {"attention_map": "sigmoid", "activation": "relu"},

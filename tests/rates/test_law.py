@@ -7,67 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import special
 
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.streams import seed_sequence
-from attncheck.checks.marginals import conditional_covariance
-from attncheck.methods import simulate_chunks
 from attncheck.theory.rates.drivers import Fluctuations
-from attncheck.theory.rates.gap import standard_error
-from tests.simulators.cases import PARTS
 
 _DRAWS = 60_000
-_POINTS = np.array([0.1, 0.4, 1.0, 2.0])
 # Two-sided 1e-6 for each comparison.
 _QUANTILE = 4.9
-
-
-def _tails(layer: ac.AttentionLayer, position: int) -> tuple[FloatArray, FloatArray, float, float]:
-    """Return P(y > t), E v and their standard errors, averaged over collapsed conditional variances."""
-    variances = np.concatenate(
-        [
-            conditional_covariance(layer, draws)[:, position, position]
-            for draws in simulate_chunks(layer, _DRAWS, 5_000, seed_sequence(0, "tests", layer.to_dict()))
-        ]
-    )
-    variances = np.maximum(variances, 1e-300)
-    values = special.ndtr(-_POINTS / np.sqrt(variances)[:, None])
-    root = math.sqrt(_DRAWS)
-    return values.mean(0), values.std(0) / root, float(variances.mean()), float(variances.std() / root)
-
-
-# Most noise is the computed law's; at these sizes the limit is off by at least 34 of its standard errors, and the
-# law at twice the width by 13, or 8 with heads of fixed size.
-LAYERS = [
-    ac.AttentionLayer(width=3),
-    ac.AttentionLayer(
-        width=16, head_dim=4, num_heads=4, num_kv_heads=2, mask="causal", seq_len=3, activation="identity"
-    ),
-    ac.AttentionLayer(width=16, num_heads=1, attention_map="linear", seq_len=2),
-    ac.AttentionLayer(width=16, attention_map="relu", activation="relu", input_correlation=0.5),
-    ac.AttentionLayer(width=8, score_scaling="1/n", input_correlation=1.0, seq_len=2),
-    ac.AttentionLayer(
-        width=16, seq_len=2, attention_map="sigmoid", activation="tanh", query_std=2.0, head_scaling=False
-    ),
-    ac.AttentionLayer(width=16, seq_len=3, activation="relu", query_std=1.5, norm="rms"),
-    ac.AttentionLayer(width=16, seq_len=3, activation="relu", query_std=1.5, norm="layer", num_kv_heads=1),
-    *(PARTS[name] for name in ("causal window", "softcap", "sink", "sink of one position", "own mask", "own map")),
-]
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.describe())
-def test_it_is_the_law_of_the_collapsed_reading(layer: ac.AttentionLayer) -> None:
-    position = layer.seq_len - 1
-    law = ac.finite_width_law(layer, size=1024 if layer.head_dim else 512)
-    tail, tail_error, variance, variance_error = _tails(layer, position)
-    spread = np.hypot(tail_error, np.asarray(law.cdf_error(_POINTS, position)) / 4.0)
-    assert np.all(np.abs(law.sf(_POINTS, position) - tail) < _QUANTILE * spread)
-    # The public error, without widths where it is uninformative.
-    spread_of_variance = math.hypot(variance_error, standard_error(law.gap(position).deviation.moment(1)) / 4.0)
-    assert abs(law.variance(position) - variance) < _QUANTILE * spread_of_variance
 
 
 def _one_position(width: int, attention_map: str) -> tuple[float, float]:
@@ -105,12 +52,8 @@ def test_it_tells_the_limit_from_the_law_at_the_width() -> None:
     law, limit = ac.finite_width_law(layer, size=512), ac.limit(layer)
     assert abs(law.sf(0.4) - limit.sf(0.4)) > 10 * law.cdf_error(0.4)
     assert law.excess_kurtosis() > limit.excess_kurtosis() + law.excess_kurtosis_error() > 0
-    assert law.difference(-0.4) == pytest.approx(-law.difference(0.4))
-    assert law.cdf(0.0) == pytest.approx(0.5, abs=1e-12)
-    grid = np.linspace(-12.0, 12.0, 4001)
-    assert np.trapezoid(law.pdf(grid), grid) == pytest.approx(1.0, abs=1e-4)
+    assert law.difference(-0.4) == pytest.approx(-law.difference(0.4)) == pytest.approx(law.sf(0.4) - limit.sf(0.4))
     assert law.pdf_error(0.0) < 0.02 * law.pdf(0.0)
-    assert law.sample(5, coordinates=2).shape == (5, 4, 2)
 
 
 def _analytic(mean: float, spread: float, t: FloatArray) -> FloatArray:
@@ -128,6 +71,9 @@ def test_leading_constants_of_scores_are_the_analytic_ones() -> None:
     assert width * found.leading == pytest.approx(expected, abs=width * found.leading_error + 1e-3)
     assert width * found.value == pytest.approx(expected, abs=width * found.error + 1e-3)
     assert width * found.error < 0.01 * expected
+    # Positions share no length: if they did, the score's distance would be that of a layer without them.
+    both = (ac.distance(ac.AttentionLayer(width=64, position_std=std), of="scores", size=256) for std in (1.5, 0.0))
+    assert next(both).leading < 0.7 * next(both).leading
 
 
 @pytest.mark.parametrize("width", [4, 64])
@@ -145,13 +91,6 @@ def test_a_hundred_thousand_neurons_are_no_harder_than_a_thousand() -> None:
     found = ac.distance(ac.AttentionLayer(width=10**5, activation="identity"), size=16)
     assert found.error < 0.15 * found.value
     assert found.value == pytest.approx(found.leading, abs=found.error + found.leading_error)
-
-
-# `test_fixed_heads.py` tests that it stays.
-def test_the_gap_at_a_fixed_head_dim_is_small_where_heads_are_large() -> None:
-    layer = ac.AttentionLayer(width=64, num_heads=1, head_dim=64, activation="identity")
-    gap = ac.distance(layer, "kl", width=math.inf, size=2048)
-    assert gap.value == pytest.approx(1.3e-4, rel=0.05)
 
 
 def test_one_seed_gives_the_same_digits_and_others_agree_within_errors() -> None:

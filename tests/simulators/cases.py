@@ -27,47 +27,39 @@ PLAIN = (
     AttentionLayer(
         width=3, seq_len=4, num_heads=4, num_kv_heads=1, head_dim=8, attention_map="linear", mask="causal", key_std=0.7
     ),
-    AttentionLayer(
-        width=8, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal", query_std=1.5, input_correlation=0.8
+    AttentionLayer(width=8, seq_len=5, num_heads=2, head_dim=3, value_std=0.7, output_std=1.5).replace(
+        attention_map="sigmoid", activation="identity", input_correlation=0.2
     ),
-    AttentionLayer(width=8, seq_len=5, num_heads=2, head_dim=3, value_std=0.7, output_std=1.5, attention_map="sigmoid"),
     AttentionLayer(width=8, seq_len=3, num_heads=3, attention_map="relu", head_scaling=False, activation="tanh"),
     AttentionLayer(width=8, seq_len=2, num_heads=2, head_dim=2, score_scaling="1/n", input_correlation=1.0),
-    AttentionLayer(width=4, seq_len=6, num_heads=4, num_kv_heads=2, mask="causal", activation="erf", input_std=2.0),
-    AttentionLayer(width=8, seq_len=3, num_heads=2, activation="identity", input_correlation=0.2, query_std=2.0),
+    AttentionLayer(width=4, seq_len=6, num_heads=4, num_kv_heads=2, mask="causal", activation="erf").replace(
+        input_std=2.0, query_std=1.5
+    ),
     AttentionLayer(width=3, seq_len=4, num_heads=2, position_std=1.5, mask="causal", clip=2.0),
     AttentionLayer(
         width=8, seq_len=3, num_heads=2, position_std=0.7, position_reach=2.0, input_correlation=1.0, activation="relu"
     ),
-    AttentionLayer(
-        width=3, seq_len=4, num_heads=2, tied_query_key=True, score_scaling="1/n", query_std=1.5, key_std=1.5
+    AttentionLayer(width=3, seq_len=4, num_heads=2, head_dim=2, query_std=1.5, key_std=1.5).replace(
+        tied_query_key=True, score_scaling="1/n"
     ),
-    AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=3, tied_query_key=True, score_scaling="1/n"),
     AttentionLayer(width=5, seq_len=3, num_heads=2, activation="relu", query_std=1.5, norm="rms"),
     AttentionLayer(
         width=4, seq_len=4, num_heads=2, head_dim=3, num_kv_heads=1, clip=1.0, position_std=0.5, norm="layer"
     ),
 )
 
-#: Each optional part in several shapes.
+#: Each optional part, in several shapes.
 PARTS: dict[str, AttentionLayer] = {
     "window": AttentionLayer(width=8, seq_len=5, num_heads=2, window=2),
     "causal window": AttentionLayer(width=6, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal", window=2),
-    "window of one": AttentionLayer(width=4, seq_len=3, num_heads=1, head_dim=2, window=1, attention_map="relu"),
-    "softcap": AttentionLayer(width=8, seq_len=3, num_heads=2, softcap=0.5, key_std=2.0),
-    "capped linear": AttentionLayer(width=4, seq_len=3, num_heads=1, softcap=1.0, attention_map="linear"),
-    "capped causal": AttentionLayer(
-        width=8, seq_len=4, num_heads=2, head_dim=3, softcap=0.3, key_std=2.0, mask="causal"
-    ),
-    "sink": AttentionLayer(width=8, seq_len=3, num_heads=2, sink=0.0),
+    "softcap": AttentionLayer(width=8, seq_len=4, num_heads=2, softcap=0.3, key_std=2.0, mask="causal"),
+    "capped linear": AttentionLayer(width=4, seq_len=3, num_heads=1, head_dim=3, softcap=1.0, attention_map="linear"),
     "sinks by head": AttentionLayer(width=8, seq_len=3, num_heads=2, sink=(-1.0, 2.0), mask="causal"),
-    "sink of one position": AttentionLayer(width=6, seq_len=1, num_heads=2, sink=1.0),
+    "sink": AttentionLayer(width=6, seq_len=1, num_heads=2, sink=1.0),
     "sink, cap, window": AttentionLayer(width=8, seq_len=5, num_heads=2, sink=-1.0, softcap=1.5, window=3),
-    "slopes": AttentionLayer(width=8, seq_len=4, num_heads=2, bias_slopes=(1.0, 0.25)),
-    "alibi": AttentionLayer(width=6, seq_len=8, num_heads=3, bias_slopes="alibi", query_std=0.5, key_std=0.25),
-    "slopes of sigmoid": AttentionLayer(width=8, seq_len=3, num_heads=1, bias_slopes=(2.0,), attention_map="sigmoid"),
-    "bias table": AttentionLayer(width=8, seq_len=4, num_heads=2, bias_std=1.5),
-    "table of linear": AttentionLayer(width=6, seq_len=3, num_heads=1, bias_std=1.0, attention_map="linear"),
+    "slopes": AttentionLayer(width=8, seq_len=4, num_heads=2, bias_slopes=(2.0, 0.25), attention_map="sigmoid"),
+    "alibi": AttentionLayer(width=6, seq_len=5, num_heads=3, bias_slopes="alibi", query_std=0.5, key_std=0.25),
+    "bias table": AttentionLayer(width=6, seq_len=3, num_heads=1, bias_std=1.0, attention_map="linear"),
     "both biases": AttentionLayer(
         width=8, seq_len=4, num_heads=4, num_kv_heads=2, bias_std=1.0, bias_slopes=(1, 0, 2, 0)
     ),
@@ -83,7 +75,6 @@ ROTARY = {
     "rotary, grouped": AttentionLayer(
         width=8, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=4, rotary_base=10.0, input_correlation=0.5
     ),
-    "rotary, causal": AttentionLayer(width=4, seq_len=3, num_heads=2, head_dim=2, mask="causal", rotary_base=100.0),
     "rotary, QK norm": AttentionLayer(
         width=6, seq_len=3, num_heads=1, head_dim=6, rotary_base=10.0, qk_norm=True, input_correlation=0.8
     ),
@@ -115,7 +106,6 @@ TIED = AttentionStack(
 )
 # Neither norm nor perceptron.
 BARE = (
-    AttentionStack(layer=AttentionLayer(width=2, seq_len=3, num_heads=1), depth=2, activations=("identity", "relu")),
     AttentionStack(layer=AttentionLayer(width=4, seq_len=2, num_heads=2), depth=3, residual=True),
     AttentionStack(
         layer=AttentionLayer(width=4, seq_len=2, num_heads=4, num_kv_heads=2, head_dim=3, mask="causal", query_std=1.5),

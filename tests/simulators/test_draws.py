@@ -7,17 +7,18 @@ combine inputs, scores, Gram matrices and outputs; networks that differ in one r
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
 
-from attncheck import AttentionLayer, AttentionStack, Draws, Program, StackDraws, simulate
+from attncheck import AttentionLayer, AttentionStack, Draws, StackDraws, simulate
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.evidence import Evidence
 from attncheck.layers.draws import Batch, ProgramDraws
+from attncheck.layers.kernel import input_kernel
 from attncheck.looks.examples import draw_examples
 from attncheck.methods import Method
 from attncheck.programs import EXAMPLES
@@ -27,7 +28,7 @@ from tests.stack_strategy import stacks
 from . import literal
 from .cases import BARE, BLOCKS, NORMED, PARTS, PLAIN, PLAIN_BLOCK, POST_GELU, ROTARY, reused
 
-SIZE = 6_000
+SIZE = 4_500
 # Literal methods first.
 FINITE = get_args(Method)[:3]
 
@@ -35,31 +36,13 @@ Functionals = dict[str, FloatArray]
 Draw = Callable[[np.random.Generator], Batch]
 
 
-def assert_one_law(
-    evidence: Evidence,
-    functionals: Callable[[Any], Functionals],
-    network: Draw,
-    methods: Mapping[str, Draw],
-    wrong: Mapping[str, Draw],
-) -> None:
-    """Assert that all methods draw the law of the network, and that others do not."""
+class Case(NamedTuple):
+    """A network, methods that draw its law, and networks of other laws."""
 
-    def statistics(draws: Batch) -> Functionals:
-        values = draws.outputs[:, 0, 0]
-        return functionals(draws) | {"consecutive draws": values[::2] * values[1::2]}
-
-    def p_values(seed: int) -> tuple[dict[str, float], dict[str, float]]:
-        rng = np.random.default_rng(seed)
-        expected = statistics(network(rng))
-        one_law = {
-            f"{method}, {name}": p_value
-            for method, draw in methods.items()
-            for name, p_value in distances(statistics(draw(rng)), expected).items()
-        }
-        others = {name: min(distances(statistics(draw(rng)), expected).values()) for name, draw in wrong.items()}
-        return one_law, {name: min(1.0, p_value * len(expected)) for name, p_value in others.items()}
-
-    evidence.assert_p_values(p_values)
+    functionals: Callable[[Any], Functionals]
+    network: Draw
+    methods: Mapping[str, Draw]
+    wrong: Mapping[str, Draw] = {}
 
 
 def distances(ours: Functionals, theirs: Functionals) -> dict[str, float]:
@@ -77,23 +60,7 @@ def distance(ours: FloatArray, theirs: FloatArray) -> float:
     return float(np.abs(differences[last]).max()) / len(ours)
 
 
-def by_method(described: Any, methods: tuple[Any, ...], coordinates: int) -> dict[str, Draw]:
-    """Return the draws of each method, with different seeds: methods share streams."""
-
-    def drawn(method: Method, rng: np.random.Generator) -> Batch:
-        draws: Batch = simulate(described, SIZE, int(rng.integers(2**62)), method, coordinates)
-        return draws
-
-    return {method: functools.partial(drawn, method) for method in methods}
-
-
-# Layers
-
-LAYERS: dict[str, AttentionLayer] = {layer.describe(): layer for layer in PLAIN} | PARTS | ROTARY
-PARTS_OF_LAYERS = (
-    *("window", "softcap", "sink", "bias_slopes", "bias_std", "qk_norm", "rotary_base", "norm", "mask"),
-    *("position_std", "position_reach", "tied_query_key"),
-)
+# Functionals
 
 
 def of_layer(layer: AttentionLayer, draws: Draws) -> Functionals:
@@ -114,63 +81,6 @@ def of_layer(layer: AttentionLayer, draws: Draws) -> Functionals:
     return values
 
 
-def without_parts(layer: AttentionLayer) -> AttentionLayer:
-    if layer == PARTS["own map"]:
-        return layer.replace(attention_map="relu")
-    return layer.replace(**{name: getattr(AttentionLayer, name) for name in PARTS_OF_LAYERS})
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers(name: str, evidence: Evidence) -> None:
-    layer = LAYERS[name]
-    neurons = min(layer.width, 2)
-    network = functools.partial(literal.draw_layer, layer, SIZE, neurons)
-    wrong = {"without parts": functools.partial(literal.draw_layer, without_parts(layer), SIZE, neurons)}
-    if without_parts(layer) == layer:
-        wrong = {}
-    assert_one_law(evidence, functools.partial(of_layer, layer), network, by_method(layer, FINITE, neurons), wrong)
-
-
-# Limits of tied scores and of saturated inputs after a norm are constants, which sampling does not hit.
-@pytest.mark.parametrize(
-    "name", [name for name, layer in LAYERS.items() if not (layer.tied_query_key or (layer.norm and layer.clip < 9.0))]
-)
-def test_limits_of_layers(name: str, evidence: Evidence) -> None:
-    layer = LAYERS[name]
-    network = functools.partial(literal.draw_limit, layer, SIZE, 2)
-    assert_one_law(evidence, functools.partial(of_layer, layer), network, by_method(layer, ("limit",), 2), {})
-
-
-WEIGHTS: dict[str, tuple[AttentionLayer, dict[str, Any]]] = {
-    "uniform": (
-        AttentionLayer(width=2, activation="identity"),
-        dict.fromkeys((*literal.MATRICES, "inputs"), "uniform"),
-    ),
-    "biases": (
-        AttentionLayer(width=3, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=2),
-        {f"{name}_bias": ("uniform", 1.5) for name in ("query", "key", "value", "output")},
-    ),
-    "tied": (
-        AttentionLayer(width=3, seq_len=2, tied_query_key=True, score_scaling="1/n"),
-        {"key": "rademacher", "value": "student5", "output": "truncated normal", "key_bias": ("rademacher", 1.0)},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_other_weights(name: str, evidence: Evidence) -> None:
-    layer, weights = WEIGHTS[name]
-    network = functools.partial(literal.draw_layer, layer, SIZE, 2)
-    methods = {"weights": functools.partial(draw_with_weights, layer, SIZE, 2, weights=weights)}
-    expected = functools.partial(network, weights=weights)
-    assert_one_law(evidence, functools.partial(of_layer, layer), expected, methods, {"Gaussian weights": network})
-
-
-# Stacks
-
-STACKS = {stack.describe(): stack for stack in (*BARE, *NORMED, *BLOCKS, POST_GELU)}
-
-
 def of_stack(draws: StackDraws) -> Functionals:
     """Return functionals of streams, scores, Gram matrices and outputs of the first and last layer."""
     y, p, grams = draws.outputs, draws.scores, draws.grams
@@ -187,41 +97,6 @@ def of_stack(draws: StackDraws) -> Functionals:
         "grams of two layers": grams[:, 0, 0, 0] * grams[:, -1, 0, 0],
         "input and output": draws.streams[:, 0, 0, 0] * y[:, 0, 0],
     }
-
-
-def other_stacks(stack: AttentionStack) -> dict[str, AttentionStack]:
-    """Return stacks that differ in one respect."""
-    layer = stack.layer
-    others = {
-        "the other residual": stack.replace(residual=not stack.residual),
-        "norms exchanged": stack.replace(layer=layer.replace(norm=stack.post_norm), post_norm=layer.norm),
-        "no perceptron": stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0),
-        "another perceptron": stack.replace(mlp="gelu") if stack == PLAIN_BLOCK else stack,
-    }
-    return {name: other for name, other in others.items() if other != stack}
-
-
-def assert_stack(evidence: Evidence, stack: AttentionStack, others: Mapping[str, AttentionStack]) -> None:
-    network = functools.partial(literal.draw_stack, stack, SIZE)
-    wrong = {name: functools.partial(literal.draw_stack, other, SIZE) for name, other in others.items()}
-    assert_one_law(evidence, of_stack, network, by_method(stack, FINITE, min(stack.width, 2)), wrong)
-
-
-@pytest.mark.parametrize("name", STACKS)
-def test_stacks(name: str, evidence: Evidence) -> None:
-    assert_stack(evidence, STACKS[name], other_stacks(STACKS[name]))
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("index", range(4))
-def test_random_stacks(index: int, evidence: Evidence) -> None:
-    examples = draw_examples(stacks(max_depth=2, max_entries=100, blocks=True), 4, 0, "random blocks")
-    assert_stack(evidence, examples[index], {})
-
-
-# Programs
-
-PROGRAMS: dict[str, Callable[[], Program]] = {**EXAMPLES, "reused": reused}
 
 
 def of_program(draws: ProgramDraws) -> Functionals:
@@ -245,19 +120,133 @@ def of_program(draws: ProgramDraws) -> Functionals:
     return values
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(name: str, evidence: Evidence) -> None:
-    """At width 3, where wrong use of a matrix shows most."""
-    case = PROGRAMS[name]().at(3)
-    network = functools.partial(literal.draw_program, case, SIZE)
-    assert_one_law(evidence, of_program, network, by_method(case, FINITE[:2], 2), {})
+# Cases
+
+LAYERS: dict[str, AttentionLayer] = {layer.describe(): layer for layer in PLAIN} | PARTS | ROTARY
+PARTS_OF_LAYERS = (
+    *("window", "softcap", "sink", "bias_slopes", "bias_std", "qk_norm", "rotary_base", "norm", "mask"),
+    *("position_std", "position_reach", "tied_query_key"),
+)
+WEIGHTS: dict[str, tuple[AttentionLayer, dict[str, Any]]] = {
+    "uniform": (
+        AttentionLayer(width=2, activation="identity"),
+        dict.fromkeys((*literal.MATRICES, "inputs"), "uniform"),
+    ),
+    "biases": (
+        AttentionLayer(width=3, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=2),
+        {f"{name}_bias": ("uniform", 1.5) for name in ("query", "key", "value", "output")},
+    ),
+    "tied": (
+        AttentionLayer(width=3, seq_len=2, tied_query_key=True, score_scaling="1/n"),
+        {"key": "rademacher", "value": "student5", "output": "truncated normal", "key_bias": ("rademacher", 1.0)},
+    ),
+}
+
+
+def by_method(described: Any, methods: tuple[Any, ...], coordinates: int) -> dict[str, Draw]:
+    """Return the draws of each method, with different seeds: methods share streams."""
+
+    def drawn(method: Method, rng: np.random.Generator) -> Batch:
+        draws: Batch = simulate(described, SIZE, int(rng.integers(2**62)), method, coordinates)
+        return draws
+
+    return {method: functools.partial(drawn, method) for method in methods}
+
+
+def without_parts(layer: AttentionLayer) -> AttentionLayer:
+    if layer == PARTS["own map"]:
+        return layer.replace(attention_map="relu")
+    return layer.replace(**{name: getattr(AttentionLayer, name) for name in PARTS_OF_LAYERS})
+
+
+def other_stacks(stack: AttentionStack) -> dict[str, AttentionStack]:
+    """Return stacks that differ in one respect."""
+    layer = stack.layer
+    others = {
+        "the other residual": stack.replace(residual=not stack.residual),
+        "norms exchanged": stack.replace(layer=layer.replace(norm=stack.post_norm), post_norm=layer.norm),
+        "no perceptron": stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0),
+        "another perceptron": stack.replace(mlp="gelu") if stack == PLAIN_BLOCK else stack,
+    }
+    return {name: other for name, other in others.items() if other != stack}
+
+
+def all_cases() -> Iterator[tuple[str, Case]]:
+    network: Draw
+    wrong: dict[str, Draw]
+    for name, layer in LAYERS.items():
+        neurons, functionals = min(layer.width, 2), functools.partial(of_layer, layer)
+        network = functools.partial(literal.draw_layer, layer, SIZE, neurons)
+        plain = without_parts(layer)
+        wrong = {"without parts": functools.partial(literal.draw_layer, plain, SIZE, neurons)}
+        methods = by_method(layer, FINITE, neurons)
+        yield name, Case(functionals, network, methods, wrong if plain != layer else {})
+        # Limits of tied scores and of saturated inputs after a norm are constants, which sampling does not hit.
+        if not (layer.tied_query_key or (layer.norm and layer.clip < 9.0)):
+            of_limit = functools.partial(literal.draw_limit, layer, SIZE, 2)
+            yield f"limit, {name}", Case(functionals, of_limit, by_method(layer, ("limit",), 2))
+    for name, (layer, weights) in WEIGHTS.items():
+        gaussian = functools.partial(literal.draw_layer, layer, SIZE, 2)
+        methods = {"weights": functools.partial(draw_with_weights, layer, SIZE, 2, weights=weights)}
+        expected = functools.partial(gaussian, weights=weights)
+        yield f"weights, {name}", Case(functools.partial(of_layer, layer), expected, methods, {"Gaussian": gaussian})
+    for stack in (*BARE, *NORMED, *BLOCKS, POST_GELU):
+        others = other_stacks(stack).items()
+        wrong = {name: functools.partial(literal.draw_stack, other, SIZE) for name, other in others}
+        yield stack.describe(), stack_case(stack, wrong)
+    for name, write in {**EXAMPLES, "reused": reused}.items():
+        # At width 3, where wrong use of a matrix shows most.
+        case = write().at(3)
+        network = functools.partial(literal.draw_program, case, SIZE)
+        yield name, Case(of_program, network, by_method(case, FINITE[:2], 2))
+
+
+def stack_case(stack: AttentionStack, wrong: Mapping[str, Draw]) -> Case:
+    methods = by_method(stack, FINITE, min(stack.width, 2))
+    return Case(of_stack, functools.partial(literal.draw_stack, stack, SIZE), methods, wrong)
+
+
+CASES = dict(all_cases())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_methods_draw_the_law_of_the_network(name: str, evidence: Evidence) -> None:
+    assert_one_law(evidence, CASES[name])
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("index", range(4))
+def test_random_stacks(index: int, evidence: Evidence) -> None:
+    examples = draw_examples(stacks(max_depth=2, max_entries=100, blocks=True), 4, 0, "random blocks")
+    assert_one_law(evidence, stack_case(examples[index], {}))
+
+
+def assert_one_law(evidence: Evidence, case: Case) -> None:
+    """Assert that all methods draw the law of the network, and that others do not."""
+
+    def statistics(draws: Batch) -> Functionals:
+        values = draws.outputs[:, 0, 0]
+        return case.functionals(draws) | {"consecutive draws": values[::2] * values[1::2]}
+
+    def p_values(seed: int) -> tuple[dict[str, float], dict[str, float]]:
+        rng = np.random.default_rng(seed)
+        expected = statistics(case.network(rng))
+        one_law = {
+            f"{method}, {name}": p_value
+            for method, draw in case.methods.items()
+            for name, p_value in distances(statistics(draw(rng)), expected).items()
+        }
+        others = {name: min(distances(statistics(draw(rng)), expected).values()) for name, draw in case.wrong.items()}
+        return one_law, {name: min(1.0, p_value * len(expected)) for name, p_value in others.items()}
+
+    evidence.assert_p_values(p_values)
 
 
 # Exact relations
 
 
 @pytest.mark.parametrize("method", FINITE)
-@pytest.mark.parametrize("layer", PLAIN, ids=AttentionLayer.describe)
+@pytest.mark.parametrize("layer", [*PLAIN, *ROTARY.values()], ids=AttentionLayer.describe)
 def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: Method) -> None:
     """Shapes, symmetry, groups, norms, the Gram matrix of the inputs, and the range of the scores."""
     draws = simulate(layer, 40, 5, method, coordinates=layer.width)
@@ -276,6 +265,9 @@ def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: Method) -> No
         traces = np.trace(grouped[:, :, 0], axis1=-2, axis2=-1)
         assert all(len(set(row)) == layer.kv_heads for row in traces[traces.min(axis=1) > 0.0].tolist())
     assert not np.array_equal(draws.key_gram / layer.key_std**2, draws.value_gram / layer.value_std**2)
+    if draws.keys is not None:
+        np.testing.assert_allclose(draws.key_gram, literal.gram(draws.keys), rtol=1e-12, atol=1e-13)
+        return
     # Rows of P are in the row space of Kᵀ, columns in the column space of X.
     for scores, gram in (
         (draws.scores, draws.key_gram),
@@ -285,15 +277,6 @@ def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: Method) -> No
         null = np.where(values <= 1e-10 * (values[..., -1:] + 1e-300), 1.0, 0.0)
         outside = (scores @ vectors) * null[..., None, :]
         assert np.abs(outside).max() <= 1e-5 * np.abs(scores).max()
-
-
-@pytest.mark.parametrize("method", FINITE)
-@pytest.mark.parametrize("name", ROTARY)
-def test_keys_fit_their_gram_matrices(name: str, method: Method) -> None:
-    draws = simulate(ROTARY[name], 40, 5, method)
-    assert draws.keys is not None
-    assert draws.key_gram is not None
-    np.testing.assert_allclose(draws.key_gram, literal.gram(draws.keys), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("method", FINITE)
@@ -320,8 +303,19 @@ def test_zero_inputs_give_scores_that_are_exactly_zero(seq_len: int, width: int,
     assert draws.scores[~either].all()
 
 
-def test_the_limit_has_no_gram_matrices() -> None:
-    draws = simulate(PLAIN[0], 10, method="limit", coordinates=3)
-    assert draws.outputs.shape == draws.inputs.shape == (10, 1, 3)
-    assert draws.input_gram is draws.key_gram is draws.value_gram is None
-    assert set(draws.as_dict()) == {"outputs", "scores", "inputs"}
+def test_limits_that_are_constants() -> None:
+    """Scores of tied queries and keys, and the kernel that wide layers approach."""
+    layer = AttentionLayer(width=4096, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
+    scores, kernel = simulate(layer, 3, method="limit").scores, input_kernel(layer.inputs).matrix
+    np.testing.assert_allclose(scores, np.broadcast_to(kernel, scores.shape), rtol=1e-12)
+    assert np.abs(simulate(layer, 200, seed=1).scores - kernel).max() < 8 / 64
+
+
+@pytest.mark.parametrize("layer", [PLAIN[3], PLAIN[8]], ids=AttentionLayer.describe)
+def test_a_stack_of_one_layer_is_that_layer(layer: AttentionLayer) -> None:
+    """To the last digit, as the collapsed methods take random numbers in the same order."""
+    stack = AttentionStack(layer=layer, depth=1)
+    ours, theirs = simulate(stack, 500, 7, coordinates=2), simulate(layer, 500, 7, coordinates=2)
+    np.testing.assert_array_equal(ours.outputs, theirs.outputs)
+    np.testing.assert_array_equal(ours.scores[:, 0], theirs.scores)
+    np.testing.assert_array_equal(ours.grams[:, 0], theirs.input_gram)

@@ -44,6 +44,7 @@ class Recorder:
 def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None:
     """With the same matrices the digits equal those of the network written out, up to rounding."""
     expansion = expand(layer)
+    assert Program.from_dict(expansion.program.to_dict()).to_dict() == expansion.program.to_dict()
     rng = np.random.default_rng(0)
     record = Recorder(layer.width, rng)
     added = [node for node in expansion.program.nodes if node.name in {f"e{i + 1}" for i in range(layer.seq_len)}]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from attncheck import AttentionLayer, AttentionStack
+from attncheck import AttentionLayer, AttentionStack, limit
 from attncheck.layers.program.coverage import CoverageKind
-from tests.simulators.cases import BLOCKS, NORMED
+from tests.simulators.cases import BLOCKS, NORMED, PRE_BLOCK
 
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
 
@@ -17,6 +19,7 @@ def test_layers_have_their_own_activations_and_the_templates_clip() -> None:
     assert AttentionStack(layer=LAYER, depth=2).layers == (LAYER, LAYER)
     assert AttentionStack(layer=LAYER, depth=2) == AttentionStack(layer=LAYER, depth=2, activations="clip")
     assert hash(AttentionStack(layer=LAYER, depth=2)) == hash(AttentionStack(layer=LAYER, depth=2, activations="clip"))
+    assert AttentionStack(layer=LAYER, depth=2, activations="relu").replace(depth=4).activations == ("relu",) * 4
 
 
 def test_keys_differ() -> None:
@@ -26,25 +29,23 @@ def test_keys_differ() -> None:
     assert len({stack.key for stack in stacks}) == len(stacks)
 
 
-def test_replacing_keeps_one_activation_at_any_depth() -> None:
-    stack = AttentionStack(layer=LAYER, depth=2, activations="relu")
-    assert stack.replace(depth=4).activations == ("relu",) * 4
-
-
 def test_descriptions_say_conjecture_from_the_second_layer_on() -> None:
     assert AttentionStack(layer=LAYER, depth=1).describe() == "n=8 s=2 H=2 depth=1 clip=3.0"
     stack = AttentionStack(layer=LAYER, depth=2, activations=("relu", "tanh"), residual=True)
     assert stack.describe() == "n=8 s=2 H=2 depth=2 relu/tanh residual (conjecture)"
     assert "norm=rms depth=2" in NORMED[0].describe()
     assert "residual post_norm=rms" in NORMED[2].describe()
+    assert "residual mlp=gelu mlp_ratio=2 mlp_std=1.3 (conjecture)" in PRE_BLOCK.describe()
 
 
-def test_weight_entries_are_those_of_the_program() -> None:
-    for layer in (LAYER, LAYER.replace(head_dim=3, num_kv_heads=1, input_correlation=0.5)):
-        for depth in (1, 3):
-            stack = AttentionStack(layer=layer, depth=depth)
-            shapes = [weight.shape(8) for weight in stack.expand().program.weights]
-            assert stack.weight_entries == sum(rows * columns for rows, columns in shapes)
+def test_weight_entries_are_those_of_different_matrices() -> None:
+    low = AttentionStack(layer=LAYER.replace(head_dim=3, num_kv_heads=1, input_correlation=0.5), depth=3)
+    for stack in (AttentionStack(layer=LAYER, depth=2), low, PRE_BLOCK):
+        weights = stack.expand().program.weights
+        assert stack.weight_entries == sum(math.prod(weight.shape(stack.width)) for weight in weights)
+        names = [weight.name for weight in weights]
+        assert len(set(names)) == len(names)
+        assert {"L1.Q1", "L2.Q1", "W1", "W2"} <= set(names)
 
 
 @pytest.mark.parametrize(("depth", "residual"), [(1, True), (2, False), (4, True)])
@@ -63,7 +64,9 @@ def test_coverage_is_a_conjecture_from_the_second_layer_on(depth: int, residual:
         assert {line.statement for line in found.lines if line.name.startswith("L2.y")} == {CoverageKind.CONJECTURE}
 
 
-def test_matrices_of_different_layers_are_different() -> None:
-    names = [weight.name for weight in AttentionStack(layer=LAYER, depth=2).expand().program.weights]
-    assert len(set(names)) == len(names)
-    assert {"L1.Q1", "L2.Q1", "W1", "W2"} <= set(names)
+def test_one_block_is_a_conjecture_where_scores_feed_its_perceptron() -> None:
+    one = AttentionStack(layer=PRE_BLOCK.layer, depth=1, mlp="relu")
+    assert one.coverage().worst.statement.startswith("conjecture")
+    assert one.describe().endswith("(conjecture)")
+    assert "mlp=relu (conjecture)" in str(limit(one))
+    assert "conjecture" not in one.replace(mlp=None).describe()
