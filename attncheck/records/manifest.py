@@ -18,7 +18,7 @@ from attncheck.records.schema import SCHEMA, PlannedResult
 _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
 
 
-def same_environment(subject: str, planned: Iterable[PlannedResult]) -> dict[str, Any]:
+def environment_fields(subject: str, planned: Iterable[PlannedResult]) -> dict[str, Any]:
     """Return the manifest fields on time, machine and code of a run that starts now."""
     return {
         "schema": SCHEMA,

@@ -28,7 +28,7 @@ from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.result import violated
 from attncheck.looks.substitutes import substitute
 from attncheck.records.conclusion import ledger_of
-from attncheck.records.manifest import same_environment
+from attncheck.records.manifest import environment_fields
 from attncheck.records.schema import Manifest, PlannedResult, Result, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.runs.options import RunOptions, count, typed
@@ -276,5 +276,5 @@ class Run:
             fixed=sorted({case.key for case in self.fixed_cases}),
             draws=self.draws,
             min_examined=self.min_examined,
-            **same_environment(self.subject.name, planned),
+            **environment_fields(self.subject.name, planned),
         )

@@ -19,7 +19,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.conclusion import closing_of, ledger_of
 from attncheck.records.explanation import Explanation
-from attncheck.records.manifest import same_environment
+from attncheck.records.manifest import environment_fields
 from attncheck.records.run_record import record_of
 from attncheck.records.schema import Line, Manifest, PlannedResult, Result, case_key, of_pool
 from attncheck.records.scope import Scope
@@ -86,7 +86,7 @@ def _lines_of(
         subject=source,
         planned=planned,
         fixed=sorted(set(map(case_key, results))),
-        **same_environment(source, planned),
+        **environment_fields(source, planned),
     )
     seconds = max((result.seconds for result in results), default=0.0)
     closing = closing_of(conclude_files(results, budget, seed), results, seconds, explanations=list(causes))
