@@ -138,7 +138,7 @@ if [ "$1 $2" = "-m venv" ]; then mkdir -p "$3/bin"; cp "$STUBS/python" "$STUBS/t
 
 STEPS = [
     "python -m pip install tox",
-    "tox run-parallel --parallel 2 -e frameworks,slow,theory,lint,types,docs,package",
+    "tox run-parallel --parallel 2 -e frameworks,slow,theory,lowest,lint,types,docs,package",
     "python -m pip install tox",
     "tox run -e tests",
     "python -m pip install tox",
