@@ -22,7 +22,7 @@ def write_file(path: Path, content: bytes, option: str = "out") -> Path:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_file(Path(folder, "made", "page.html"), b"<!DOCTYPE html>").read_bytes()
+    ...     write_file(Path(folder, "pages", "page.html"), b"<!DOCTYPE html>").read_bytes()
     b'<!DOCTYPE html>'
     """
     try:

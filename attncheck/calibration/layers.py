@@ -52,8 +52,8 @@ def calibrate(
     Examples
     --------
     >>> from attncheck.checks.registry import checks_of
-    >>> found = calibrate(AttentionLayer(width=4), checks_of("draws"), 50)
-    >>> len(found["draws.signs"].p_values), found["draws.signs"].uniform
+    >>> rates = calibrate(AttentionLayer(width=4), checks_of("draws"), 50)
+    >>> len(rates["draws.signs"].p_values), rates["draws.signs"].uniform
     (50, False)
     """
     calibrations: dict[str, Calibration] = {}

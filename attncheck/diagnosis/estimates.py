@@ -235,8 +235,8 @@ def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = G
     >>> layer = AttentionLayer(width=8, seq_len=3, num_heads=2)
     >>> one, exact = (simulate(layer, 2000, seed).outputs for seed in range(2))
     >>> one[:, 2] *= 2.0
-    >>> [each] = uneven(Sample(layer, one), lambda: Sample(layer, exact))
-    >>> each.text.partition(":")[0]
+    >>> [explanation] = uneven(Sample(layer, one), lambda: Sample(layer, exact))
+    >>> explanation.text.partition(":")[0]
     'output variance by position'
     """
     by_head = [triple for triple in whitened_squares(sample, laws) if triple[1].shape[1] > 1 and triple[2].any()]

@@ -44,8 +44,8 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
     --------
     >>> products = np.random.default_rng(0).standard_normal((3, 2, 5, 5))
     >>> right = Formula("softmax over the query axis", "causal", 0.25)
-    >>> found = formula_of(right.weights(products), products, 1e-9)
-    >>> found.map, found.mask, round(found.factor, 9), found.known
+    >>> formula = formula_of(right.weights(products), products, 1e-9)
+    >>> formula.map, formula.mask, round(formula.factor, 9), formula.known
     ('softmax over the query axis', 'causal', 0.25, True)
     """
     candidates = []

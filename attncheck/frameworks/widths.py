@@ -95,8 +95,8 @@ def widths(
     ...         second = np.tanh(first @ self.w[1])
     ...         return {"first": first, "second": second, "out": second @ self.out}
     >>> table = {"out": -0.5, "*": 0}
-    >>> found = widths(Perceptron, (32, 64, 128, 256), table, seeds=32)
-    >>> str(found.verdict), round(found["out"].exponent, 1)
+    >>> result = widths(Perceptron, (32, 64, 128, 256), table, seeds=32)
+    >>> str(result.verdict), round(result["out"].exponent, 1)
     ('consistent', -0.5)
     >>> wrong = widths(lambda width, rng: Perceptron(width, rng, readout=0.5), (32, 64, 128, 256), table, seeds=32)
     >>> [row.name for row in wrong.violated]

@@ -30,8 +30,8 @@ def random_layers(count: int, run_seed: int) -> tuple[AttentionLayer, ...]:
 
     Examples
     --------
-    >>> found = random_layers(12, run_seed=0)
-    >>> any(layer.mask == "causal" and layer.num_kv_heads for layer in found)
+    >>> layers = random_layers(12, run_seed=0)
+    >>> any(layer.mask == "causal" and layer.num_kv_heads for layer in layers)
     True
     """
     from attncheck.strategies import layers  # hypothesis is slow to import

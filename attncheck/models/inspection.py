@@ -115,11 +115,11 @@ def inspect(
     ...         heads = trace.core(AttentionCore(q, k, v, weights))
     ...         heads = weights @ v if heads is None else heads
     ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
-    >>> found = inspect(Plain(), width=64)
-    >>> found.weights["query"].law, found.forward.mask, found.forward.scale, found.notes
+    >>> inspection = inspect(Plain(), width=64)
+    >>> inspection.weights["query"].law, inspection.forward.mask, inspection.forward.scale, inspection.notes
     ('normal', 'none', '1/sqrt(head_dim)', ())
-    >>> found.require(query_std=1.0, mask="none", bias=False)
-    >>> found.require(query_std=0.5)
+    >>> inspection.require(query_std=1.0, mask="none", bias=False)
+    >>> inspection.require(query_std=0.5)
     Traceback (most recent call last):
     ...
     AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9771 to 1.022, not 0.5

@@ -132,8 +132,8 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
     --------
     >>> def attention(x, mask): ...
     >>> one, two = (CallArguments.of(attention, (np.zeros((b, 5, 8)),), {"mask": np.eye(5)}) for b in (1, 2))
-    >>> found = hidden_states(one, two)
-    >>> found.width, found.lengths
+    >>> states = hidden_states(one, two)
+    >>> states.width, states.lengths
     (8, (5,))
     """
     if len(one.leaves) != len(two.leaves):

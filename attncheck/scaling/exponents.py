@@ -68,8 +68,8 @@ def exponents(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) ->
     >>> rng = np.random.default_rng(0)
     >>> widths = np.array([64, 128, 256, 512, 1024])
     >>> sizes = np.sqrt(rng.chisquare(64, (5, 50, 1))) * widths[:, None, None] ** -0.5
-    >>> found = exponents(np.log(sizes), widths)
-    >>> bool(abs(found.values[0] + 0.5) < found.half_widths(1e-3)[0] < 0.1)
+    >>> result = exponents(np.log(sizes), widths)
+    >>> bool(abs(result.values[0] + 0.5) < result.half_widths(1e-3)[0] < 0.1)
     True
     """
     weights = slope_weights(widths)[:, None]

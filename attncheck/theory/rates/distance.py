@@ -66,8 +66,8 @@ def distance(
 
     Examples
     --------
-    >>> found = distance(AttentionLayer(width=1024), "ks", size=256)
-    >>> print(f"{1024 * found.value:.2f}/n")
+    >>> result = distance(AttentionLayer(width=1024), "ks", size=256)
+    >>> print(f"{1024 * result.value:.2f}/n")
     0.35/n
     """
     metric = check_choice("metric", metric, METRICS)

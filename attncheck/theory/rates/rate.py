@@ -124,8 +124,8 @@ def rate(
 
     Examples
     --------
-    >>> found = rate(AttentionLayer(width=64), widths=(64, 128, 256, 512), of="scores", size=256)
-    >>> abs(found.order.value + 1) < 0.1, abs(found.leading - 0.74) < 0.01
+    >>> result = rate(AttentionLayer(width=64), widths=(64, 128, 256, 512), of="scores", size=256)
+    >>> abs(result.order.value + 1) < 0.1, abs(result.leading - 0.74) < 0.01
     (True, True)
     """
     metric = check_choice("metric", metric, METRICS)

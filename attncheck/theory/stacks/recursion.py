@@ -74,8 +74,8 @@ def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
     Examples
     --------
     >>> stack = AttentionStack(layer=AttentionLayer(width=8, seq_len=2, num_heads=1), depth=3)
-    >>> made = recur(stack, np.zeros((1, 3, 1, 2, 2)))
-    >>> made.streams[0, :, 0, 0].round(12).tolist()  # equal weights: the average of two, then of equal ones
+    >>> recursion = recur(stack, np.zeros((1, 3, 1, 2, 2)))
+    >>> recursion.streams[0, :, 0, 0].round(12).tolist()  # equal weights: the average of two, then of equal ones
     [1.0, 0.5, 0.5, 0.5]
     """
     stream = np.broadcast_to(input_covariance(stack.layer.inputs), (len(normals), stack.seq_len, stack.seq_len))
