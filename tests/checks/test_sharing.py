@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -92,19 +93,20 @@ def uneven(layer: AttentionLayer, values: np.ndarray) -> np.ndarray:
     return values * np.linspace(1.5, 0.5, layer.num_heads)[:, None, None]
 
 
-def uneven_queries(layer: AttentionLayer, inputs: np.ndarray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    return Projections(made.inputs, uneven(layer, made.queries), made.keys, made.values)
+UNEVEN = LiteralSimulator(
+    project=lambda layer, inputs, rng: scaled_queries(layer, independent(layer, inputs, rng)),
+    finish=lambda layer, mixed, count, rng: project_out(layer, uneven(layer, mixed), count, rng),
+)
+
+
+def scaled_queries(layer: AttentionLayer, made: Projections) -> Projections:
+    return dataclasses.replace(made, queries=uneven(layer, made.queries))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_scales_that_differ_from_head_to_head_tie_nothing(check: Check) -> None:
     layer = AttentionLayer(width=8, seq_len=4, num_heads=4)
-    simulator = LiteralSimulator(
-        project=uneven_queries,
-        finish=lambda layer, mixed, count, rng: project_out(layer, uneven(layer, mixed), count, rng),
-    )
-    drawn = simulator(layer, DRAWS, stream(0, "tests", "uneven"))
+    drawn = UNEVEN(layer, DRAWS, stream(0, "tests", "uneven"))
     sample = Sample.from_mapping(layer, drawn, DRAWS)
     data = check.measure(sample, Reference(layer, DRAWS, 2, seed_sequence(0)))
     assert check.test(Setting(layer, sample.exposed, 2), data).p_value > 1e-6

@@ -70,17 +70,18 @@ def assert_standard_normal(residual: Residual, level: float = LEVEL) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("single", [False, True], ids=["float64", "float32"])
-@pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
-def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLayer, single: bool) -> None:
-    sample = sample_of(layer, single=single)
+@pytest.mark.parametrize(
+    ("layer", "single", "method"),
+    [
+        *((layer, single, "collapsed") for layer in LAYERS for single in (False, True)),
+        (AttentionLayer(width=2, seq_len=3, num_heads=2), False, "direct"),
+    ],
+)
+def test_residuals_of_a_right_simulator_are_standard_normal(
+    layer: AttentionLayer, single: bool, method: Method
+) -> None:
+    sample = sample_of(layer, single=single, method=method)
     assert sample.rounding == (SINGLE if single else DOUBLE)
-    for name in RESIDUALS:
-        assert_standard_normal(getattr(sample, name))
-
-
-def test_residuals_of_literal_matrices_are_standard_normal() -> None:
-    sample = sample_of(AttentionLayer(width=2, seq_len=3, num_heads=2), method="direct")
     for name in RESIDUALS:
         assert_standard_normal(getattr(sample, name))
 
@@ -108,22 +109,36 @@ def test_only_the_directions_that_exist_are_kept(
     assert kept.mean() > 0.95 * outputs
 
 
-def test_near_singular_inputs_in_single_precision_give_no_wild_factors() -> None:
-    # Rounding ruins squared diagonal entries of a factor once in 10⁴, which would score −37.
-    layer = AttentionLayer(width=4, seq_len=4, num_heads=2)
-    for residual in (sample_of(layer, 20_000, single=True).key_factors, sample_of(layer, 20_000).key_factors):
-        assert np.abs(residual.flat()).max() < 8.0
-        assert Scale(1).test(*residual.squares()).p_value > LEVEL
+# Rounding ruins squared diagonal entries of a factor once in 10⁴, which would score −37. At width 2, values are so
+# often nearly parallel or 0 that one residual of outputs in 10⁴ draws exceeds 100.
+SINGULAR = AttentionLayer(width=4, seq_len=4, num_heads=2)
+CANCELLING = AttentionLayer(width=2, seq_len=3, activation="relu", attention_map="relu")
+
+
+@pytest.mark.parametrize(
+    ("layer", "size", "single", "name"),
+    [
+        *((SINGULAR, 20_000, single, "key_factors") for single in (False, True)),
+        *((CANCELLING.replace(num_heads=heads), 50_000, True, "output_residual") for heads in (1, 2)),
+    ],
+)
+def test_near_singular_matrices_give_no_wild_residuals(
+    layer: AttentionLayer, size: int, single: bool, name: str
+) -> None:
+    residual = getattr(sample_of(layer, size, single=single), name)
+    assert np.abs(residual.flat()).max() < 8.0
+    assert Scale(1).test(*residual.squares()).p_value > LEVEL
+    if layer is not SINGULAR:
+        assert_standard_normal(residual)
 
 
 def test_precision_is_that_of_the_digits() -> None:
     values = stream(0, "tests", "precision").standard_normal(50)
-    assert precision(values) == DOUBLE
-    assert precision(values.astype(np.float32).astype(np.float64)) == SINGLE
-    assert precision(values.astype(np.float16).astype(np.float64)) == SINGLE
-    assert precision(np.append(values.astype(np.float32), -np.inf)) == SINGLE
-    assert precision(np.append(values.astype(np.float32), 0.1)) == DOUBLE
-    assert precision(np.array([1e300])) == DOUBLE
+    single = values.astype(np.float32).astype(np.float64)
+    for digits in (single, values.astype(np.float16).astype(np.float64), np.append(single, -np.inf)):
+        assert precision(digits) == SINGLE
+    for digits in (values, np.append(single, 0.1), np.array([1e300])):
+        assert precision(digits) == DOUBLE
 
 
 @pytest.mark.parametrize("eps", [DOUBLE, SINGLE])
@@ -147,12 +162,9 @@ def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
     flat = factor_whitener(np.zeros((5, 4, 2)), np.ones(5), DOUBLE).whiten(np.ones((5, 4, 1)))
     assert not flat.kept.any()
     assert not flat.values.any()
-
-
-def test_directions_that_are_differences_of_larger_rows_are_dropped() -> None:
-    factor = 1e-3 * np.ones((3, 2, 2))
-    scale = np.array([1e-3, 0.1, 1.0])
-    np.testing.assert_array_equal(factor_whitener(factor, scale, SINGLE).kept[:, 0], [True, True, False])
+    # Directions that are differences of larger rows are dropped.
+    seen = factor_whitener(1e-3 * np.ones((3, 2, 2)), np.array([1e-3, 0.1, 1.0]), SINGLE).kept
+    np.testing.assert_array_equal(seen[:, 0], [True, True, False])
 
 
 @pytest.mark.parametrize("short", [1.0, 1e-4, 1e-8])
@@ -163,15 +175,6 @@ def test_a_short_row_of_a_gram_matrix_keeps_its_digits(short: float) -> None:
     lengths = np.array([1.0, short, 1.0])
     unit = lengths * lengths[:, None]
     np.testing.assert_allclose(factor @ factor.swapaxes(-1, -2) / unit, gram / unit, atol=1e-5)
-
-
-@pytest.mark.parametrize("num_heads", [1, 2])
-def test_cancelling_or_vanishing_outputs_in_single_precision_give_no_wild_residuals(num_heads: int) -> None:
-    # At width 2, values are so often nearly parallel or 0 that one residual in 10⁴ draws exceeds 100.
-    layer = AttentionLayer(width=2, seq_len=3, num_heads=num_heads, activation="relu", attention_map="relu")
-    residual = sample_of(layer, 50_000, single=True).output_residual
-    assert np.abs(residual.flat()).max() < 8.0
-    assert_standard_normal(residual)
 
 
 @pytest.mark.parametrize(("rank", "dof"), [(1, 1), (3, 3), (3, 8), (4, 2), (5, 1)])
@@ -238,14 +241,10 @@ def test_triangular_roots_whiten_each_position_by_those_before_it(eps: float) ->
     np.testing.assert_array_equal(found.kept, kept)
     white = found.inverse_root.swapaxes(-1, -2) @ gram @ found.inverse_root
     np.testing.assert_allclose(white, kept[..., None] * np.eye(5), atol=1e-4)
-
-
-def test_what_follows_a_position_that_is_nearly_one_of_others_is_lost_too() -> None:
     # Rank 3, the third position being the sum of the first two up to 1e-4: rounding over 1e-8 adds no rank.
-    factor = np.eye(4, 3)
-    factor[2], factor[3] = [1.0, 1.0, 1e-4], [1.0, 2.0, 3.0]
-    assert triangular((factor @ factor.T)[None], DOUBLE).kept.tolist() == [[True, True, True, False]]
-    assert triangular((factor @ factor.T)[None], SINGLE).kept.tolist() == [[True, True, False, True]]
+    factor = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1e-4], [1.0, 2.0, 3.0]])
+    ranks = [True, True, eps == DOUBLE, eps == SINGLE]
+    assert triangular((factor @ factor.T)[None], eps).kept.tolist() == [ranks]
 
 
 MASKED = [
