@@ -84,19 +84,6 @@ def test_pairings_are_disjoint_and_meet_all(count: int) -> None:
     assert len(met) == count * (count - 1) // 2
 
 
-def test_pairs_take_every_head_and_centre_the_weight() -> None:
-    values = stream(0, "tests", "pairs").standard_normal((240, 3, 2)) + 5.0
-    kept = np.ones(values.shape, dtype=bool)
-    kept[::7, 1] = False
-    noise, weight = rotating_pairs(Residual(values, kept), 1)
-    assert noise.shape == weight.shape
-    assert len(noise) < 240 * 2
-    assert {head for head in range(3) if np.isin(noise, values[:, head]).any()} == {0, 1}
-    assert abs(weight.mean()) < 1e-12
-    # Centred standard normals: below with a chance of 1e-6.
-    assert weight.std() > 1.0 - 5.0 / np.sqrt(2.0 * len(weight))
-
-
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
     """Means per head, in noise and weight, leave the covariance unchanged to rounding."""

@@ -113,7 +113,7 @@ def test_wrong_simulators_do_not(drawn: Drawn, layer: ac.AttentionLayer, name: s
 
 
 def test_nearly_all_that_gaussian_weights_are_held_to_is_examined() -> None:
-    layer = ac.AttentionLayer(width=8, seq_len=3, num_heads=2)
+    layer = ac.AttentionLayer(width=4, seq_len=3, num_heads=2)
     report = ac.check(uniform(), layer, profile="smoke")
     assert report.verdict == "consistent"
     report.require(min_examined=80)

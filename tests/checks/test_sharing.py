@@ -13,7 +13,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.checks.sharing import CHECKS, MOST_PAIRS, axes_of, head_pairs
+from attncheck.checks.sharing import CHECKS, MOST_PAIRS, head_pairs
 from attncheck.evidence.families import Uniform
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
@@ -57,19 +57,6 @@ def test_noise_of_a_right_simulator_is_standard_normal(check: Check, layer: Atte
         assert 0 < seen.sum() <= DRAWS * check.family_on(setting).per_draw  # type: ignore[attr-defined]  # theirs all have it
         assert Uniform().test(special.ndtr(column[seen])).p_value > LEVEL
     assert check.test(setting, (noise, weight)).p_value > LEVEL
-
-
-def test_axes_of_what_is_not_kept_come_last_and_have_no_part_in_others() -> None:
-    rng = stream(0, "tests", "axes")
-    kept = rng.random((300, 6)) < 0.6
-    factors = np.where(kept[..., None], rng.standard_normal((300, 6, 2)), 0.0)
-    matrices = factors @ (factors * [1.0, -30.0]).swapaxes(-1, -2)
-    values, vectors, seen = axes_of(matrices, kept)
-    np.testing.assert_array_equal(seen.sum(axis=-1), kept.sum(axis=-1))
-    parts = np.where(seen[:, None, :], vectors, 0.0)
-    assert np.abs(parts[~kept]).max() < 1e-12
-    np.testing.assert_allclose((parts * values[:, None]) @ parts.swapaxes(-1, -2), matrices, atol=1e-9)
-    np.testing.assert_allclose(parts @ parts.swapaxes(-1, -2), kept[..., None] * np.eye(6), atol=1e-12)
 
 
 def test_up_to_sixteen_heads_all_pairs_are_examined_and_of_more_neighbours_and_halves() -> None:

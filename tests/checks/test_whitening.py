@@ -15,22 +15,12 @@ from scipy import special, stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks import whitening
 from attncheck.checks.check import Setting
 from attncheck.checks.sample import Sample
-from attncheck.checks.whitening import (
-    Residual,
-    bartlett_residual,
-    chi_square_scores,
-    factor_whitener,
-    gram_factor,
-    precision,
-    spectrum,
-    triangular,
-)
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.attention_map import visible
 from attncheck.methods import Method, simulate
-from attncheck.simulators.linalg import bartlett
 
 FloatArray = NDArray[np.float64]
 
@@ -56,7 +46,7 @@ def sample_of(layer: AttentionLayer, size: int = DRAWS, single: bool = False, me
     return Sample.from_mapping(layer, arrays, size)
 
 
-def assert_standard_normal(residual: Residual, level: float = LEVEL) -> None:
+def assert_standard_normal(residual: whitening.Residual, level: float = LEVEL) -> None:
     """Check law, scale and mean of the kept values, and that they are uncorrelated."""
     values = residual.flat()
     assert np.isfinite(values).all()
@@ -136,9 +126,9 @@ def test_precision_is_that_of_the_digits() -> None:
     values = stream(0, "tests", "precision").standard_normal(50)
     single = values.astype(np.float32).astype(np.float64)
     for digits in (single, values.astype(np.float16).astype(np.float64), np.append(single, -np.inf)):
-        assert precision(digits) == SINGLE
+        assert whitening.precision(digits) == SINGLE
     for digits in (values, np.append(single, 0.1), np.array([1e300])):
-        assert precision(digits) == DOUBLE
+        assert whitening.precision(digits) == DOUBLE
 
 
 @pytest.mark.parametrize("eps", [DOUBLE, SINGLE])
@@ -146,7 +136,7 @@ def test_spectrum_drops_what_rounding_has_lost(eps: float) -> None:
     vectors = np.linalg.qr(stream(0, "tests", "spectrum").standard_normal((4, 4)))[0]
     lost, safe = 0.1 * eps**0.6, 10 * eps**0.6
     gram = (vectors * [0.0, lost, safe, 1.0]) @ vectors.T
-    found = spectrum(np.stack([gram, np.zeros((4, 4)), 7.0 * gram]), eps)
+    found = whitening.spectrum(np.stack([gram, np.zeros((4, 4)), 7.0 * gram]), eps)
     np.testing.assert_array_equal(found.kept, [[False, False, True, True], [False] * 4, [False, False, True, True]])
     np.testing.assert_allclose(found.condition, [1 / safe, 1.0, 1 / safe], rtol=1e-3)
     np.testing.assert_allclose(found.root[0] @ found.root[0].T, gram, atol=2 * lost)
@@ -156,14 +146,14 @@ def test_spectrum_drops_what_rounding_has_lost(eps: float) -> None:
 def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
     rng = stream(0, "tests", "columns")
     factor, z = rng.standard_normal((50, 4, 2)), rng.standard_normal((50, 2, 3))
-    residual = factor_whitener(factor, np.ones(50), DOUBLE).whiten(factor @ z)
+    residual = whitening.factor_whitener(factor, np.ones(50), DOUBLE).whiten(factor @ z)
     assert residual.values.shape == (50, 2, 3)
     np.testing.assert_allclose((residual.values**2).sum(axis=1), (z**2).sum(axis=1))
-    flat = factor_whitener(np.zeros((5, 4, 2)), np.ones(5), DOUBLE).whiten(np.ones((5, 4, 1)))
+    flat = whitening.factor_whitener(np.zeros((5, 4, 2)), np.ones(5), DOUBLE).whiten(np.ones((5, 4, 1)))
     assert not flat.kept.any()
     assert not flat.values.any()
     # Directions that are differences of larger rows are dropped.
-    seen = factor_whitener(1e-3 * np.ones((3, 2, 2)), np.array([1e-3, 0.1, 1.0]), SINGLE).kept
+    seen = whitening.factor_whitener(1e-3 * np.ones((3, 2, 2)), np.array([1e-3, 0.1, 1.0]), SINGLE).kept
     np.testing.assert_array_equal(seen[:, 0], [True, True, False])
 
 
@@ -171,54 +161,36 @@ def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
 def test_a_short_row_of_a_gram_matrix_keeps_its_digits(short: float) -> None:
     rows = stream(0, "tests", "short rows").standard_normal((50, 3, 3)) * np.array([1.0, short, 0.0])[:, None]
     gram = (rows @ rows.swapaxes(-1, -2)).astype(np.float32).astype(np.float64)
-    factor = gram_factor(gram, SINGLE)
+    factor = whitening.gram_factor(gram, SINGLE)
     lengths = np.array([1.0, short, 1.0])
     unit = lengths * lengths[:, None]
     np.testing.assert_allclose(factor @ factor.swapaxes(-1, -2) / unit, gram / unit, atol=1e-5)
 
 
-@pytest.mark.parametrize(("rank", "dof"), [(1, 1), (3, 3), (3, 8), (4, 2), (5, 1)])
-def test_bartlett_factors_are_recovered(rank: int, dof: int) -> None:
-    factor = bartlett(stream(0, "tests", "bartlett", rank, dof), (200, 2), rank, dof)
-    size = rank + 2
-    wishart, kept = np.zeros((200, 2, size, size)), np.zeros((200, 2, size), dtype=bool)
-    wishart[..., 2:, 2:], kept[..., 2:] = factor @ factor.swapaxes(-1, -2), True
-    residual = bartlett_residual(wishart, kept, dof, np.zeros(200))
-    expected = np.zeros((200, 2, size, size))
-    # The factor of the last (kept) block comes first.
-    expected[..., :rank, : min(rank, dof)] = factor
-    diagonal = np.arange(min(rank, dof))
-    expected[..., diagonal, diagonal] = stats.norm.ppf(
-        stats.chi2.cdf(factor[..., diagonal, diagonal] ** 2, dof - diagonal)
-    )
-    np.testing.assert_allclose(residual.values, expected, atol=1e-5)
-    assert residual.kept.sum() == 400 * np.count_nonzero(expected[0, 0])
-
-
 def test_illegible_factors_are_not_read_and_a_matrix_without_one_does_no_harm() -> None:
     wishart, kept = np.tile(np.diag([2.0, -1.0, 3.0]), (2, 1, 1, 1)), np.ones((2, 1, 3), dtype=bool)
-    residual = bartlett_residual(wishart, kept, 5, np.array([0.0, 1.0]))
+    residual = whitening.bartlett_residual(wishart, kept, 5, np.array([0.0, 1.0]))
     assert np.isfinite(residual.values).all()
     assert residual.values[0, 0, 1, 1] < -30
     assert residual.kept[0, 0].sum() == 6
     assert not residual.kept[1].any()
-    alone = bartlett_residual(wishart[:, :, :1, :1], kept[:, :, :1], 5, np.array([0.0, 1.0]))
+    alone = whitening.bartlett_residual(wishart[:, :, :1, :1], kept[:, :, :1], 5, np.array([0.0, 1.0]))
     assert alone.kept.all()
 
 
 def test_normal_scores_keep_both_tails() -> None:
     squares = np.array([1e-12, 0.5, 4.0, 60.0, 5000.0])
-    scores = chi_square_scores(3, squares)
+    scores = whitening.chi_square_scores(3, squares)
     np.testing.assert_allclose(stats.norm.sf(scores[1:4]), stats.chi2.sf(squares[1:4], 3), rtol=1e-6)
     np.testing.assert_allclose(stats.norm.cdf(scores[:3]), stats.chi2.cdf(squares[:3], 3), rtol=1e-6)
     assert scores[-1] == 37.0
-    assert chi_square_scores(3, np.zeros(1))[0] == -37.0
+    assert whitening.chi_square_scores(3, np.zeros(1))[0] == -37.0
 
 
 def test_sizes_of_residuals_of_any_rank_are_normal_scores() -> None:
     rng = stream(0, "tests", "energy")
     kept = rng.random((4000, 2, 3)) < 0.6
-    residual = Residual(rng.standard_normal((4000, 2, 3)), kept)
+    residual = whitening.Residual(rng.standard_normal((4000, 2, 3)), kept)
     scores = residual.energy_scores(1)
     empty = ~kept.any(axis=(1, 2))
     assert not scores[empty].any()
@@ -234,7 +206,7 @@ def test_triangular_roots_whiten_each_position_by_those_before_it(eps: float) ->
     factors[:50, 2], factors[50:100, 1:3], factors[100:150] = 2.0 * factors[:50, 0], 0.0, factors[100:150, :, :1]
     factors[150:160, 4] = factors[150:160, 0] + 0.1 * eps**0.3 * factors[150:160, 4]
     gram = factors @ factors.swapaxes(-1, -2)
-    found = triangular(gram, eps)
+    found = whitening.triangular(gram, eps)
     assert not np.tril(found.inverse_root, -1).any()
     kept = np.ones((200, 5), dtype=bool)
     kept[:50, 2], kept[50:100, 1:3], kept[100:150, 1:], kept[150:160, 4] = False, False, False, False
@@ -244,7 +216,7 @@ def test_triangular_roots_whiten_each_position_by_those_before_it(eps: float) ->
     # Rank 3, the third position being the sum of the first two up to 1e-4: rounding over 1e-8 adds no rank.
     factor = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1e-4], [1.0, 2.0, 3.0]])
     ranks = [True, True, eps == DOUBLE, eps == SINGLE]
-    assert triangular((factor @ factor.T)[None], eps).kept.tolist() == [ranks]
+    assert whitening.triangular((factor @ factor.T)[None], eps).kept.tolist() == [ranks]
 
 
 MASKED = [

@@ -142,26 +142,6 @@ def test_false_alarms_are_as_often_as_stated_however_few_the_cells(
         assert exact or fewest <= (2.0 * special.ndtr(-abs(scores)) < level).sum() <= most
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("family", "name", "alternative", "size"),
-    [
-        (Uniform(), "uniform", 0.1, 700),
-        (TwoSample(3), "two samples", 0.1, 1200),
-        (Trend(), "trend", 0.06, 4000),
-        (FastCalls(64), "calls", 0.03, 6400),
-    ],
-)
-def test_departures_are_detected_as_often_as_planned(
-    bounds: Bounds, family: Family, name: str, alternative: float, size: int
-) -> None:
-    """Sixteen calls in each of four blocks."""
-    level, rng = 0.005, stream(0, "tests", "condensed power", name)
-    blocks = ([CASES[name].draw(rng, size // 4, alternative) for _ in range(4)] for _ in range(RUNS))
-    detected = sum(of_blocks(family, data).p_value < level for data in blocks)
-    assert detected >= bounds(RUNS, family.power(alternative, size, level))[0]
-
-
 def test_repeats_are_told_by_the_marks_that_are_remembered(monkeypatch: pytest.MonkeyPatch, bounds: Bounds) -> None:
     monkeypatch.setattr(exchange, "_REMEMBERED", 2**10)
     rng = stream(0, "tests", "condensed repeats")

@@ -15,7 +15,7 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.distances import least_power
 from attncheck.evidence.exchange import TIE, Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.family import CondensedData, smallest_real, smallest_whole
+from attncheck.evidence.family import smallest_real, smallest_whole
 from attncheck.evidence.groups import EqualVariances, LargestAssociation, WithinGroups
 from attncheck.evidence.summaries import Events
 
@@ -211,29 +211,6 @@ def test_a_departure_that_no_affordable_sample_shows_has_no_size_and_no_gap() ->
     assert Uniform(allowance=0.05).size(0.04, LEVEL, POWER) is None
     for family, size in ((Association(), 5), (Smooth(order=1), 499), (TwoSample(), 10)):
         assert family.mde(size, LEVEL, POWER) == math.inf
-
-
-def test_gap_and_size_show_both_mirror_images() -> None:
-    class Lopsided(Family):
-        null_effect, _farthest = 0.0, 1.0
-
-        def test(self, *args: Any, **kwargs: Any) -> Outcome:
-            raise NotImplementedError
-
-        def condensed(self, *data: Any) -> CondensedData:
-            raise NotImplementedError
-
-        def power(self, alternative: float, size: int, level: float) -> float:
-            return min(1.0, 10 * level * size * (alternative if alternative > 0.0 else -0.5 * alternative))
-
-        def _mirrored(self, alternative: float) -> tuple[float, ...]:
-            return alternative, -alternative
-
-    family = Lopsided()
-    assert family.mde(100, level=0.01, power=0.8) == pytest.approx(0.16)
-    assert family.mde(10, level=0.01, power=0.8) == math.inf
-    assert family.size(0.15, level=0.01, power=0.8) == family.size(-0.15, level=0.01, power=0.8) == 107
-    assert family.size(0.15, level=0.01, power=0.8, cap=106) is None
 
 
 def test_the_largest_of_one_is_itself_and_of_many_counts_them() -> None:

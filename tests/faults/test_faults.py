@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck.checks.registry import PROPERTIES
+from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.fault import Fault, MisreadLayer
+from attncheck.faults.pairs import paired
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import Norm
+from attncheck.layers.parts import named_parts
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
@@ -27,7 +29,6 @@ from attncheck.records.schema import Result
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
-from tests.faults.named import OTHERS, SHOWN_ON
 from tests.regimes import FAULT_OF
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
@@ -41,6 +42,51 @@ ODD = (
     AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=1, attention_map="linear", mask="causal"),
     AttentionLayer(width=6, seq_len=2, num_heads=4, tied_query_key=True, score_scaling="1/n"),
 )
+
+
+#: For each fault that is not the first of a check's own, a layer and a check that detects it there.
+OTHERS = {
+    **{
+        f"{matrix}_std_{percent}": (GROUPED, check)
+        for matrix, check in (
+            ("key", "scores.key_scale"),
+            ("value", "conditional.value_scale"),
+            ("output", "conditional.scale"),
+        )
+        for percent in (2, 10)
+    },
+    "weights_per_call": (NARROW, "draws.calls"),
+    "copied_draws": (PAPER, "exactness.repeats"),
+    "dropped_head": (PAPER, "conditional.scale"),
+    "bartlett_freedom": (NARROW, "scores.key_scale"),
+    "student_weights": (ONE, "scores.key_law"),
+    "repeated_stream": (PAPER, "draws.repeats"),
+    "growing_outputs": (PAPER, "conditional.trend"),
+    "ignored_over_n": (REGIMES["1/n scaling"], "scores.scale"),
+    "full_rank_heads": (REGIMES["low rank"], "scores.key_law"),
+    "linear_as_softmax": (REGIMES["linear attention"], "conditional.scale"),
+    "repeated_heads": (REGIMES["many heads"], "scores.key_copies"),
+    "untied_query_key": (REGIMES["tied queries and keys"], "exactness.score"),
+    "centred_relu": (REGIMES["relu inputs"], "exactness.input_overlap"),
+    "forgotten_positions": (REGIMES["positions"], "inputs.law"),
+    **{
+        misreading.name: (PAPER.replace(**part.example), misreading.check)
+        for part in named_parts()
+        for misreading in part.misreadings
+    },
+    "positions_apart": (REGIMES["positions"], "scores.key_law"),
+    "skipped_values": (ONE, "independence.output_inputs"),
+    "ignored_mask": (GROUPED, "conditional.joint"),
+    "unscaled_uniform_weights": (PAPER, "outputs.limit"),
+    "forgotten_norm": (REGIMES["normalised inputs"], "exactness.input_length"),
+    "other_norm": (REGIMES["normalised inputs"], "exactness.input"),
+    "norm_over_positions": (REGIMES["normalised inputs"], "exactness.input_length"),
+}
+#: Layers that show a fault: those of a check that it is the first fault of, and these.
+SHOWN_ON = {
+    **{paired(check)[0].name: check.rejects.layer for check in CHECKS if check.rejects.layer is not None},
+    **{name: layer for name, (layer, _) in OTHERS.items()},
+}
 
 
 def examine(subject: object, layer: AttentionLayer, name: str) -> list[Result]:
