@@ -56,8 +56,9 @@ def test_single_precision_is_consistent(layer: AttentionLayer) -> None:
 
 @pytest.mark.parametrize("activation", ["identity", "clip"])
 def test_sigmoid_weights_that_underflow_are_no_fault(activation: Activation) -> None:
-    shape = {"width": 1, "seq_len": 1, "num_heads": 1}
-    layer = AttentionLayer(**shape, attention_map="sigmoid", input_std=30, activation=activation)
+    layer = AttentionLayer(
+        width=1, seq_len=1, num_heads=1, attention_map="sigmoid", input_std=30, activation=activation
+    )
     report = ac.check("attncheck.subject:direct", layer, properties=["outputs"], profile="smoke")
     assert report.verdict == "inconclusive"  # few laws can be examined there, and no result is wrong
     assert {result.verdict for result in report.results} == {"consistent", "not examined"}

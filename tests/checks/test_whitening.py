@@ -131,18 +131,6 @@ def test_precision_is_that_of_the_digits() -> None:
         assert whitening.precision(digits) == DOUBLE
 
 
-@pytest.mark.parametrize("eps", [DOUBLE, SINGLE])
-def test_spectrum_drops_what_rounding_has_lost(eps: float) -> None:
-    vectors = np.linalg.qr(stream(0, "tests", "spectrum").standard_normal((4, 4)))[0]
-    lost, safe = 0.1 * eps**0.6, 10 * eps**0.6
-    gram = (vectors * [0.0, lost, safe, 1.0]) @ vectors.T
-    found = whitening.spectrum(np.stack([gram, np.zeros((4, 4)), 7.0 * gram]), eps)
-    np.testing.assert_array_equal(found.kept, [[False, False, True, True], [False] * 4, [False, False, True, True]])
-    np.testing.assert_allclose(found.condition, [1 / safe, 1.0, 1 / safe], rtol=1e-3)
-    np.testing.assert_allclose(found.root[0] @ found.root[0].T, gram, atol=2 * lost)
-    np.testing.assert_allclose(found.inverse_root[0].T @ gram @ found.inverse_root[0], np.diag([0, 0, 1, 1]), atol=1e-5)
-
-
 def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
     rng = stream(0, "tests", "columns")
     factor, z = rng.standard_normal((50, 4, 2)), rng.standard_normal((50, 2, 3))
@@ -155,16 +143,6 @@ def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
     # Directions that are differences of larger rows are dropped.
     seen = whitening.factor_whitener(1e-3 * np.ones((3, 2, 2)), np.array([1e-3, 0.1, 1.0]), SINGLE).kept
     np.testing.assert_array_equal(seen[:, 0], [True, True, False])
-
-
-@pytest.mark.parametrize("short", [1.0, 1e-4, 1e-8])
-def test_a_short_row_of_a_gram_matrix_keeps_its_digits(short: float) -> None:
-    rows = stream(0, "tests", "short rows").standard_normal((50, 3, 3)) * np.array([1.0, short, 0.0])[:, None]
-    gram = (rows @ rows.swapaxes(-1, -2)).astype(np.float32).astype(np.float64)
-    factor = whitening.gram_factor(gram, SINGLE)
-    lengths = np.array([1.0, short, 1.0])
-    unit = lengths * lengths[:, None]
-    np.testing.assert_allclose(factor @ factor.swapaxes(-1, -2) / unit, gram / unit, atol=1e-5)
 
 
 def test_illegible_factors_are_not_read_and_a_matrix_without_one_does_no_harm() -> None:
@@ -198,25 +176,6 @@ def test_sizes_of_residuals_of_any_rank_are_normal_scores() -> None:
     squares, dof = residual.squares()
     np.testing.assert_array_equal(dof, kept.sum(axis=(1, 2)))
     assert squares.sum() == pytest.approx((residual.flat() ** 2).sum())
-
-
-@pytest.mark.parametrize("eps", [DOUBLE, SINGLE])
-def test_triangular_roots_whiten_each_position_by_those_before_it(eps: float) -> None:
-    factors = stream(0, "tests", "triangular").standard_normal((200, 5, 40))
-    factors[:50, 2], factors[50:100, 1:3], factors[100:150] = 2.0 * factors[:50, 0], 0.0, factors[100:150, :, :1]
-    factors[150:160, 4] = factors[150:160, 0] + 0.1 * eps**0.3 * factors[150:160, 4]
-    gram = factors @ factors.swapaxes(-1, -2)
-    found = whitening.triangular(gram, eps)
-    assert not np.tril(found.inverse_root, -1).any()
-    kept = np.ones((200, 5), dtype=bool)
-    kept[:50, 2], kept[50:100, 1:3], kept[100:150, 1:], kept[150:160, 4] = False, False, False, False
-    np.testing.assert_array_equal(found.kept, kept)
-    white = found.inverse_root.swapaxes(-1, -2) @ gram @ found.inverse_root
-    np.testing.assert_allclose(white, kept[..., None] * np.eye(5), atol=1e-4)
-    # Rank 3, the third position being the sum of the first two up to 1e-4: rounding over 1e-8 adds no rank.
-    factor = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1e-4], [1.0, 2.0, 3.0]])
-    ranks = [True, True, eps == DOUBLE, eps == SINGLE]
-    assert whitening.triangular((factor @ factor.T)[None], eps).kept.tolist() == [ranks]
 
 
 MASKED = [

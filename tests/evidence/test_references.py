@@ -111,11 +111,9 @@ def counts() -> Iterator[Row]:
 
 
 def exchanges() -> Iterator[Row]:
-    for sides, ties, p in (
-        ([[1.0, 2.0], [0.5, 1.0]], 0.0, 1.0),
-        ([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0]], 0.0, 1.0),  # ties below the largest, and nothing on one side
-    ):
-        yield row(Extremes(), np.array(sides), np.array([len(sides)]), effect=ties, p_value=p)
+    yield row(Extremes(), np.array([[1.0, 2.0], [0.5, 1.0]]), np.array([2]), effect=0.0, p_value=1.0)
+    # Ties below the largest, and nothing on one side.
+    yield row(Extremes(), np.array([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0]]), np.array([3]), effect=0.0, p_value=1.0)
     yield row(Extremes(), np.array([[2.0, 2.0], [2.0, 1.0]]), np.array([2]), effect=0.5)
     yield row(Extremes(), np.array([[2.0, 2.0]] * 3 + [[1.0, 1.0]]), np.array([4]), effect=1.0)
     column = np.array([3.0, 1.0, 2.0, 2.0, 3.0, 1.0])[:, None]
@@ -165,9 +163,9 @@ def powers() -> Iterator[tuple[Family, float, int, float, float]]:
         tails = stats.chi2.sf(stats.chi2.isf(1e-3, calls - 1), calls - 1 + 2 * terms)
         yield Calls(calls), share, 200, 1e-3, float(stats.poisson.pmf(terms, half) @ tails)
     for tail, probability in itertools.product(("upper", "two-sided"), (0.0, 0.01, 0.5)):  # a sum over all counts
-        family = Count(probability, tail=tail)
-        rejected = [k for k in range(61) if family.test(k, 60).p_value < LEVEL]
-        yield family, 0.3, 60, LEVEL, float(np.sum(stats.binom.pmf(rejected, 60, 0.3)))
+        binomial = Count(probability, tail=tail)
+        rejected = [k for k in range(61) if binomial.test(k, 60).p_value < LEVEL]
+        yield binomial, 0.3, 60, LEVEL, float(np.sum(stats.binom.pmf(rejected, 60, 0.3)))
     yield Repeats(), 0.03, 50, 1e-3, 1 - 0.97**50
     yield Repeats(), 0.0, 50, 1e-3, 0.0
     yield Trend(), 0.9, 30, 1e-3, 0.0

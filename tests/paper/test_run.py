@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,13 +54,13 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: pytest.
     assert "out=" in capsys.readouterr().err
 
 
+SCALES: list[Any] = [0.0, -1.0, 1e-9, 0.99e-3, 1.5, float("nan"), "1"]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        *(
-            (functools.partial(manifest_of, 0, scale), "scale=")
-            for scale in (0.0, -1.0, 1e-9, 0.99e-3, 1.5, float("nan"), "1")
-        ),
+        *((functools.partial(manifest_of, 0, scale), "scale=") for scale in SCALES),
         (functools.partial(manifest_of, -1, 1.0), "seed=-1"),
         (functools.partial(names_of, ["fig4"]), "figure='fig4'"),
     ],
