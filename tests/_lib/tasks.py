@@ -30,10 +30,6 @@ def deadly(number: int, always: frozenset[int], status: int) -> int:
     return number * number
 
 
-def process_id(task: int) -> int:
-    return os.getpid()
-
-
 def threads_and_process(task: int) -> tuple[list[int], int]:
     return [each["num_threads"] for each in threadpool_info()], os.getpid()
 

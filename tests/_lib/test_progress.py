@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
 
 import pytest
 
-RATE = """
 import attncheck as ac
-print(ac.rate(ac.AttentionLayer(width=64), (64, 96, 128, 192), of="scores", size=32).widths)
-"""
-WIDTHS = b"(64, 96, 128, 192)\n"
+
+WIDTHS = (64, 96, 128, 192)
 
 
-def test_rates_count_their_widths_on_a_terminal_and_need_no_standard_error() -> None:
-    """In one process: on a terminal first, then with standard error closed."""
-    pty = pytest.importorskip("pty")
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm"}
-    twice = f"{RATE}\nimport os; os.close(2)\n{RATE}"
-    ran = subprocess.run([sys.executable, "-c", twice], stdout=subprocess.PIPE, stderr=theirs, env=environment)
+@contextlib.contextmanager
+def standard_error(number: int | None) -> Iterator[None]:
+    """Let a file be standard error, or none."""
+    before = os.dup(2)
+    try:
+        os.close(2) if number is None else os.dup2(number, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def rate() -> tuple[int, ...]:
+    return ac.rate(ac.AttentionLayer(width=64), WIDTHS, of="scores", size=32).widths
+
+
+def test_rates_count_their_widths_on_a_terminal_alone_and_need_no_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert rate() == WIDTHS
+    assert capfdbinary.readouterr() == (b"", b"")
+    with standard_error(None):
+        assert rate() == WIDTHS
+    ours, theirs = pytest.importorskip("pty").openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with standard_error(theirs):
+        assert rate() == WIDTHS
     os.close(theirs)
     shown = os.read(ours, 2**20)
     os.close(ours)
-    assert ran.returncode == 0
-    assert ran.stdout == 2 * WIDTHS
     assert b"widths" in shown
     assert b"0/4" in shown
-
-
-def test_rates_are_quiet_without_a_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    exec(RATE, {})
-    assert capfdbinary.readouterr() == (WIDTHS, b"")

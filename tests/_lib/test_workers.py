@@ -39,34 +39,25 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [InProcess(), Processes(2)])
-def test_every_task_comes_to_something(workers: Workers) -> None:
+def test_every_task_comes_to_something_and_its_errors_are_raised(workers: Workers) -> None:
     with workers:
         assert workers.results(tasks.square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
         assert list(workers.in_order(tasks.square, [3, 2])) == [9, 4]
         assert workers.results(tasks.square, []) == []
-
-
-@pytest.mark.parametrize("workers", [InProcess(), Processes(1)])
-def test_errors_of_a_task_are_raised(workers: Workers) -> None:
-    with workers:
         with pytest.raises(InputError, match=r"^number=3: is refused; pass another$"):
             workers.results(tasks.refusing, [3])
         assert workers.results(tasks.square, [2]) == [4]
 
 
-def test_what_ends_its_process_is_lost_and_nothing_else() -> None:
+def test_what_ends_its_process_is_lost_and_ends_what_needs_all_tasks() -> None:
     function = functools.partial(tasks.deadly, always=frozenset({0, 2, 5}), status=3)
     with Processes(2) as workers:
-        found = workers.results(function, range(6))
-    lost = {number: result.reason for number, result in enumerate(found) if isinstance(result, LostTask)}
+        results = workers.results(function, range(6))
+        with pytest.raises(InputError, match=r"workers='2 processes': 5: its process died"):
+            list(workers.in_order(function, [5, 1]))
+    lost = {number: result.reason for number, result in enumerate(results) if isinstance(result, LostTask)}
     assert lost == dict.fromkeys((0, 2, 5), "its process died (exit status 3)")
-    assert [result for result in found if not isinstance(result, LostTask)] == [1, 9, 16]
-
-
-def test_a_lost_task_ends_what_needs_all_of_them() -> None:
-    function = functools.partial(tasks.deadly, always=frozenset({1}), status=1)
-    with Processes(1) as workers, pytest.raises(InputError, match=r"workers='1 processes': 1: its process died"):
-        list(workers.in_order(function, [1, 2]))
+    assert [result for result in results if not isinstance(result, LostTask)] == [1, 9, 16]
 
 
 ABORTED = f"assertion failed; Fatal Python error: Aborted at {tasks.__file__}:{tasks.ends.__code__.co_firstlineno + 3}"
@@ -98,16 +89,11 @@ def test_a_lost_task_comes_with_a_reason_and_its_process_with_another(monkeypatc
         assert workers.results(abs, [-1]) == [1]
 
 
-def test_no_more_processes_begin_than_tasks_need() -> None:
+def test_no_more_processes_begin_than_tasks_need_and_each_has_one_thread() -> None:
     with Processes(50) as workers:
-        (first,) = workers.results(tasks.process_id, [0])
-        assert workers.results(tasks.process_id, [0]) == [first]
-
-
-def test_processes_have_one_thread() -> None:
-    with Processes(1) as workers:
         ((threads, process),) = workers.in_order(tasks.threads_and_process, [0])
-    assert process != os.getpid()
+        ((_, again),) = workers.in_order(tasks.threads_and_process, [0])
+    assert again == process != os.getpid()
     assert set(threads) <= {1}
     assert threadpool_info()
 
@@ -119,12 +105,9 @@ def test_processes_have_one_thread() -> None:
         ("mine:make", "2", r"executor='mine:make': is not known; pass dask:tcp://HOST:PORT, or nothing for processes"),
     ],
 )
-def test_what_is_typed_wrong_is_refused(executor: str | None, number: str, said: str) -> None:
+def test_workers_are_processes_and_what_is_typed_wrong_is_refused(executor: str | None, number: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         workers_of(executor, number)
-
-
-def test_as_many_processes_as_cores() -> None:
     assert workers_of(None, "auto").name == f"{os.cpu_count()} processes"
     assert not workers_of(None, "0").travels
 

@@ -15,10 +15,12 @@ SMOKE = profile_named("smoke")
 
 @pytest.fixture(scope="module")
 def entry() -> PowerEntry:
-    """Shared keys, seen in most layers, with nothing verified yet."""
-    (found,) = entries_of("shared_keys", ("grams",), "smoke", seeds=0, seed=0)
-    assert sum(row.chance > 0.9 for row in found.rows) > 1
-    return found
+    """Shared keys, seen by checks of scores in most layers, with nothing verified yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "PROPERTIES", ("scores",))
+        (result,) = entries_of("shared_keys", ("grams",), "smoke", seeds=0, seed=0)
+    assert sum(row.chance > 0.9 for row in result.rows) > 1
+    return result
 
 
 Seen = Callable[[PowerRow], int]
@@ -36,19 +38,26 @@ def verified(entry: PowerEntry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> 
     return table.verified(entry, SMOKE, 100, 0), looked
 
 
-def test_what_holds_is_verified_once(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+def best_of(entry: PowerEntry) -> PowerRow:
+    assert entry.best is not None
+    return entry.best
+
+
+def test_what_holds_is_verified_once_and_another_layer_taken_where_it_does_not(
+    entry: PowerEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = best_of(entry)
     after, looked = verified(entry, lambda row: 100, monkeypatch)
-    best = entry.best
-    assert best is not None
-    assert looked == [best]
-    assert after.best == dataclasses.replace(best, looks=100, seen=100)
+    assert looked == [first]
+    assert after.best == dataclasses.replace(first, looks=100, seen=100)
+    other = best_of(verified(entry, lambda row: 50 if row.layer == first.layer else 100, monkeypatch)[0])
+    assert other.layer != first.layer
+    assert (other.looks, other.seen) == (100, 100)
 
 
 def alone(entry: PowerEntry) -> tuple[PowerEntry, PowerRow]:
     """Return the entry with its best row only, and that row."""
-    best = entry.best
-    assert best is not None
-    return dataclasses.replace(entry, rows=(best,)), best
+    return dataclasses.replace(entry, rows=(best_of(entry),)), best_of(entry)
 
 
 def test_draws_are_doubled_until_it_holds(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,13 +78,3 @@ def test_the_chance_is_what_looks_of_all_that_is_planned_showed(
     # Three looks, half of them suspicious: π³ + π²(1 - π)π.
     assert left.chance == left.least_chance == pytest.approx(0.5**3 + 0.5**4)
     assert looked[-1].look_draws == first.size
-
-
-def test_another_layer_is_taken_where_it_takes_fewer_draws(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = entry.best
-    assert first is not None
-    after, _ = verified(entry, lambda row: 50 if row.layer == first.layer else 100, monkeypatch)
-    best = after.best
-    assert best is not None
-    assert best.layer != first.layer
-    assert (best.looks, best.seen) == (100, 100)

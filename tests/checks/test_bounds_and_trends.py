@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -25,14 +27,12 @@ PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 TIES = check_named("exactness.extremes")
 
 
-def looks(name: str, subject: object, layer: AttentionLayer, profile: str, only: str = "") -> list[Result]:
-    settled = PROFILES[profile]
-    cost = settled.cost(layer)
-    return run_item(Item(name, layer, only=only), Subject.of(subject), 0, cost)
+def looks(name: str, subject: object, only: str = "", layer: AttentionLayer = GROUPED) -> list[Result]:
+    return run_item(Item(name, layer, only=only), Subject.of(subject), 0, PROFILES["smoke"].cost(layer))
 
 
-def alone(check: str, subject: object, layer: AttentionLayer, profile: str = "default") -> Result:
-    (result,) = looks(check.partition(".")[0], subject, layer, profile, check)
+def alone(check: str, subject: object, layer: AttentionLayer = GROUPED) -> Result:
+    (result,) = looks(check.partition(".")[0], subject, check, layer)
     return result
 
 
@@ -66,15 +66,13 @@ def test_ties_that_are_no_bound_are_none() -> None:
 def test_weights_of_two_values_alone_may_tie(weights: str) -> None:
     blind = exposing(collapsed, EXPOSURES["outputs"])
     setting = Subject.of(blind).probe(PAPER, stream(0, "tests", "ties"))
-    reason = TIES.reason_not_examined(
-        type(setting)(PAPER, setting.exposed, setting.coordinates, WeightLaws.of(weights))
-    )
+    reason = TIES.reason_not_examined(dataclasses.replace(setting, weights=WeightLaws.of(weights)))
     assert bool(reason) == (weights == "rademacher")
 
 
 def test_a_head_of_its_own_scale_is_named_and_is_no_dependence() -> None:
     subject = CORRUPTIONS["one_head_larger"].subject
-    results = [each for name in ("scores", "conditional", "draws") for each in looks(name, subject, GROUPED, "smoke")]
+    results = [each for name in ("scores", "conditional", "draws") for each in looks(name, subject)]
     wrong = [result.check for result in violated(results)]
     named = {"scores.each_head", "scores.key_each_head", "conditional.value_each_head"}
     assert named <= set(wrong)
@@ -94,7 +92,7 @@ def test_a_scale_that_all_heads_share_is_no_difference(check: str, change: str) 
     def shared(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         return collapsed(layer.replace(**{change: 1.3}), size, rng)
 
-    assert alone(check, shared, GROUPED, "smoke").verdict == "consistent"
+    assert alone(check, shared).verdict == "consistent"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +105,6 @@ def test_a_scale_that_all_heads_share_is_no_difference(check: str, change: str) 
     ],
 )
 def test_where_there_is_nothing_to_compare_the_reason_is_said(check: str, layer: AttentionLayer, reason: str) -> None:
-    result = alone(check, collapsed, layer, "smoke")
+    result = alone(check, collapsed, layer)
     assert result.verdict == "not examined"
     assert reason in result.reason

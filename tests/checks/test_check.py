@@ -1,4 +1,4 @@
-"""Number of draws per look: for the check's alternative, or the coarsest within the budget."""
+"""Numbers of draws per look, for the alternative or the coarsest within the budget, and messages about a null."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ def test_a_look_takes_what_the_coarsest_departure_asks_for_at_least(check: Check
     assert check.look_size(SETTING, LEVEL, POWER, fine - 1) == (fine - 1) // item * item
     assert check.look_size(SETTING, LEVEL, POWER, coarse * item) == coarse * item
     assert check.look_size(SETTING, LEVEL, POWER, coarse * item - 1) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("outputs.tail_4", (0, 1000), "allowed up to"),
+        ("outputs.law", ([0.01 * k for k in range(100)],), "allowed up to"),
+        ("outputs.symmetry", (500, 1000), "expected"),
+    ],
+)
+def test_a_check_says_what_is_allowed_or_expected(name: str, data: tuple[object, ...], text: str) -> None:
+    (check,) = (check for check in CHECKS if check.name == name)
+    bound = check.family_on(SETTING).null_effect
+    assert bound > 0.0
+    assert check.describe(check.test(SETTING, data)).endswith(f", {text} {bound:.4g}")

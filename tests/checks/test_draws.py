@@ -12,6 +12,7 @@ import attncheck as ac
 from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
+from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.draws import _distinct, _neighbours, hashes, marks
 from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
@@ -19,43 +20,24 @@ from attncheck.checks.whitening import Residual
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.normal import Association
 from attncheck.evidence.summaries import NormalScore
+from attncheck.layers.attention_map import attention_weights
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
+from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import Subject
 
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, Any]]
-Weights = list[FloatArray]
 
 LAYER = AttentionLayer(width=16)
-HEADS = AttentionLayer(width=16, num_heads=4)
 # More than checks plan for, except those of repeats and neighbours, which use all draws.
 MOST_DRAWS = 6_000
 
 
-def attended(x: FloatArray, weights: Weights) -> dict[str, FloatArray]:
-    """Compute attention of x, (size, s, n), with W_Q, W_K, W_V, W_O, each (size, H, n, n)."""
-    n, H = x.shape[-1], weights[0].shape[1]
-    Q, K, V = (x[:, None] @ W for W in weights[:3])
-    P = Q @ K.swapaxes(-1, -2) / np.sqrt(n)
-    A = np.exp(P - P.max(-1, keepdims=True))
-    A /= A.sum(-1, keepdims=True)
-    y = (A @ V @ weights[3]).sum(1) / np.sqrt(H)
-    grams = {name: X @ X.swapaxes(-1, -2) / n for name, X in (("input", x), ("key", K), ("value", V))}
-    return {"outputs": y, "scores": P, "inputs": x, **{f"{name}_gram": gram for name, gram in grams.items()}}
-
-
-def literal(
-    layer: AttentionLayer, size: int, rng: np.random.Generator, spoil: Callable[[Weights], None] = lambda weights: None
-) -> dict[str, FloatArray]:
-    """Draw literal attention; `spoil` may change W_Q, W_K, W_V, W_O, each (size, H, n, n)."""
-    s, n, H = layer.seq_len, layer.width, layer.num_heads
-    x = np.sqrt(rng.chisquare(n, (size, 1, 1)) / n) * rng.standard_normal((size, s, n))
-    weights = [rng.standard_normal((size, H, n, n)) / np.sqrt(n) for _ in range(4)]
-    spoil(weights)
-    return attended(x, weights)
+def literal(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    return dict(ac.simulate(layer, size, int(rng.integers(2**63)), "direct", coordinates=layer.width).as_dict())
 
 
 def each_pair_twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -78,18 +60,17 @@ def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("subject", "layer", "check"),
+    ("subject", "check"),
     [
-        (each_pair_twice, LAYER, "exactness.repeats"),
-        (mirrored_later, LAYER, "exactness.repeats"),
-        (other_neurons, LAYER, "outputs.law"),
+        (each_pair_twice, "exactness.repeats"),
+        (mirrored_later, "exactness.repeats"),
+        (other_neurons, "outputs.law"),
     ],
-    ids=["each pair twice", "mirrored later", "other neurons"],
 )
-def test_fault_is_seen(subject: Draw, layer: AttentionLayer, check: str) -> None:
+def test_fault_is_seen(subject: Draw, check: str) -> None:
     """Tests the check alone, on the draws that it plans for; test_pairs.py tests every check against one fault."""
     cost = Cost(MOST_DRAWS, Budget().level(), PROFILES["default"].power)
-    item = Item(check.partition(".")[0], layer, only=check)
+    item = Item(check.partition(".")[0], LAYER, only=check)
     assert [result.check for result in violated(run_item(item, Subject.of(subject), 0, cost))] == [check]
 
 
@@ -103,20 +84,6 @@ def test_pairings_are_disjoint_and_meet_all(count: int) -> None:
     assert len(met) == count * (count - 1) // 2
 
 
-def test_pairs_take_every_head_and_centre_the_weight() -> None:
-    values = stream(0, "tests", "pairs").standard_normal((240, 3, 2)) + 5.0
-    kept = np.ones(values.shape, dtype=bool)
-    kept[::7, 1] = False
-    noise, weight = rotating_pairs(Residual(values, kept), 1)
-    assert noise.shape == weight.shape
-    assert len(noise) < 240 * 2
-    noisy = {head for head in range(3) if np.isin(noise, values[:, head]).any()}
-    assert noisy == {0, 1}
-    assert abs(weight.mean()) < 1e-12
-    # Centred standard normals: below with a chance of 1e-6.
-    assert weight.std() > 1.0 - 5.0 / np.sqrt(2.0 * len(weight))
-
-
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
     """Means per head, in noise and weight, leave the covariance unchanged to rounding."""
@@ -126,6 +93,8 @@ def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
     noise, weight = rotating_pairs(Residual(residual, kept), 1)
     moved, _ = rotating_pairs(Residual(residual + means, kept), 1)
     assert moved @ weight == pytest.approx(noise @ weight, abs=1e-9)
+    # Pairs rotate: all heads but one are noise in some draw.
+    assert sum(np.isin(noise, residual[:, head]).any() for head in range(count)) >= count - 1
 
 
 def test_hashes_tell_rows_apart() -> None:
@@ -149,7 +118,7 @@ def test_single_numbers_may_coincide() -> None:
 
 
 def test_draws_in_another_order_are_repeats() -> None:
-    sample = ac.simulate(HEADS, 300, seed=1)
+    sample = ac.simulate(LAYER.replace(num_heads=4), 300, seed=1)
     for field, axis in (("outputs", 1), ("scores", 1), ("scores", 2), ("input_gram", 1)):
         values = getattr(sample, field)
         flipped = np.flip(values, axis) if field != "input_gram" else np.flip(values, (1, 2))
@@ -159,23 +128,23 @@ def test_draws_in_another_order_are_repeats() -> None:
 
 
 def signed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw literal attention with weights of ±1, as declared."""
-
-    def spoil(weights: Weights) -> None:
-        weights[:] = [np.sign(weight) / np.sqrt(layer.width) for weight in weights]
-
-    return {"outputs": literal(layer, size, rng, spoil)["outputs"][..., :1]}
+    """Draw outputs with weights of ±1, as declared."""
+    return {"outputs": draw_with_weights(layer, size, 1, rng, "rademacher").outputs}
 
 
 def given(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Compute attention of given inputs with weights of ±1, as declared."""
-    shape = (len(inputs), layer.num_heads, layer.width, layer.width)
-    drawn = attended(inputs, [rng.choice([-1.0, 1.0], shape) / np.sqrt(layer.width) for _ in range(4)])
-    return {name: drawn[name] for name in ("outputs", "scores", "key_gram", "value_gram")}
+    n = layer.width
+    W = rng.choice([-1.0, 1.0], (4, len(inputs), layer.num_heads, n, n)) / np.sqrt(n)
+    Q, K, V = (inputs[:, None] @ matrices for matrices in W[:3])
+    P = Q @ K.swapaxes(-1, -2) / np.sqrt(n)
+    outputs = (attention_weights(layer, P) @ V @ W[3]).sum(1) / np.sqrt(layer.num_heads)
+    grams = {f"{name}_gram": X @ X.swapaxes(-1, -2) / n for name, X in (("key", K), ("value", V))}
+    return {"outputs": outputs, "scores": P, **grams}
 
 
-signed.weights = "rademacher"  # type: ignore[attr-defined]  # functions take attributes, their type says no
-given.weights = "rademacher"  # type: ignore[attr-defined]  # functions take attributes, their type says no
+for simulator in (signed, given):
+    vars(simulator)["weights"] = "rademacher"
 
 
 @pytest.mark.sampled
@@ -186,12 +155,16 @@ given.weights = "rademacher"  # type: ignore[attr-defined]  # functions take att
         AttentionLayer(width=1, seq_len=1, num_heads=1, clip=1.0, input_std=2.0),  # most numbers are ±1
         AttentionLayer(width=4, seq_len=1, num_heads=1, clip=0.5, input_std=1e6),
         AttentionLayer(width=3, seq_len=2, num_heads=2, activation="relu"),
+        AttentionLayer(width=2, seq_len=1, num_heads=1),  # sums of few signs are 0, if they do not differ in rounding
     ],
     ids=str,
 )
 def test_right_weights_of_two_values_are_no_fault(layer: AttentionLayer) -> None:
     report = ac.check(given, layer, profile="smoke")
     assert report.verdict == "consistent", [result.check for result in report.violated]
+    if layer.width == 2:
+        (result,) = (result for result in report.results if result.check == "structure.weights")
+        assert result.reason == TWO_VALUES
 
 
 def test_weights_of_two_values_may_give_zeros() -> None:

@@ -17,7 +17,6 @@ from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
 from attncheck.checks.registry import check_named
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import CHECKS as SCORES
 from attncheck.evidence.blocks import BLOCK, Blocks
 from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
 from attncheck.layers.attention_map import visible
@@ -33,12 +32,14 @@ PAPER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2)
 NARROW = ac.AttentionLayer(width=4, seq_len=6, num_heads=2)
 CAUSAL = ac.AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
 TURNED = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, rotary_base=100.0)
+ONE_WEIGHT = ac.AttentionLayer(width=1, seq_len=1, num_heads=1)
 UNIFORM = WeightLaws.of("uniform")
 LINEAR: dict[str, Any] = {
     name + end: law
     for name in ("query", "key", "value", "output")
     for end, law in (("", "uniform"), ("_bias", ("uniform", 1.0)))
 }
+SETTING = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2, UNIFORM)
 COST = Cost(1500, 5e-4, 0.9)
 
 
@@ -67,71 +68,55 @@ def examine(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> list[str]:
     return [result.check for result in violated(results)]
 
 
+def uniform(scale: float = 1.0, **changes: bool) -> Drawn:
+    return Drawn("uniform", "uniform", scale, **changes)
+
+
 # A whole run examines uniform weights below.
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("law", "name"),
-    [
-        ("student5", "exactness"),
-        ("student5", "scores"),
-        ("rademacher", "conditional"),
-        ("rademacher", "independence"),
-        ("truncated normal", "scores"),
-        ("truncated normal", "conditional"),
-    ],
-)
-def test_right_simulators_pass(law: str, name: str) -> None:
-    assert examine(Drawn(law, law), PAPER, name) == []
+RIGHT = [
+    *((Drawn(law, law), PAPER, name) for law in ("student5", "truncated normal") for name in ("exactness", "scores")),
+    *((Drawn("rademacher", "rademacher"), PAPER, name) for name in ("conditional", "independence")),
+    *((uniform(single=True), NARROW, name) for name in ("scores", "conditional", "exactness")),  # singular
+    *((uniform(single=True, hides=True), CAUSAL, name) for name in ("scores", "conditional", "exactness")),
+    *((Drawn(LINEAR, LINEAR), layer, name) for layer in (NARROW, TURNED) for name in ("scores", "exactness")),
+    *((Drawn(LINEAR, LINEAR), CAUSAL, name) for name in ("conditional", "outputs")),
+    (uniform(), ONE_WEIGHT, "exactness"),
+    (Drawn({"key": "uniform"}, {"key": "uniform"}), ONE_WEIGHT, "exactness"),
+]
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("layer", [NARROW, CAUSAL], ids=["singular", "hidden"])
-@pytest.mark.parametrize("name", ["scores", "conditional", "exactness"])
-def test_single_precision_and_hidden_scores_pass(layer: ac.AttentionLayer, name: str) -> None:
-    assert examine(Drawn("uniform", "uniform", single=True, hides=layer is CAUSAL), layer, name) == []
+@pytest.mark.parametrize(("drawn", "layer", "name"), RIGHT)
+def test_right_simulators_pass(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> None:
+    assert examine(drawn, layer, name) == []
+
+
+def with_bias(matrix: str, std: float) -> Drawn:
+    """Declare biases, and draw another one of a matrix, or none."""
+    others = {key: law for key, law in LINEAR.items() if key != f"{matrix}_bias"}
+    return Drawn(others | ({f"{matrix}_bias": ("uniform", std)} if std else {}), LINEAR)
+
+
+WRONG = [
+    (uniform(1.1), PAPER, "scores"),
+    (with_bias("query", 0.0), CAUSAL, "scores"),
+    (with_bias("key", 2.0), CAUSAL, "scores"),
+    (with_bias("value", 0.0), CAUSAL, "exactness"),
+    (Drawn("uniform", {"query": "uniform"}), ONE_WEIGHT, "exactness"),  # told apart where weights are few
+]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(("drawn", "layer", "name"), WRONG)
+def test_wrong_simulators_do_not(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> None:
+    assert examine(drawn, layer, name) != []
 
 
 def test_nearly_all_that_gaussian_weights_are_held_to_is_examined() -> None:
-    layer = ac.AttentionLayer(width=8, seq_len=3, num_heads=2)
-    report = ac.check(Drawn("uniform", "uniform"), layer, profile="smoke")
+    layer = ac.AttentionLayer(width=4, seq_len=3, num_heads=2)
+    report = ac.check(uniform(), layer, profile="smoke")
     assert report.verdict == "consistent"
     report.require(min_examined=80)
-
-
-def test_a_scale_of_queries_is_seen() -> None:
-    assert "scores.scale" in examine(Drawn("uniform", "uniform", 1.1), PAPER, "scores")
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("layer", "name"),
-    [
-        (NARROW, "scores"),
-        (NARROW, "exactness"),
-        (CAUSAL, "conditional"),
-        (CAUSAL, "outputs"),
-        (TURNED, "scores"),
-        (TURNED, "exactness"),
-    ],
-)
-def test_biases_that_are_declared_pass(layer: ac.AttentionLayer, name: str) -> None:
-    assert examine(Drawn(LINEAR, LINEAR), layer, name) == []
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("matrix", "name", "std"), [("query", "scores", 0.0), ("key", "scores", 2.0), ("value", "exactness", 0.0)]
-)
-def test_other_biases_than_declared_ones_are_seen(matrix: str, name: str, std: float) -> None:
-    own = {key: law for key, law in LINEAR.items() if key != f"{matrix}_bias"}
-    own |= {f"{matrix}_bias": ("uniform", std)} if std else {}
-    assert examine(Drawn(own, LINEAR), CAUSAL, name) != []
-
-
-def test_a_matrix_has_one_law() -> None:
-    for text in ("query=uniform,query=student5", "output_bias=uniform:1, output_bias=uniform:1"):
-        with pytest.raises(ac.InputError, match=r"names (query|output_bias) twice"):
-            WeightLaws.read(text)
 
 
 def test_biases_of_gaussian_weights_are_not_what_is_computed() -> None:
@@ -147,25 +132,21 @@ def test_biases_of_gaussian_weights_are_not_what_is_computed() -> None:
     assert added.var() == pytest.approx(1 / (PAPER.num_heads * PAPER.width), rel=0.1)
 
 
-def test_a_bias_is_a_law_and_a_number() -> None:
-    for value in ("uniform", ("uniform",), ("odd", 1.0), ("uniform", -1.0), ("uniform", "one")):
-        with pytest.raises(ac.InputError, match=r"weights\['key_bias'\]"):
-            WeightLaws.of({"key_bias": value})
-    with pytest.raises(ac.InputError, match="inputs_bias"):
-        WeightLaws.of({"inputs_bias": ("uniform", 1.0)})
-
-
-def test_laws_are_told_apart_where_weights_are_few() -> None:
-    narrow = ac.AttentionLayer(width=1, seq_len=1, num_heads=1)
-    assert examine(Drawn("uniform", "uniform"), narrow, "exactness") == []
-    assert examine(Drawn("uniform", {"query": "uniform"}), narrow, "exactness") != []
-    assert examine(Drawn({"key": "uniform"}, {"key": "uniform"}), narrow, "exactness") == []
-
-
-def test_nothing_changes_for_gaussian_weights() -> None:
-    (plain,) = (check for check in SCORES if check.name == "scores.scale")
-    setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2)
-    assert plain.family_on(setting) == plain.family(setting) == Scale(32)
+@pytest.mark.parametrize(
+    ("laws", "message"),
+    [
+        ("query=uniform,query=student5", "names query twice"),
+        ("output_bias=uniform:1, output_bias=uniform:1", "names output_bias twice"),
+        *(
+            ({"key_bias": value}, r"weights\['key_bias'\]")
+            for value in ("uniform", ("uniform",), ("odd", 1.0), ("uniform", -1.0), ("uniform", "one"))
+        ),
+        ({"inputs_bias": ("uniform", 1.0)}, "inputs_bias"),
+    ],
+)
+def test_a_matrix_has_one_law_and_a_bias_a_number(laws: Any, message: str) -> None:
+    with pytest.raises(ac.InputError, match=message):
+        (WeightLaws.read if isinstance(laws, str) else WeightLaws.of)(laws)
 
 
 @pytest.mark.parametrize(
@@ -178,22 +159,22 @@ def test_nothing_changes_for_gaussian_weights() -> None:
     ],
 )
 def test_families(name: str, family: object) -> None:
-    setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2, UNIFORM)
-    assert check_named(name).family_on(setting) == family
-    assert check_named(name).reason_not_examined(setting) == ""
+    assert check_named(name).family_on(SETTING) == family
+    assert check_named(name).reason_not_examined(SETTING) == ""
+    gaussian = dataclasses.replace(SETTING, weights=GAUSSIAN_LAWS)
+    assert check_named("scores.scale").family_on(gaussian) == Scale(32)  # nothing changes
 
 
 def test_what_has_no_literal_form_is_not_examined() -> None:
-    setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2, UNIFORM)
-    assert "holds for Gaussian weights" in check_named("scores.each_head").reason_not_examined(setting)
+    assert "holds for Gaussian weights" in check_named("scores.each_head").reason_not_examined(SETTING)
     copies = check_named("scores.key_copies")
-    assert copies.reason_not_examined(setting) == ""
-    signs = dataclasses.replace(setting, weights=WeightLaws.of("rademacher"))
+    assert copies.reason_not_examined(SETTING) == ""
+    signs = dataclasses.replace(SETTING, weights=WeightLaws.of("rademacher"))
     assert "two-valued weights" in copies.reason_not_examined(signs)
 
 
 def test_reference_shows_what_the_subject_shows() -> None:
-    drawn = Drawn("uniform", "uniform", single=True, hides=True)(CAUSAL, 50, stream(0, "tests", "like"))
+    drawn = uniform(single=True, hides=True)(CAUSAL, 50, stream(0, "tests", "like"))
     del drawn["value_gram"]
     like = Sample.from_mapping(CAUSAL, drawn, 50)
     reference = LiteralReference(CAUSAL, 50, 2, np.random.SeedSequence(0), laws=UNIFORM, like=like, blocks={})
@@ -206,8 +187,8 @@ def test_reference_shows_what_the_subject_shows() -> None:
 
 @pytest.mark.usefixtures("verdicts_only")
 def test_layers_add_up_in_the_unit_of_the_check() -> None:
-    layers = [PAPER, NARROW, ac.AttentionLayer(width=4, seq_len=1, num_heads=1)]
-    report = ac.check(Drawn("uniform", "uniform", 1.05), layers, properties=["scores"], profile="smoke")
+    layers = [PAPER, ac.AttentionLayer(width=4, seq_len=1, num_heads=1)]
+    report = ac.check(uniform(1.05), layers, properties=["scores"], profile="smoke")
     pools = {pool.id: pool for pool in report.pools}
     assert pools["scores.law@all"].p_values  # one number a draw in one layer, blocks in the others
     scale = pools["scores.scale@all"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -12,7 +13,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.checks.sharing import CHECKS, MOST_PAIRS, axes_of, head_pairs
+from attncheck.checks.sharing import CHECKS, MOST_PAIRS, head_pairs
 from attncheck.evidence.families import Uniform
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
@@ -58,19 +59,6 @@ def test_noise_of_a_right_simulator_is_standard_normal(check: Check, layer: Atte
     assert check.test(setting, (noise, weight)).p_value > LEVEL
 
 
-def test_axes_of_what_is_not_kept_come_last_and_have_no_part_in_others() -> None:
-    rng = stream(0, "tests", "axes")
-    kept = rng.random((300, 6)) < 0.6
-    factors = np.where(kept[..., None], rng.standard_normal((300, 6, 2)), 0.0)
-    matrices = factors @ (factors * [1.0, -30.0]).swapaxes(-1, -2)
-    values, vectors, seen = axes_of(matrices, kept)
-    np.testing.assert_array_equal(seen.sum(axis=-1), kept.sum(axis=-1))
-    parts = np.where(seen[:, None, :], vectors, 0.0)
-    assert np.abs(parts[~kept]).max() < 1e-12
-    np.testing.assert_allclose((parts * values[:, None]) @ parts.swapaxes(-1, -2), matrices, atol=1e-9)
-    np.testing.assert_allclose(parts @ parts.swapaxes(-1, -2), kept[..., None] * np.eye(6), atol=1e-12)
-
-
 def test_up_to_sixteen_heads_all_pairs_are_examined_and_of_more_neighbours_and_halves() -> None:
     for count in (2, 3, 7, 16):
         assert sorted(head_pairs(count)) == list(itertools.combinations(range(count), 2))
@@ -92,19 +80,20 @@ def uneven(layer: AttentionLayer, values: np.ndarray) -> np.ndarray:
     return values * np.linspace(1.5, 0.5, layer.num_heads)[:, None, None]
 
 
-def uneven_queries(layer: AttentionLayer, inputs: np.ndarray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    return Projections(made.inputs, uneven(layer, made.queries), made.keys, made.values)
+UNEVEN = LiteralSimulator(
+    project=lambda layer, inputs, rng: scaled_queries(layer, independent(layer, inputs, rng)),
+    finish=lambda layer, mixed, count, rng: project_out(layer, uneven(layer, mixed), count, rng),
+)
+
+
+def scaled_queries(layer: AttentionLayer, made: Projections) -> Projections:
+    return dataclasses.replace(made, queries=uneven(layer, made.queries))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_scales_that_differ_from_head_to_head_tie_nothing(check: Check) -> None:
     layer = AttentionLayer(width=8, seq_len=4, num_heads=4)
-    simulator = LiteralSimulator(
-        project=uneven_queries,
-        finish=lambda layer, mixed, count, rng: project_out(layer, uneven(layer, mixed), count, rng),
-    )
-    drawn = simulator(layer, DRAWS, stream(0, "tests", "uneven"))
+    drawn = UNEVEN(layer, DRAWS, stream(0, "tests", "uneven"))
     sample = Sample.from_mapping(layer, drawn, DRAWS)
     data = check.measure(sample, Reference(layer, DRAWS, 2, seed_sequence(0)))
     assert check.test(Setting(layer, sample.exposed, 2), data).p_value > 1e-6

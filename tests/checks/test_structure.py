@@ -12,7 +12,7 @@ import pytest
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import drawn_on, projected
-from attncheck.checks.claims import ONE_NEURON, TWO_VALUES
+from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.structure import CHECKS
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.layers.attention_map import attention_weights
@@ -20,12 +20,12 @@ from attncheck.looks.examine import run_item
 from attncheck.looks.examples import layers_with_parts, random_layers
 from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES
+from attncheck.looks.result import violated
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.subject import Subject, collapsed
 
 PAPER, _, ONE, CAUSAL = ANCHORS[:4]
 CAPPED = PAPER.replace(mask="causal", softcap=5.0)
-OUTPUTS = ("outputs",)
 Simulator = Callable[[ac.AttentionLayer, FloatArray, np.random.Generator], dict[str, Any]]
 
 
@@ -116,41 +116,45 @@ def verdicts(subject: Any, layer: ac.AttentionLayer, seed: int = 0) -> dict[str,
 
 
 MISTAKEN = {fault.name: on_inputs(fault.subject) for fault in MISTAKES if isinstance(fault.subject, LiteralSimulator)}
-WRONG = {
-    "repeats": (Accumulating(), PAPER),
-    "draws": (changed(lambda drawn: {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}), PAPER),
-    "weights": (two_by_two, PAPER),
-    "hidden": (MISTAKEN["masked_after_softmax"], CAUSAL),
-    "order": (MISTAKEN["values_1"], PAPER),
-    "scaling": (changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0), PAPER),
-}
+VANISHING = changed(lambda drawn: {"outputs": np.where(np.abs(drawn["outputs"]) < 0.02, 0.0, drawn["outputs"])})
+#: Checks, wrong simulators that they reject, and layers.
+WRONG = [
+    ("repeats", Accumulating(), PAPER),
+    ("repeats", Alternating(), PAPER),
+    ("draws", changed(lambda drawn: {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}), PAPER),
+    ("weights", two_by_two, PAPER),
+    ("hidden", MISTAKEN["masked_after_softmax"], CAUSAL),
+    ("order", MISTAKEN["values_1"], PAPER),
+    ("scaling", changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0), PAPER),
+    ("scaling", VANISHING, PAPER),  # not as rounded ones
+]
 
 
-@pytest.mark.parametrize("name", [check.name.partition(".")[2] for check in CHECKS])
-def test_each_check_rejects_a_wrong_simulator(name: str) -> None:
-    subject, layer = WRONG[name]
+@pytest.mark.parametrize(("name", "subject", "layer"), WRONG)
+def test_each_check_rejects_a_wrong_simulator(name: str, subject: Any, layer: ac.AttentionLayer) -> None:
+    assert {check.name.partition(".")[2] for check in CHECKS} == {row[0] for row in WRONG}
     assert verdicts(RIGHT, layer)[name] == "consistent"
     assert verdicts(subject, layer)[name] == "violated"
 
 
 def visited(seed: int) -> Iterator[ac.AttentionLayer]:
-    for profile in (PROFILES["smoke"], PROFILES["default"]):
-        yield from (*profile.layers, *random_layers(profile.examples, seed))
-    yield from layers_with_parts(seed)
-    yield from (layer.replace(mask="causal") for layer in layers_with_parts(seed))
+    yield from (*PROFILES["default"].layers, *random_layers(PROFILES["default"].examples, seed))
+    yield from (layer.replace(mask=mask) for layer in layers_with_parts(seed) for mask in (layer.mask, "causal"))
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(5))
 def test_right_simulators_are_never_rejected(seed: int) -> None:
     single = changed(lambda drawn: {name: values.astype(np.float32) for name, values in drawn.items()})
-    for layer in dict.fromkeys(visited(seed)):
-        for subject in (RIGHT, single, on_inputs(LiteralSimulator(), OUTPUTS), brief):
+    for index, layer in enumerate(dict.fromkeys(visited(seed))):
+        for subject in (RIGHT, brief, (single, on_inputs(LiteralSimulator(), ("outputs",)))[index % 2]):
             found = verdicts(subject, layer, seed)
             assert "violated" not in found.values(), (layer, found)
             assert found["draws"] == found["repeats"] == "consistent"
 
 
+# Layers whose parts hardly matter, and narrow ones: scores have heavy tails, and all weights of a few draws may
+# vanish under relu. No first look is suspicious.
 @pytest.mark.parametrize(
     "layer",
     [
@@ -158,37 +162,25 @@ def test_right_simulators_are_never_rejected(seed: int) -> None:
         PAPER.replace(num_heads=1, attention_map="linear", bias_slopes=(1e-3,)),
         PAPER.replace(attention_map="linear", softcap=1e-3),
         PAPER.replace(bias_std=0.01),
+        *(
+            ac.AttentionLayer(width=1, seq_len=seq_len, num_heads=1, attention_map=attention_map, mask=mask)
+            for seq_len, mask in ((1, "none"), (2, "causal"))
+            for attention_map in ("softmax", "relu", "sigmoid", "linear")
+        ),
     ],
     ids=ac.AttentionLayer.describe,
 )
-def test_no_verdict_hangs_on_how_much_parts_matter(layer: ac.AttentionLayer) -> None:
-    for seed in range(12):
-        assert "violated" not in verdicts(RIGHT, layer, seed).values()
-
-
-@pytest.mark.parametrize("attention_map", ["softmax", "relu", "sigmoid", "linear"])
-@pytest.mark.parametrize("shape", [{"width": 1, "seq_len": 1}, {"width": 1, "seq_len": 2, "mask": "causal"}], ids=str)
-def test_no_first_look_at_a_narrow_layer_is_suspicious(attention_map: Any, shape: dict[str, Any]) -> None:
-    """Scores of narrow layers have heavy tails, and all weights of a few draws may vanish under relu."""
-    layer = ac.AttentionLayer(num_heads=1, attention_map=attention_map, **shape)
-    for seed in range(60):
+def test_no_verdict_hangs_on_how_much_parts_matter_or_on_how_narrow_a_layer_is(layer: ac.AttentionLayer) -> None:
+    for seed in range(30 if layer.width == 1 else 12):
         results = run_item(Item("structure", layer), Subject.of(RIGHT), seed, PROFILES["smoke"].cost(layer))
-        assert [result.check for result in results if len(result.p_values) > 1] == []
+        assert [result.check for result in violated(results)] == []
+        assert layer.width > 1 or [result.check for result in results if len(result.p_values) > 1] == []
 
 
 @pytest.mark.parametrize(("attention_map", "decimals"), [("softmax", 4), ("linear", 6), ("relu", 7)])
 def test_rounded_outputs_grow_as_declared(attention_map: str, decimals: int) -> None:
     subject = changed(lambda drawn: {"outputs": np.round(drawn["outputs"], decimals)})
     assert verdicts(subject, PAPER.replace(attention_map=attention_map, output_std=0.1))["scaling"] == "consistent"
-
-
-def test_outputs_that_vanish_for_small_inputs_do_not_pass_as_rounded() -> None:
-    subject = changed(lambda drawn: {"outputs": np.where(np.abs(drawn["outputs"]) < 0.02, 0.0, drawn["outputs"])})
-    assert verdicts(subject, PAPER)["scaling"] == "violated"
-
-
-def test_state_that_returns_after_two_calls_is_seen() -> None:
-    assert verdicts(Alternating(), PAPER)["repeats"] == "violated"
 
 
 def test_what_is_not_comparable_is_not_examined() -> None:
@@ -204,46 +196,28 @@ def test_what_is_not_comparable_is_not_examined() -> None:
     assert verdicts(RIGHT, ONE)["weights"] == ONE_NEURON
 
 
-def signed(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    """Attention of one head with Rademacher weights: sums of few signs are 0, if they do not differ in rounding."""
-    shape = (3, len(inputs), layer.width, layer.width)
-    q, k, v = inputs @ (rng.choice([-1.0, 1.0], shape) / layer.width**0.5)
-    weights = attention_weights(layer, (q @ k.swapaxes(1, 2) / layer.width**0.5)[:, None])[:, 0]
-    return {"outputs": weights @ v @ (rng.choice([-1.0, 1.0], shape[1:]) / layer.width**0.5)}
-
-
-signed.weights = "rademacher"  # type: ignore[attr-defined]  # functions take attributes, their type says no
-
-
-@pytest.mark.sampled
-def test_weights_of_two_values() -> None:
-    narrow = ac.AttentionLayer(width=2, seq_len=1, num_heads=1)
-    assert verdicts(signed, narrow)["weights"] == TWO_VALUES
-    assert ac.check(signed, narrow, profile="smoke").verdict == "consistent"
+def encoded(inputs: FloatArray) -> FloatArray:
+    """Add sines of the index of the draw."""
+    neurons = np.arange(inputs.shape[-1])
+    angles = np.arange(len(inputs))[:, None, None] * 1e4 ** (-(neurons - neurons % 2) / inputs.shape[-1])
+    return np.asarray(inputs + np.where(neurons % 2, np.cos(angles), np.sin(angles)))
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("name", "layer", "text"),
+    ("subject", "layer", "text"),
     [
-        ("capped_after_mask", CAPPED, "the soft cap is applied after the mask"),
-        ("masked_after_softmax", CAUSAL, "the mask is applied after softmax"),
-        ("second_softmax", PAPER, "softmax is applied twice"),
-        ("second_softmax_over_all", CAUSAL, "softmax is applied twice, the second time to all positions"),
-        ("split_by_view", PAPER, "heads are split by a view without a transpose"),
-        ("merged_by_view", PAPER, "heads are merged by a view without a transpose"),
-        ("values_1", CAUSAL, "values of a neighbouring position are used"),
+        (MISTAKEN["capped_after_mask"], CAPPED, "the soft cap is applied after the mask"),
+        (MISTAKEN["masked_after_softmax"], CAUSAL, "the mask is applied after softmax"),
+        (MISTAKEN["second_softmax"], PAPER, "softmax is applied twice"),
+        (MISTAKEN["second_softmax_over_all"], CAUSAL, "softmax is applied twice, the second time to all positions"),
+        (MISTAKEN["split_by_view"], PAPER, "heads are split by a view without a transpose"),
+        (MISTAKEN["merged_by_view"], PAPER, "heads are merged by a view without a transpose"),
+        (MISTAKEN["values_1"], CAUSAL, "values of a neighbouring position are used"),
+        (changed(lambda drawn: {}, before=encoded), PAPER, "inputs: positions are counted along the batch"),
     ],
 )
-def test_misreadings_are_named_first(name: str, layer: ac.AttentionLayer, text: str) -> None:
-    assert ac.check(MISTAKEN[name], layer, profile="smoke").causes[0].startswith(text)
-
-
-def test_positions_counted_along_the_batch_are_named_first() -> None:
-    def encoded(inputs: FloatArray) -> FloatArray:
-        neurons = np.arange(inputs.shape[-1])
-        angles = np.arange(len(inputs))[:, None, None] * 1e4 ** (-(neurons - neurons % 2) / inputs.shape[-1])
-        return np.asarray(inputs + np.where(neurons % 2, np.cos(angles), np.sin(angles)))
-
-    report = ac.check(changed(lambda drawn: {}, before=encoded), PAPER, profile="smoke")
-    assert report.causes[0].startswith("inputs: positions are counted along the batch")
+def test_misreadings_are_named_first(subject: Any, layer: ac.AttentionLayer, text: str) -> None:
+    """The other properties add violations, not causes."""
+    report = ac.check(subject, layer, properties=["exactness", "structure"], profile="smoke")
+    assert report.causes[0].startswith(text)

@@ -15,22 +15,12 @@ from scipy import special, stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks import whitening
 from attncheck.checks.check import Setting
 from attncheck.checks.sample import Sample
-from attncheck.checks.whitening import (
-    Residual,
-    bartlett_residual,
-    chi_square_scores,
-    factor_whitener,
-    gram_factor,
-    precision,
-    spectrum,
-    triangular,
-)
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.attention_map import visible
 from attncheck.methods import Method, simulate
-from attncheck.simulators.linalg import bartlett
 
 FloatArray = NDArray[np.float64]
 
@@ -56,7 +46,7 @@ def sample_of(layer: AttentionLayer, size: int = DRAWS, single: bool = False, me
     return Sample.from_mapping(layer, arrays, size)
 
 
-def assert_standard_normal(residual: Residual, level: float = LEVEL) -> None:
+def assert_standard_normal(residual: whitening.Residual, level: float = LEVEL) -> None:
     """Check law, scale and mean of the kept values, and that they are uncorrelated."""
     values = residual.flat()
     assert np.isfinite(values).all()
@@ -70,17 +60,18 @@ def assert_standard_normal(residual: Residual, level: float = LEVEL) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("single", [False, True], ids=["float64", "float32"])
-@pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
-def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLayer, single: bool) -> None:
-    sample = sample_of(layer, single=single)
+@pytest.mark.parametrize(
+    ("layer", "single", "method"),
+    [
+        *((layer, single, "collapsed") for layer in LAYERS for single in (False, True)),
+        (AttentionLayer(width=2, seq_len=3, num_heads=2), False, "direct"),
+    ],
+)
+def test_residuals_of_a_right_simulator_are_standard_normal(
+    layer: AttentionLayer, single: bool, method: Method
+) -> None:
+    sample = sample_of(layer, single=single, method=method)
     assert sample.rounding == (SINGLE if single else DOUBLE)
-    for name in RESIDUALS:
-        assert_standard_normal(getattr(sample, name))
-
-
-def test_residuals_of_literal_matrices_are_standard_normal() -> None:
-    sample = sample_of(AttentionLayer(width=2, seq_len=3, num_heads=2), method="direct")
     for name in RESIDUALS:
         assert_standard_normal(getattr(sample, name))
 
@@ -108,114 +99,76 @@ def test_only_the_directions_that_exist_are_kept(
     assert kept.mean() > 0.95 * outputs
 
 
-def test_near_singular_inputs_in_single_precision_give_no_wild_factors() -> None:
-    # Rounding ruins squared diagonal entries of a factor once in 10⁴, which would score −37.
-    layer = AttentionLayer(width=4, seq_len=4, num_heads=2)
-    for residual in (sample_of(layer, 20_000, single=True).key_factors, sample_of(layer, 20_000).key_factors):
-        assert np.abs(residual.flat()).max() < 8.0
-        assert Scale(1).test(*residual.squares()).p_value > LEVEL
+# Rounding ruins squared diagonal entries of a factor once in 10⁴, which would score −37. At width 2, values are so
+# often nearly parallel or 0 that one residual of outputs in 10⁴ draws exceeds 100.
+SINGULAR = AttentionLayer(width=4, seq_len=4, num_heads=2)
+CANCELLING = AttentionLayer(width=2, seq_len=3, activation="relu", attention_map="relu")
+
+
+@pytest.mark.parametrize(
+    ("layer", "size", "single", "name"),
+    [
+        *((SINGULAR, 20_000, single, "key_factors") for single in (False, True)),
+        *((CANCELLING.replace(num_heads=heads), 50_000, True, "output_residual") for heads in (1, 2)),
+    ],
+)
+def test_near_singular_matrices_give_no_wild_residuals(
+    layer: AttentionLayer, size: int, single: bool, name: str
+) -> None:
+    residual = getattr(sample_of(layer, size, single=single), name)
+    assert np.abs(residual.flat()).max() < 8.0
+    assert Scale(1).test(*residual.squares()).p_value > LEVEL
+    if layer is not SINGULAR:
+        assert_standard_normal(residual)
 
 
 def test_precision_is_that_of_the_digits() -> None:
     values = stream(0, "tests", "precision").standard_normal(50)
-    assert precision(values) == DOUBLE
-    assert precision(values.astype(np.float32).astype(np.float64)) == SINGLE
-    assert precision(values.astype(np.float16).astype(np.float64)) == SINGLE
-    assert precision(np.append(values.astype(np.float32), -np.inf)) == SINGLE
-    assert precision(np.append(values.astype(np.float32), 0.1)) == DOUBLE
-    assert precision(np.array([1e300])) == DOUBLE
-
-
-@pytest.mark.parametrize("eps", [DOUBLE, SINGLE])
-def test_spectrum_drops_what_rounding_has_lost(eps: float) -> None:
-    vectors = np.linalg.qr(stream(0, "tests", "spectrum").standard_normal((4, 4)))[0]
-    lost, safe = 0.1 * eps**0.6, 10 * eps**0.6
-    gram = (vectors * [0.0, lost, safe, 1.0]) @ vectors.T
-    found = spectrum(np.stack([gram, np.zeros((4, 4)), 7.0 * gram]), eps)
-    np.testing.assert_array_equal(found.kept, [[False, False, True, True], [False] * 4, [False, False, True, True]])
-    np.testing.assert_allclose(found.condition, [1 / safe, 1.0, 1 / safe], rtol=1e-3)
-    np.testing.assert_allclose(found.root[0] @ found.root[0].T, gram, atol=2 * lost)
-    np.testing.assert_allclose(found.inverse_root[0].T @ gram @ found.inverse_root[0], np.diag([0, 0, 1, 1]), atol=1e-5)
+    single = values.astype(np.float32).astype(np.float64)
+    for digits in (single, values.astype(np.float16).astype(np.float64), np.append(single, -np.inf)):
+        assert whitening.precision(digits) == SINGLE
+    for digits in (values, np.append(single, 0.1), np.array([1e300])):
+        assert whitening.precision(digits) == DOUBLE
 
 
 def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
     rng = stream(0, "tests", "columns")
     factor, z = rng.standard_normal((50, 4, 2)), rng.standard_normal((50, 2, 3))
-    residual = factor_whitener(factor, np.ones(50), DOUBLE).whiten(factor @ z)
+    residual = whitening.factor_whitener(factor, np.ones(50), DOUBLE).whiten(factor @ z)
     assert residual.values.shape == (50, 2, 3)
     np.testing.assert_allclose((residual.values**2).sum(axis=1), (z**2).sum(axis=1))
-    flat = factor_whitener(np.zeros((5, 4, 2)), np.ones(5), DOUBLE).whiten(np.ones((5, 4, 1)))
+    flat = whitening.factor_whitener(np.zeros((5, 4, 2)), np.ones(5), DOUBLE).whiten(np.ones((5, 4, 1)))
     assert not flat.kept.any()
     assert not flat.values.any()
-
-
-def test_directions_that_are_differences_of_larger_rows_are_dropped() -> None:
-    factor = 1e-3 * np.ones((3, 2, 2))
-    scale = np.array([1e-3, 0.1, 1.0])
-    np.testing.assert_array_equal(factor_whitener(factor, scale, SINGLE).kept[:, 0], [True, True, False])
-
-
-@pytest.mark.parametrize("short", [1.0, 1e-4, 1e-8])
-def test_a_short_row_of_a_gram_matrix_keeps_its_digits(short: float) -> None:
-    rows = stream(0, "tests", "short rows").standard_normal((50, 3, 3)) * np.array([1.0, short, 0.0])[:, None]
-    gram = (rows @ rows.swapaxes(-1, -2)).astype(np.float32).astype(np.float64)
-    factor = gram_factor(gram, SINGLE)
-    lengths = np.array([1.0, short, 1.0])
-    unit = lengths * lengths[:, None]
-    np.testing.assert_allclose(factor @ factor.swapaxes(-1, -2) / unit, gram / unit, atol=1e-5)
-
-
-@pytest.mark.parametrize("num_heads", [1, 2])
-def test_cancelling_or_vanishing_outputs_in_single_precision_give_no_wild_residuals(num_heads: int) -> None:
-    # At width 2, values are so often nearly parallel or 0 that one residual in 10⁴ draws exceeds 100.
-    layer = AttentionLayer(width=2, seq_len=3, num_heads=num_heads, activation="relu", attention_map="relu")
-    residual = sample_of(layer, 50_000, single=True).output_residual
-    assert np.abs(residual.flat()).max() < 8.0
-    assert_standard_normal(residual)
-
-
-@pytest.mark.parametrize(("rank", "dof"), [(1, 1), (3, 3), (3, 8), (4, 2), (5, 1)])
-def test_bartlett_factors_are_recovered(rank: int, dof: int) -> None:
-    factor = bartlett(stream(0, "tests", "bartlett", rank, dof), (200, 2), rank, dof)
-    size = rank + 2
-    wishart, kept = np.zeros((200, 2, size, size)), np.zeros((200, 2, size), dtype=bool)
-    wishart[..., 2:, 2:], kept[..., 2:] = factor @ factor.swapaxes(-1, -2), True
-    residual = bartlett_residual(wishart, kept, dof, np.zeros(200))
-    expected = np.zeros((200, 2, size, size))
-    # The factor of the last (kept) block comes first.
-    expected[..., :rank, : min(rank, dof)] = factor
-    diagonal = np.arange(min(rank, dof))
-    expected[..., diagonal, diagonal] = stats.norm.ppf(
-        stats.chi2.cdf(factor[..., diagonal, diagonal] ** 2, dof - diagonal)
-    )
-    np.testing.assert_allclose(residual.values, expected, atol=1e-5)
-    assert residual.kept.sum() == 400 * np.count_nonzero(expected[0, 0])
+    # Directions that are differences of larger rows are dropped.
+    seen = whitening.factor_whitener(1e-3 * np.ones((3, 2, 2)), np.array([1e-3, 0.1, 1.0]), SINGLE).kept
+    np.testing.assert_array_equal(seen[:, 0], [True, True, False])
 
 
 def test_illegible_factors_are_not_read_and_a_matrix_without_one_does_no_harm() -> None:
     wishart, kept = np.tile(np.diag([2.0, -1.0, 3.0]), (2, 1, 1, 1)), np.ones((2, 1, 3), dtype=bool)
-    residual = bartlett_residual(wishart, kept, 5, np.array([0.0, 1.0]))
+    residual = whitening.bartlett_residual(wishart, kept, 5, np.array([0.0, 1.0]))
     assert np.isfinite(residual.values).all()
     assert residual.values[0, 0, 1, 1] < -30
     assert residual.kept[0, 0].sum() == 6
     assert not residual.kept[1].any()
-    alone = bartlett_residual(wishart[:, :, :1, :1], kept[:, :, :1], 5, np.array([0.0, 1.0]))
+    alone = whitening.bartlett_residual(wishart[:, :, :1, :1], kept[:, :, :1], 5, np.array([0.0, 1.0]))
     assert alone.kept.all()
 
 
 def test_normal_scores_keep_both_tails() -> None:
     squares = np.array([1e-12, 0.5, 4.0, 60.0, 5000.0])
-    scores = chi_square_scores(3, squares)
+    scores = whitening.chi_square_scores(3, squares)
     np.testing.assert_allclose(stats.norm.sf(scores[1:4]), stats.chi2.sf(squares[1:4], 3), rtol=1e-6)
     np.testing.assert_allclose(stats.norm.cdf(scores[:3]), stats.chi2.cdf(squares[:3], 3), rtol=1e-6)
     assert scores[-1] == 37.0
-    assert chi_square_scores(3, np.zeros(1))[0] == -37.0
+    assert whitening.chi_square_scores(3, np.zeros(1))[0] == -37.0
 
 
 def test_sizes_of_residuals_of_any_rank_are_normal_scores() -> None:
     rng = stream(0, "tests", "energy")
     kept = rng.random((4000, 2, 3)) < 0.6
-    residual = Residual(rng.standard_normal((4000, 2, 3)), kept)
+    residual = whitening.Residual(rng.standard_normal((4000, 2, 3)), kept)
     scores = residual.energy_scores(1)
     empty = ~kept.any(axis=(1, 2))
     assert not scores[empty].any()
@@ -223,29 +176,6 @@ def test_sizes_of_residuals_of_any_rank_are_normal_scores() -> None:
     squares, dof = residual.squares()
     np.testing.assert_array_equal(dof, kept.sum(axis=(1, 2)))
     assert squares.sum() == pytest.approx((residual.flat() ** 2).sum())
-
-
-@pytest.mark.parametrize("eps", [DOUBLE, SINGLE])
-def test_triangular_roots_whiten_each_position_by_those_before_it(eps: float) -> None:
-    factors = stream(0, "tests", "triangular").standard_normal((200, 5, 40))
-    factors[:50, 2], factors[50:100, 1:3], factors[100:150] = 2.0 * factors[:50, 0], 0.0, factors[100:150, :, :1]
-    factors[150:160, 4] = factors[150:160, 0] + 0.1 * eps**0.3 * factors[150:160, 4]
-    gram = factors @ factors.swapaxes(-1, -2)
-    found = triangular(gram, eps)
-    assert not np.tril(found.inverse_root, -1).any()
-    kept = np.ones((200, 5), dtype=bool)
-    kept[:50, 2], kept[50:100, 1:3], kept[100:150, 1:], kept[150:160, 4] = False, False, False, False
-    np.testing.assert_array_equal(found.kept, kept)
-    white = found.inverse_root.swapaxes(-1, -2) @ gram @ found.inverse_root
-    np.testing.assert_allclose(white, kept[..., None] * np.eye(5), atol=1e-4)
-
-
-def test_what_follows_a_position_that_is_nearly_one_of_others_is_lost_too() -> None:
-    # Rank 3, the third position being the sum of the first two up to 1e-4: rounding over 1e-8 adds no rank.
-    factor = np.eye(4, 3)
-    factor[2], factor[3] = [1.0, 1.0, 1e-4], [1.0, 2.0, 3.0]
-    assert triangular((factor @ factor.T)[None], DOUBLE).kept.tolist() == [[True, True, True, False]]
-    assert triangular((factor @ factor.T)[None], SINGLE).kept.tolist() == [[True, True, False, True]]
 
 
 MASKED = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import digest, stream
 from attncheck.evidence import Evidence
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
+from attncheck.evidence.exchange import Calls, Trend
 from attncheck.evidence.families import Association, Count, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.groups import EqualVariances, LargestAssociation
 from attncheck.evidence.ledger import Entry
@@ -23,10 +24,13 @@ from attncheck.evidence.orders import Order
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import Events, NormalScore, from_record
 
+from .families import CASES
+
 LEVEL, POWER = 5e-4, 0.99
 SCORE = NormalScore(0.0, 1.0)
 LOOKS: tuple[Callable[..., Any], ...] = (examine, examine_blocks)
 OUTCOME = Outcome(0.5, 0.0, -1.0, 1.0, 0.0, 10)
+FAMILIES = [case.family for name, case in CASES.items() if name != "blocks"]
 # For draws that their own generator does not decide.
 SHARED = np.random.default_rng(0)
 
@@ -52,126 +56,110 @@ def p_values(values: Callable[[np.random.Generator], Any]) -> None:
     Evidence().assert_p_values(lambda seed: values(np.random.default_rng(seed)))
 
 
+def with_sample(**changes: Any) -> Outcome:
+    return TwoSample().test(**({"sample": np.zeros(40), "reference": np.zeros(40)} | changes))
+
+
+def outcome(**changes: Any) -> Outcome:
+    fields: dict[str, Any] = dict(p_value=0.5, effect=0.0, low=0.0, high=0.0, null_effect=0.0, count=1)
+    return Outcome(**(fields | changes))
+
+
+def events(**changes: Any) -> Events:
+    return Events(**({"events": 0, "trials": 1, "probability": 0.5} | changes))
+
+
+def of_order(logs: Any = None, widths: Any = (1, 4, 16)) -> Outcome:
+    return Order(-0.5).test(np.zeros((5, 3)) if logs is None else logs, widths)
+
+
+def size_of(**changes: Any) -> int | None:
+    return Association().size(**({"alternative": 0.5, "level": LEVEL, "power": POWER} | changes))
+
+
+#: A function with one argument that it refuses, and values of it.
+VALUES: list[tuple[Callable[..., Any], str, list[Any]]] = [
+    (Scale, "dof", [0]),
+    (Scale(1).test, "squares", [[1.0, math.nan], [-1.0], [1e308, 1e308]]),
+    (functools.partial(Scale(1).test, [1.0]), "dof", [[1.0, 1.0], [math.nan]]),
+    (functools.partial(Association().test, [1.0]), "weight", [[1.0, 2.0], [math.inf]]),
+    (functools.partial(Association().test, weight=[1.0]), "noise", [[math.nan], ["a"]]),
+    *((family, "per_draw", [0]) for family in (Association, Uniform, TwoSample)),
+    (functools.partial(Smooth, 1), "per_draw", [0]),
+    (functools.partial(Count, 0.5), "per_draw", [0]),
+    (LargestAssociation, "columns", [0]),
+    (functools.partial(LargestAssociation().test, weight=[[1.0]]), "noise", [[[math.nan]], [1.0]]),
+    (size_of, "power", [1.0, LEVEL]),
+    (size_of, "cap", [0]),
+    (functools.partial(Association().mde, level=LEVEL, power=POWER), "size", [0]),
+    (Uniform, "allowance", [1.5]),
+    (Uniform().test, "values", [[0.5, -1e-6], [math.nan]]),
+    (Smooth, "order", [0, 5]),
+    (Smooth(1).test, "values", [np.full(499, 0.5)]),
+    (TwoSample, "ratio", [0.0]),
+    (TwoSample, "unit", [-1.0]),
+    (with_sample, "sample", [np.zeros(19), np.full(40, math.nan)]),
+    (with_sample, "reference", [np.zeros(19), np.full(40, math.nan)]),
+    (Count, "probability", [-0.1]),
+    (functools.partial(Count, 0.5), "tail", ["lower"]),
+    (functools.partial(Count(0.5).test, trials=4), "events", [5]),
+    (functools.partial(Count(0.5).test, 0), "trials", [0]),
+    (outcome, "p_value", [math.nan]),
+    (outcome, "effect", [math.inf]),
+    (outcome, "count", [-1]),
+    (Calls, "calls", [1]),
+    (functools.partial(EqualVariances, dof=5), "groups", [1]),
+    (functools.partial(EqualVariances, 2), "dof", [0]),
+    (functools.partial(EqualVariances(2, 5).test, np.ones((1, 2))), "dof", [np.ones((1, 3))]),
+    (of_order, "logs", [np.zeros((5, 2)), np.full((5, 3), math.nan)]),
+    (of_order, "widths", [[1, 4, 8]]),
+    (
+        Pool,
+        "summaries",
+        [
+            {},
+            *({"a": SCORE, "b": other} for other in (Events(0, 1, 0.5), NormalScore(0.0, 1.0, "ratio"))),
+            {"a": Events(0, 1, 0.5), "b": Events(0, 1, 0.5, one_sided=False)},
+        ],
+    ),
+    (functools.partial(NormalScore, information=1.0), "z", [math.nan]),
+    (functools.partial(NormalScore, 0.0), "information", [-1.0]),
+    (functools.partial(NormalScore, 0.0, 1.0), "unit", ["ratios"]),
+    (functools.partial(NormalScore, 0.0, 1.0), "bias", [-1.0]),
+    (events, "events", [2]),
+    (events, "trials", [0]),
+    (events, "probability", [1.5]),
+    (Budget, "false_alarm", [0.0, 1.0, math.nan]),
+    (Budget, "ledger_share", [0.0, 1.0]),
+    (Budget().level, "statistics", [0, 1.5]),
+    (detection, "power_per_look", [1.1, -0.1]),
+    (functools.partial(detection, 0.5), "power_fourth", [-0.1, 1.1]),
+    (per_look_power, "target", [0.0, 1.0]),
+    (functools.partial(stream, 0, "a"), "look", [0]),
+    (functools.partial(stream, 0, "a"), "role", [1]),
+    (functools.partial(digest, "a"), "length", [0, 65]),
+    (entry, "verdict", ["passed"]),
+    (entry, "p_values", [(), (1.5,), (math.nan,), ("x",)]),
+    (entry, "id", [""]),
+    (entry, "case", [3]),
+]
+#: Calls, and the field that their message names.
 BAD: list[tuple[Callable[[], Any], str]] = [
-    (lambda: Scale(dof=0), "dof"),
-    (lambda: Scale(dof=1).test([1.0, math.nan]), "squares"),
-    (lambda: Scale(dof=1).test([-1.0]), "squares"),
-    (lambda: Scale(dof=1).test([1e308, 1e308]), "squares"),
-    (lambda: Scale(dof=1).test([1.0, 1.0], [1.0, 1.0, 1.0]), "dof"),
+    *((functools.partial(call, **{name: value}), name) for call, name, values in VALUES for value in values),
+    # Blocks leave this to their family; orders may be any number.
+    *((functools.partial(family.power, -9.0, 1000, LEVEL), "alternative") for family in FAMILIES[:-1]),
+    *((functools.partial(family.power, family.null_effect, 0, LEVEL), "size") for family in FAMILIES),
+    *((functools.partial(family.power, family.null_effect, 1000, 1.0), "level") for family in FAMILIES),
     (lambda: Scale(dof=0.1).test([1.0]), "dof"),
-    (lambda: Scale(dof=1).test([1.0], [math.nan]), "dof"),
-    (lambda: Scale(dof=1).power(0.0, 10, LEVEL), "alternative"),
-    (lambda: Association(per_draw=0), "per_draw"),
-    (lambda: Association().test([1.0], [1.0, 2.0]), "weight"),
-    (lambda: Association().test([math.nan], [1.0]), "noise"),
-    (lambda: Association().test([1.0], [math.inf]), "weight"),
     (lambda: Association().test([], []), "noise"),
-    (lambda: Association().test(["a"], [1.0]), "noise"),
     (lambda: Association().test([1e308, -1e308], [1.0, 1.0]), "noise"),
-    (lambda: LargestAssociation(columns=0), "columns"),
-    (lambda: LargestAssociation().test([1.0], [1.0]), "noise"),
     (lambda: LargestAssociation().test([[1.0, 2.0]], [[1.0], [2.0]]), "noise"),
-    (lambda: LargestAssociation().test([[math.nan]], [[1.0]]), "noise"),
-    (lambda: LargestAssociation(columns=3).power(0.5, 10, 1.0), "level"),
-    (lambda: Association().power(1.5, 10, LEVEL), "alternative"),
-    (lambda: Association().power(0.5, 0, LEVEL), "size"),
-    (lambda: Association().power(0.5, 10, 1.0), "level"),
-    (lambda: Association().size(0.5, LEVEL, 1.0), "power"),
-    (lambda: Association().size(0.5, 0.05, 0.05), "power"),
-    (lambda: Association().size(0.5, LEVEL, POWER, cap=0), "cap"),
-    (lambda: Association().mde(0, LEVEL, POWER), "size"),
-    (lambda: Uniform(allowance=1.5), "allowance"),
-    (lambda: Uniform(per_draw=0), "per_draw"),
-    (lambda: Uniform().test([0.5, -1e-6]), "values"),
-    (lambda: Uniform().test([math.nan]), "values"),
-    (lambda: Uniform().power(-0.1, 10, LEVEL), "alternative"),
-    (lambda: Uniform().power(0.1, 0, LEVEL), "size"),
-    (lambda: Smooth(order=5), "order"),
-    (lambda: Smooth(order=0), "order"),
-    (lambda: Smooth(order=1).test(np.full(499, 0.5)), "values"),
-    (lambda: Smooth(order=1).power(-2.0, 1000, LEVEL), "alternative"),
-    (lambda: Smooth(order=1).power(0.1, 0, LEVEL), "size"),
-    (lambda: Smooth(order=1, per_draw=0), "per_draw"),
-    (lambda: TwoSample(ratio=0.0), "ratio"),
-    (lambda: TwoSample(unit=-1.0), "unit"),
-    (lambda: TwoSample().test(np.zeros(19), np.zeros(40)), "sample"),
-    (lambda: TwoSample().test(np.zeros(40), np.zeros(19)), "reference"),
-    (lambda: TwoSample().test(np.full(40, math.nan), np.zeros(40)), "sample"),
-    (lambda: TwoSample().test(np.zeros(40), np.full(40, math.nan)), "reference"),
-    (lambda: TwoSample(per_draw=0), "per_draw"),
-    (lambda: TwoSample().power(-0.1, 40, LEVEL), "alternative"),
-    (lambda: TwoSample().power(0.5, 0, LEVEL), "size"),
-    (lambda: Count(-0.1), "probability"),
-    (lambda: Count(0.5, per_draw=0), "per_draw"),
-    (lambda: Count(0.5).power(-0.1, 10, LEVEL), "alternative"),
-    (lambda: Count(0.5).power(0.6, 0, LEVEL), "size"),
-    (lambda: Count(0.5, tail="lower"), "tail"),
-    (lambda: Count(0.5).test(5, 4), "events"),
-    (lambda: Count(0.5).test(0, 0), "trials"),
-    (lambda: Outcome(math.nan, 0.0, 0.0, 0.0, 0.0, 1), "p_value"),
-    (lambda: Outcome(0.5, math.inf, 0.0, 0.0, 0.0, 1), "effect"),
-    (lambda: Outcome(0.5, 0.0, 0.0, 0.0, 0.0, -1), "count"),
-    (lambda: Calls(1), "calls"),
     (lambda: Calls(2).test([1.0, math.nan, 2.0], [2, 1]), "values"),
-    (lambda: Calls(2).power(-0.1, 10, 1e-3), "alternative"),
-    (lambda: Calls(2).power(1.5, 10, 1e-3), "alternative"),
-    (lambda: Calls(2).power(0.1, 0, 1e-3), "size"),
-    (lambda: Calls(2).power(0.1, 10, 0.0), "level"),
-    (lambda: Repeats().power(1.5, 10, 1e-3), "alternative"),
-    (lambda: Repeats().power(0.1, 0, 1e-3), "size"),
-    (lambda: EqualVariances(1, 5), "groups"),
-    (lambda: EqualVariances(2, 0), "dof"),
-    (lambda: EqualVariances(2, 5).test(np.ones((1, 2)), np.ones((1, 3))), "dof"),
-    (lambda: EqualVariances(2, 5).power(0.0, 10, 1e-3), "alternative"),
-    (lambda: Trend().power(1.5, 100, 1e-3), "alternative"),
     (lambda: Trend().test([np.nan] * 40, [40]), "values"),
-    (lambda: Extremes().power(2.0, 10, 1e-3), "alternative"),
-    (lambda: Extremes().power(0.1, 0, 1e-3), "size"),
-    (lambda: Order(-0.5).test(np.zeros((5, 2)), [1, 4, 16]), "logs"),
-    (lambda: Order(-0.5).test(np.zeros((5, 3)), [1, 4, 8]), "widths"),
-    (lambda: Order(-0.5).test(np.full((5, 3), np.nan), [1, 4, 16]), "logs"),
-    (lambda: Pool({}), "summaries"),
-    (lambda: Pool({"a": SCORE, "b": Events(0, 1, 0.5)}), "summaries"),
-    (lambda: Pool({"a": SCORE, "b": NormalScore(0.0, 1.0, "ratio")}), "summaries"),
-    (lambda: Pool({"a": Events(0, 1, 0.5), "b": Events(0, 1, 0.5, one_sided=False)}), "summaries"),
-    (lambda: NormalScore(math.nan, 1.0), "z"),
-    (lambda: NormalScore(0.0, -1.0), "information"),
-    (lambda: NormalScore(0.0, 1.0, "ratios"), "unit"),
-    (lambda: NormalScore(0.0, 1.0, bias=-1.0), "bias"),
-    (lambda: Events(2, 1, 0.5), "events"),
-    (lambda: Events(0, 0, 0.5), "trials"),
-    (lambda: Events(0, 1, 1.5), "probability"),
-    (lambda: from_record({"z": 1.0}), "summary"),
-    (lambda: from_record({"trials": 1}), "summary"),
-    (lambda: Budget(0.0), "false_alarm"),
-    (lambda: Budget(1.0), "false_alarm"),
-    (lambda: Budget(float("nan")), "false_alarm"),
-    (lambda: Budget(ledger_share=0.0), "ledger_share"),
-    (lambda: Budget(ledger_share=1.0), "ledger_share"),
-    (lambda: Budget().level(0), "statistics"),
-    (lambda: Budget().level(1.5), "statistics"),  # type: ignore[arg-type]  # wrong on purpose
-    (lambda: detection(1.1), "power_per_look"),
-    (lambda: detection(-0.1), "power_per_look"),
-    (lambda: detection(0.5, -0.1), "power_fourth"),
-    (lambda: detection(0.5, 1.1), "power_fourth"),
-    (lambda: per_look_power(1.0), "target"),
-    (lambda: per_look_power(0.0), "target"),
-    (lambda: stream(-1, "a"), "run_seed"),
-    (lambda: stream(0, "a", look=0), "look"),
-    (lambda: stream(0, "a", role=1), "role"),  # type: ignore[arg-type]  # wrong on purpose
-    (lambda: stream(0, object()), "key"),
-    (lambda: stream(0, np.zeros(3)), "key"),
-    (lambda: stream(0, {"x": [math.nan]}), "key"),
-    (lambda: digest("a", 0), "length"),
-    (lambda: digest("a", 65), "length"),
-    (lambda: entry(verdict="passed"), "verdict"),
-    (lambda: entry(p_values=()), "p_values"),
-    (lambda: entry(p_values=(1.5,)), "p_values"),
-    (lambda: entry(p_values=(math.nan,)), "p_values"),
-    (lambda: entry(p_values=("x",)), "p_values"),
     (lambda: entry(combined=-1.0), "p_values"),
-    (lambda: entry(id=""), "id"),
-    (lambda: entry(case=3), "case"),
+    *((lambda summary=summary: from_record(summary), "summary") for summary in ({"z": 1.0}, {"trials": 1})),
+    (lambda: stream(-1, "a"), "run_seed"),
+    *((lambda key=key: stream(0, key), "key") for key in (object(), np.zeros(3), {"x": [math.nan]})),
     *(
         (lambda run=run, answer=answer: run(lambda look, factor, names: answer, ["a"], LEVEL), "evaluate")
         for run in LOOKS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,10 +22,10 @@ def entry(name: str, verdict: str = "consistent", *p_values: float, **rest: Any)
 
 
 def ledger(planned: Iterable[str], entries: Iterable[Entry], run_seed: int) -> Ledger:
-    made = Ledger(planned, run_seed)
-    for each in entries:
-        made.take(each)
-    return made
+    result = Ledger(planned, run_seed)
+    for line in entries:
+        result.take(line)
+    return result
 
 
 def conclude(planned: Iterable[str], entries: Iterable[Entry], budget: Budget, run_seed: int) -> Conclusion:
@@ -52,23 +50,17 @@ def ids(records: list[Entry]) -> list[str]:
     return [each.id for each in records]
 
 
-def test_a_right_run_is_consistent_in_any_order() -> None:
-    records = null_run(stream(0, "tests", "ledger"), 50)  # chance of a false alarm: 1e-7
-    forward = conclude(ids(records), records, Budget(), run_seed=3)
-    backward = conclude(reversed(ids(records)), records[::-1], Budget(), run_seed=3)
-    assert (forward.verdict, forward.reasons) == ("consistent", ())
-    assert forward == backward
-    assert forward.uniformity is not None
-    assert forward.uniformity.count == 50
-
-
 @pytest.mark.parametrize("seed", range(5))
-def test_a_conclusion_holds_what_it_was_made_from(seed: int) -> None:
-    records = null_run(stream(1, "tests", "ledger"), 20)
+def test_a_right_run_is_consistent_in_any_order_and_its_conclusion_complete(seed: int) -> None:
+    records = null_run(stream(seed, "tests", "ledger"), 50)  # chance of a false alarm: 1e-7
+    forward = conclude(ids(records), records, Budget(), run_seed=seed)
+    assert (forward.verdict, forward.reasons) == ("consistent", ())
+    assert forward == conclude(reversed(ids(records)), records[::-1], Budget(), run_seed=seed)
+    assert forward.uniformity == Uniform().test(list(keyed_p_values(records, seed).values()))
+    assert forward.uniformity.count == 50
     planned = [*ids(records), "x/1"]
-    found = conclude(planned, records, Budget(), run_seed=seed)
-    assert found.completeness == compare(planned, ids(records)) == Completeness(missing=("x/1",))
-    assert found.uniformity == Uniform().test(list(keyed_p_values(records, seed).values()))
+    missing = conclude(planned, records, Budget(), run_seed=seed).completeness
+    assert missing == compare(planned, ids(records)) == Completeness(missing=("x/1",))
 
 
 def test_the_uniformity_test_keeps_its_level(bounds: Bounds) -> None:
@@ -79,14 +71,6 @@ def test_the_uniformity_test_keeps_its_level(bounds: Bounds) -> None:
         alarms += conclude(ids(records), records, budget, run).verdict == "violated"
     fewest, most = bounds(runs, budget.ledger_level)
     assert fewest <= alarms <= most
-
-
-@pytest.mark.parametrize("value", [1e-3, 0.5, 0.999])
-def test_p_values_that_are_not_uniform_are_a_violation(value: float) -> None:
-    records = [entry(f"{unit}/a", "consistent", value) for unit in range(40)]
-    found = conclude(ids(records), records, Budget(), run_seed=0)
-    assert found.verdict == "violated"
-    assert "not uniform" in found.reasons[0]
 
 
 def test_the_p_value_of_a_unit_is_chosen_by_key_and_not_by_value() -> None:
@@ -113,37 +97,27 @@ def test_what_is_discrete_or_not_examined_is_not_entered() -> None:
 
 
 def test_planned_against_reported() -> None:
-    assert compare(["a", "b", "a"], ["b", "a"]) == Completeness()
-    found = compare(["a", "b"], ["b", "b", "c"])
-    assert found == Completeness(("a",), ("b",), ("c",))
-    assert not found.complete
+    assert compare(["a", "b", "a"], ["b", "a"]).complete
+    assert compare(["a", "b"], ["b", "b", "c"]) == Completeness(("a",), ("b",), ("c",))
 
 
 GOOD = entry("a/1", "consistent", 0.4)
+UNSURE = entry("b/1", "inconclusive", 1e-9, 1e-9, 0.4)
+FORTY = [f"{unit}/a" for unit in range(40)]
 CONCLUSIONS: list[tuple[list[str], list[Entry], str, str]] = [
     (["a/1", "b/1"], [GOOD], "incomplete", "1 planned result is missing: b/1"),
     (["a/1"], [GOOD, GOOD], "incomplete", "1 result is reported more than once: a/1"),
     (["a/1"], [GOOD, entry("b/1", "consistent", 0.5)], "incomplete", "1 result is reported but not planned: b/1"),
     (["a/1", "b/1"], [GOOD, entry("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 result is violated: b/1"),
     (["a/1", "b/1"], [entry("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 planned result is missing: a/1"),
-    (
-        ["a/1", "b/1"],
-        [GOOD, entry("b/1", "inconclusive", 1e-9, 1e-9, 0.4)],
-        "inconclusive",
-        "1 result is inconclusive: b/1",
-    ),
+    (["a/1", "b/1"], [GOOD, UNSURE], "inconclusive", "1 result is inconclusive: b/1"),
     (["a/1"], [entry("a/1", "not examined")], "inconclusive", "nothing was examined"),
     ([], [], "inconclusive", "nothing was examined"),
     (["a/1"], [], "incomplete", "nothing was examined"),
-    *(
-        (
-            ["a/1", *"bcdefg"[:number]],
-            [GOOD],
-            "incomplete",
-            f"{number} planned results are missing: b, c, d, e, f{rest}",
-        )
-        for number, rest in ((5, ""), (6, ", …"))
-    ),
+    (["a/1", *"bcdef"], [GOOD], "incomplete", "5 planned results are missing: b, c, d, e, f"),
+    (["a/1", *"bcdefg"], [GOOD], "incomplete", "6 planned results are missing: b, c, d, e, f, …"),
+    (["a/1", "b/1"], [GOOD, entry("b/1", "not examined")], "consistent", ""),
+    *((FORTY, [entry(name, "consistent", p) for name in FORTY], "violated", "not uniform") for p in (1e-3, 0.5, 0.999)),
 ]
 
 
@@ -151,31 +125,16 @@ CONCLUSIONS: list[tuple[list[str], list[Entry], str, str]] = [
 def test_conclusions_and_their_reasons(planned: list[str], records: list[Entry], verdict: str, reason: str) -> None:
     found = conclude(planned, records, Budget(), run_seed=0)
     assert found.verdict == verdict
-    assert reason in found.reasons
-
-
-def test_not_examined_does_not_fail_a_run() -> None:
-    records = [GOOD, entry("b/1", "not examined")]
-    assert conclude(ids(records), records, Budget(), 0).verdict == "consistent"
-
-
-def test_statsmodels_is_imported_only_when_ranking() -> None:
-    code = "import sys, attncheck.evidence.ledger; sys.exit('statsmodels' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert reason in (*found.reasons, "") or reason in found.reasons[0]
 
 
 @pytest.mark.parametrize(("verdict", "findings"), [("violated", 1), ("consistent", 0), ("odd", 1)])
-def test_a_record_is_no_better_than_its_run_said(verdict: str, findings: int) -> None:
+def test_a_record_is_no_better_than_its_run_said_and_incomplete_without_an_end(verdict: str, findings: int) -> None:
     found = conclude(["a/1"], [GOOD], Budget(), 0).no_better_than(verdict, ["why"])
     assert len(found.findings) == findings
     assert found.verdict == {"odd": "incomplete"}.get(verdict, verdict)
     assert found.no_better_than(found.verdict, ["again"]) == found
-
-
-def test_a_run_without_an_end_is_incomplete() -> None:
-    made = ledger(["a/1"], [GOOD], 0)
-    assert made.conclude(Budget()).verdict == "consistent"
-    assert made.conclude(Budget(), ended=False).verdict == "incomplete"
+    assert ledger(["a/1"], [GOOD], 0).conclude(Budget(), ended=False).verdict == "incomplete"
 
 
 def test_what_is_violated_is_told_by_its_check_and_the_most_suspicious_first() -> None:

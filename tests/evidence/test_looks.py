@@ -1,4 +1,4 @@
-"""Budget and look protocol, exhaustively and by simulation."""
+"""Budget and look protocol, exhaustively."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from attncheck._lib.streams import stream
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.families import Association, Outcome
+from attncheck.evidence.families import Outcome
 from attncheck.evidence.looks import detection, examine, examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Verdict
 
@@ -45,14 +42,16 @@ def expected(pattern: tuple[bool, ...]) -> tuple[Verdict, int]:
     return (Verdict.VIOLATED if four else Verdict.CONSISTENT), 4
 
 
-def test_the_chance_of_a_false_violation_sums_over_all_patterns() -> None:
-    total = 0.0
-    for pattern in PATTERNS:
-        if expected(pattern)[0] is Verdict.VIOLATED:
-            suspicious = sum(pattern)
-            total += LEVEL**suspicious * (1 - LEVEL) ** (4 - suspicious)
+def test_detection_sums_over_all_patterns_and_power_per_look_inverts_it() -> None:
+    violated = [sum(pattern) for pattern in PATTERNS if expected(pattern)[0] is Verdict.VIOLATED]
+    total = sum(LEVEL**suspicious * (1 - LEVEL) ** (4 - suspicious) for suspicious in violated)
     assert detection(LEVEL, LEVEL) == pytest.approx(total, rel=1e-12)
     assert total <= 2 * LEVEL**3
+    for target, fourth in product((0.01, 0.5, 0.9999), (0.0, 0.3, 1.0)):
+        assert detection(per_look_power(target, fourth), fourth) == pytest.approx(target, rel=1e-7)
+    # The fourth look is sure unless said otherwise.
+    assert detection(0.9) == pytest.approx(0.9**3 + 0.9**2 * 0.1, rel=1e-12)
+    assert detection(per_look_power(0.9)) == pytest.approx(0.9, rel=1e-7)
 
 
 def test_statistics_of_a_unit_share_each_look_and_only_the_undecided_return() -> None:
@@ -73,6 +72,8 @@ def test_statistics_of_a_unit_share_each_look_and_only_the_undecided_return() ->
         (4, 8, tuple(name for name in patterns if name[:3] == "ssn")),
     ]
     assert evaluate.calls == wanted
+    assert examine(evaluate, [], LEVEL) == examine_blocks(evaluate, [], LEVEL) == {}
+    assert evaluate.calls == wanted  # no statistics, no draws
 
 
 def test_a_p_value_at_the_level_is_not_suspicious() -> None:
@@ -86,13 +87,6 @@ def test_a_p_value_at_the_level_is_not_suspicious() -> None:
     assert examine_blocks(third, ["a"], LEVEL)["a"].verdict is Verdict.INCONCLUSIVE
 
 
-def test_no_statistics_means_no_draws() -> None:
-    evaluate = Scripted({})
-    assert examine(evaluate, [], LEVEL) == {}
-    assert examine_blocks(evaluate, [], LEVEL) == {}
-    assert evaluate.calls == []
-
-
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_blocks_that_disagree_are_inconclusive(pattern: tuple[bool, ...]) -> None:
     evaluate = Scripted({"a": pattern})
@@ -102,47 +96,6 @@ def test_blocks_that_disagree_are_inconclusive(pattern: tuple[bool, ...]) -> Non
     assert trail.verdict is verdicts[suspicious]
     assert [call[:2] for call in evaluate.calls] == [(block, 1) for block in range(1, len(trail.outcomes) + 1)]
     assert len(trail.outcomes) <= 3
-
-
-def test_false_violations_of_a_true_null_are_within_the_budget(bounds: Bounds) -> None:
-    """20,000 uniform statistics at a level of 0.2, where violations can be counted."""
-    rng, level, names = stream(0, "tests", "looks", "null"), 0.2, [str(i) for i in range(20_000)]
-    trails = examine(
-        lambda look, factor, asked: {name: outcome(p) for name, p in zip(asked, rng.random(len(asked)), strict=True)},
-        names,
-        level,
-    )
-    violated = sum(trail.verdict is Verdict.VIOLATED for trail in trails.values())
-    fewest, most = bounds(len(names), detection(level, level))
-    assert fewest <= violated <= most
-    for t in (0.01, 0.1, 0.5):  # q is a valid p-value
-        assert sum(trail.combined <= t for trail in trails.values()) <= bounds(len(names), t)[1]
-
-
-@pytest.mark.parametrize(("correlation", "size"), [(0.15, 200), (0.15, 400), (0.15, 700)])
-def test_departures_are_detected_as_often_as_planned(correlation: float, size: int, bounds: Bounds) -> None:
-    rng, level, family = stream(0, "tests", "looks", size), 5e-3, Association()
-
-    def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
-        weight = rng.standard_normal((len(names), factor * size))
-        noise = rng.standard_normal(weight.shape) * (1 - correlation**2) ** 0.5 + correlation * weight
-        return {name: family.test(*pair) for name, *pair in zip(names, noise, weight, strict=True)}
-
-    trails = examine(evaluate, [str(i) for i in range(1000)], level)
-    detected = sum(trail.verdict is Verdict.VIOLATED for trail in trails.values())
-    one, fourth = (family.power(correlation, factor * size, level) for factor in (1, 8))
-    fewest, most = bounds(len(trails), detection(one, fourth))
-    assert fewest <= detected <= most
-
-
-@given(target=st.floats(0.01, 0.9999), fourth=st.floats(0.0, 1.0))
-def test_power_per_look_inverts_detection(target: float, fourth: float) -> None:
-    assert detection(per_look_power(target, fourth), fourth) == pytest.approx(target, rel=1e-7)
-
-
-def test_the_fourth_look_is_sure_unless_said_otherwise() -> None:
-    assert detection(0.9) == pytest.approx(0.9**3 + 0.9**2 * 0.1, rel=1e-12)
-    assert detection(per_look_power(0.9)) == pytest.approx(0.9, rel=1e-7)
 
 
 def test_the_level_spends_the_budget_and_no_more() -> None:

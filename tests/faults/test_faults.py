@@ -9,35 +9,32 @@ import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.fault import Fault, MisreadLayer
+from attncheck.faults.pairs import paired
+from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import Norm
+from attncheck.layers.parts import named_parts
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
-from attncheck.looks.look import observe
-from attncheck.looks.plan import Plan
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
 from attncheck.records.schema import Result
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
-from tests.faults.named import NAMED_BY
 from tests.regimes import FAULT_OF
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 # About as small as the check's planned alternative, or smaller, with more power.
-SLIGHT = frozenset({"query_std_2", "key_std_2", "value_std_2", "output_std_2", "weights_per_call", "growing_outputs"})
+SLIGHT = frozenset({"key_std_2", "value_std_2", "output_std_2", "weights_per_call", "growing_outputs"})
 SURELY = 1 - 1e-6
-# Below the alternative of `conditional.shift`: on four times the draws of the largest plan.
-SHIFT_DRAWS = 14_000
 ODD = (
     AttentionLayer(width=4, seq_len=3, num_heads=12),
     AttentionLayer(width=5, seq_len=2, num_heads=2, head_dim=3, mask="causal"),
@@ -47,56 +44,81 @@ ODD = (
 )
 
 
-def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> list[Result]:
-    """Return the results of one property on one layer, at a profile's sizes and level."""
-    settled = PROFILES[profile]
-    cost = settled.cost(layer)
-    return run_item(Item(name, layer), Subject.of(subject), 0, cost)
+#: For each fault that is not the first of a check's own, a layer and a check that detects it there.
+OTHERS = {
+    **{
+        f"{matrix}_std_{percent}": (GROUPED, check)
+        for matrix, check in (
+            ("key", "scores.key_scale"),
+            ("value", "conditional.value_scale"),
+            ("output", "conditional.scale"),
+        )
+        for percent in (2, 10)
+    },
+    "weights_per_call": (NARROW, "draws.calls"),
+    "copied_draws": (PAPER, "exactness.repeats"),
+    "dropped_head": (PAPER, "conditional.scale"),
+    "bartlett_freedom": (NARROW, "scores.key_scale"),
+    "student_weights": (ONE, "scores.key_law"),
+    "repeated_stream": (PAPER, "draws.repeats"),
+    "growing_outputs": (PAPER, "conditional.trend"),
+    "ignored_over_n": (REGIMES["1/n scaling"], "scores.scale"),
+    "full_rank_heads": (REGIMES["low rank"], "scores.key_law"),
+    "linear_as_softmax": (REGIMES["linear attention"], "conditional.scale"),
+    "repeated_heads": (REGIMES["many heads"], "scores.key_copies"),
+    "untied_query_key": (REGIMES["tied queries and keys"], "exactness.score"),
+    "centred_relu": (REGIMES["relu inputs"], "exactness.input_overlap"),
+    "forgotten_positions": (REGIMES["positions"], "inputs.law"),
+    **{
+        misreading.name: (PAPER.replace(**part.example), misreading.check)
+        for part in named_parts()
+        for misreading in part.misreadings
+    },
+    "positions_apart": (REGIMES["positions"], "scores.key_law"),
+    "skipped_values": (ONE, "independence.output_inputs"),
+    "ignored_mask": (GROUPED, "conditional.joint"),
+    "unscaled_uniform_weights": (PAPER, "outputs.limit"),
+    "forgotten_norm": (REGIMES["normalised inputs"], "exactness.input_length"),
+    "other_norm": (REGIMES["normalised inputs"], "exactness.input"),
+    "norm_over_positions": (REGIMES["normalised inputs"], "exactness.input_length"),
+}
+#: Layers that show a fault: those of a check that it is the first fault of, and these.
+SHOWN_ON = {
+    **{paired(check)[0].name: check.rejects.layer for check in CHECKS if check.rejects.layer is not None},
+    **{name: layer for name, (layer, _) in OTHERS.items()},
+}
 
 
-def examine_alone(name: str, seed: int = 0) -> Result:
-    """Return the result of the fault's check alone, on its own number of draws."""
-    layer, check = NAMED_BY[name]
-    smoke, roomy = PROFILES["smoke"], PROFILES["default"]
-    slight = name in SLIGHT
-    cost = dataclasses.replace((roomy if slight else smoke).cost(layer), power=SURELY if slight else smoke.power)
-    item = Item(check.partition(".")[0], layer, only=check)
-    (result,) = run_item(item, Subject.of(FAULTS[name].subject), seed, cost)
-    return result
+def examine(subject: object, layer: AttentionLayer, name: str) -> list[Result]:
+    """Return the results of one property on one layer, at the sizes and the level of the profile smoke."""
+    return run_item(Item(name, layer), Subject.of(subject), 0, PROFILES["smoke"].cost(layer))
 
 
-def p_value_of_shift(seed: int = 0) -> float:
-    layer, name = NAMED_BY["shifted_outputs"]
-    (check,) = (each for each in CHECKS if each.name == name)
-    subject, key = Subject.of(FAULTS["shifted_outputs"].subject), ("tests", "shift")
-    setting = subject.probe(layer, stream(seed, *key, role="probe"))
-    planned = Plan(setting, SHIFT_DRAWS, 1e-6, 0.99, {check: SHIFT_DRAWS}, {})
-    reference = seed_sequence(seed, *key, role="reference")
-    return observe(planned, [check], 1, subject, stream(seed, *key), reference)[name].p_value
-
-
-def test_every_fault_is_listed_with_a_check_that_names_it() -> None:
-    assert set(NAMED_BY) == set(FAULTS)
+def test_every_fault_is_rejected_by_a_check() -> None:
+    assert set(SHOWN_ON) >= set(FAULTS) >= set(OTHERS)
     assert len(FAULTS) >= 20
-    assert {check for _, check in NAMED_BY.values()} <= {check.name for check in CHECKS}
 
 
+# tests/checks/test_pairs.py tests the first fault of each check.
 @pytest.mark.sampled
-@pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_caught_and_named(name: str) -> None:
-    assert FAULTS[name].reason_hidden(NAMED_BY[name][0]) == ""
-    if name == "shifted_outputs":
-        assert p_value_of_shift() < 1e-6
-    else:
-        assert examine_alone(name).verdict == "violated"
+@pytest.mark.parametrize("name", OTHERS)
+def test_fault_is_caught_by_its_check(name: str) -> None:
+    """On the check's own number of draws."""
+    (layer, check), slight = OTHERS[name], name in SLIGHT
+    assert FAULTS[name].reason_hidden(layer) == ""
+    profile = PROFILES["default" if slight else "smoke"]
+    cost = dataclasses.replace(profile.cost(layer), power=SURELY if slight else PROFILES["smoke"].power)
+    item = Item(check.partition(".")[0], layer, only=check)
+    (result,) = run_item(item, Subject.of(FAULTS[name].subject), 0, cost)
+    assert result.verdict == "violated"
 
 
 def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
     for name, fault in FAULTS.items():
-        fixed = (*PROFILES["default"].layers, NAMED_BY[name][0])
+        fixed = (*PROFILES["default"].layers, SHOWN_ON[name])
         assert not all(fault.reason_hidden(layer) for layer in fixed), name
-    assert violated(examine(FAULTS["leaking_mask"].subject, PAPER, "conditional", "smoke")) == []
-    assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores", "smoke")) == []
+    assert violated(examine(FAULTS["leaking_mask"].subject, PAPER, "conditional")) == []
+    assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores")) == []
 
 
 # `LiteralSimulator` is right, so that each fault made from it is the only one. tests/test_properties.py tests the
@@ -106,7 +128,7 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
 def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
     # `outputs` needs a slow limit per layer; `conditional` uses the exact law in each.
     properties = [name for name in PROPERTIES if name != "outputs" or layer in (PAPER, ONE)]
-    results = [result for name in properties for result in examine(LiteralSimulator(), layer, name, "smoke")]
+    results = [result for name in properties for result in examine(LiteralSimulator(), layer, name)]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
@@ -170,7 +192,7 @@ def test_a_fault_of_one_regime_is_right_in_the_layers_of_others() -> None:
 )
 def test_a_fault_of_one_regime_is_not_seen_elsewhere(name: str, properties: tuple[str, ...]) -> None:
     assert FAULTS[name].reason_hidden(NARROW)
-    results = [result for each in properties for result in examine(FAULTS[name].subject, NARROW, each, "smoke")]
+    results = [result for each in properties for result in examine(FAULTS[name].subject, NARROW, each)]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
@@ -178,41 +200,37 @@ def test_a_fault_of_one_regime_is_not_seen_elsewhere(name: str, properties: tupl
 @pytest.mark.sampled
 @pytest.mark.parametrize("fault", wrong_regimes.FAULTS[-3:], ids=lambda fault: fault.name)
 def test_wrong_norms_are_seen_with_either_norm_and_hidden_without(fault: Fault) -> None:
-    layer = NAMED_BY[fault.name][0]
+    layer = SHOWN_ON[fault.name]
     norms: tuple[Norm, ...] = ("rms", "layer")
     for norm in norms:
-        assert violated(examine(fault.subject, layer.replace(norm=norm), "exactness", "smoke"))
+        assert violated(examine(fault.subject, layer.replace(norm=norm), "exactness"))
     plain = layer.replace(norm=None)
     assert fault.reason_hidden(plain) == "the inputs are not normalised"
-    results = examine(fault.subject, plain, "exactness", "smoke")
+    results = examine(fault.subject, plain, "exactness")
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
 
-def test_exposing_keeps_the_declared_law_of_weights() -> None:
+def test_exposing_keeps_declared_weights_and_leaves_the_rest_out() -> None:
     blind = exposing(FAULTS["unscaled_uniform_weights"], EXPOSURES["outputs"])
     assert Subject.of(blind).weights == WeightLaws.of("uniform")
     assert Subject.of(exposing(collapsed, EXPOSURES["outputs"])).weights.gaussian
-
-
-@pytest.mark.parametrize("exposure", EXPOSURES)
-def test_exposing_leaves_the_rest_out(exposure: str) -> None:
-    subject = Subject.of(exposing(FAULTS["tied_query_key"], EXPOSURES[exposure]))
-    setting = subject.probe(PAPER, np.random.default_rng(0))
-    assert setting.exposed & set(FIELDS) == set(EXPOSURES[exposure]) & setting.exposed
-    assert ("scores" in setting.exposed) == (exposure != "outputs")
-
-
-def test_exposing_refuses_unknown_fields() -> None:
+    for exposure, fields in EXPOSURES.items():
+        subject = Subject.of(exposing(FAULTS["tied_query_key"], fields))
+        exposed = subject.probe(PAPER, np.random.default_rng(0)).exposed
+        assert exposed & set(FIELDS) == set(fields) & exposed
+        assert ("scores" in exposed) == (exposure != "outputs")
     with pytest.raises(InputError, match="fields"):
         exposing(collapsed, ["weights"])
 
 
 def test_faults_are_subjects_by_name() -> None:
-    subject = Subject.of("attncheck.faults:tied_query_key")
-    assert subject.call is FAULTS["tied_query_key"].subject
-    with pytest.raises(InputError, match="no_such_fault"):
-        Subject.of("attncheck.faults:no_such_fault")
+    assert Subject.of("attncheck.faults:tied_query_key").call is FAULTS["tied_query_key"].subject
+    programs = Subject.of("attncheck.faults.programs:tied_matrices").programs
+    assert programs is PROGRAM_FAULTS["tied_matrices"].subject
+    for module in ("faults", "faults.programs"):
+        with pytest.raises(InputError, match="no_such_fault"):
+            Subject.of(f"attncheck.{module}:no_such_fault")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)

@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import pytest
 
-from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
@@ -160,10 +159,3 @@ def test_fault_exposes_what_a_right_simulator_does(fault: Fault) -> None:
     again, other = draw(np.random.default_rng(0)), draw(np.random.default_rng(1))
     assert np.array_equal(sample.outputs, again["outputs"])
     assert not np.array_equal(sample.outputs, other["outputs"])
-
-
-def test_faults_of_programs_are_subjects_by_name() -> None:
-    subject = Subject.of("attncheck.faults.programs:tied_matrices")
-    assert subject.programs is PROGRAM_FAULTS["tied_matrices"].subject
-    with pytest.raises(InputError, match="no_such_fault"):
-        Subject.of("attncheck.faults.programs:no_such_fault")

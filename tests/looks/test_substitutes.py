@@ -20,49 +20,53 @@ from attncheck.subject import collapsed
 GROUPED = REGIMES["causal"]
 
 
-def made(subject: Any = None) -> Run:
-    return Run.of(RunOptions(subject=subject, profile="smoke"))
+def planned(subject: Any) -> list[Any]:
+    """Return the cases of scores that are planned."""
+    return [item.case for item in Run.of(RunOptions(subject=subject, profile="smoke")).items("scores", layers())]
 
 
-def supporting(supports: Callable[[AttentionLayer], bool | str]) -> Any:
+def declaring(**attributes: Any) -> Any:
+    """Return a right simulator with attributes."""
     simulator: Any = functools.partial(collapsed)
-    simulator.supports = supports
+    vars(simulator).update(attributes)
     return simulator
 
 
-def _plain(layer: Any) -> bool | str:
+def added(supports: Callable[[AttentionLayer], bool | str]) -> list[Any]:
+    """Return the cases that are planned in place of unsupported ones, which are planned too, as not examined."""
+    cases, every = planned(declaring(supports=supports)), planned(collapsed)
+    assert cases[: len(every)] == every
+    assert len(set(cases)) == len(cases)
+    return cases[len(every) :]
+
+
+def plain(layer: Any) -> bool | str:
     """Support a mask, and otherwise only defaults."""
     sizes = {name: getattr(layer, name) for name in ("width", "seq_len", "num_heads", "mask")}
     return layer == AttentionLayer(**sizes) or "only masks"
 
 
 def test_others_stand_in_for_layers_that_are_not_supported() -> None:
-    run = made(supporting(_plain))
-    items = run.items("scores", layers())
-    every = made(collapsed).items("scores", layers())
-    # Unsupported cases are planned, to be reported as not examined.
-    assert [item.case for item in items][: len(every)] == [item.case for item in every]
-    added = [item.case for item in items][len(every) :]
-    assert added
-    assert all(_plain(layer) is True for layer in added)
+    cases = added(plain)
+    assert all(plain(layer) is True for layer in cases)
     # In place of the unsupported grouped causal fixed case: a causal layer of its sizes.
-    assert AttentionLayer(width=16, seq_len=3, num_heads=4, mask="causal") in added
-    assert len(set(items)) == len(items)
+    assert AttentionLayer(width=16, seq_len=3, num_heads=4, mask="causal") in cases
 
 
-def test_nothing_stands_in_where_sizes_are_not_supported() -> None:
-    run = made(supporting(lambda layer: False))
-    assert len(run.items("scores", layers())) == len(made().items("scores", layers()))
+def failing(layer: AttentionLayer) -> bool:
+    raise RuntimeError("no licence")
+
+
+def test_nothing_stands_in_where_sizes_are_not_supported_or_a_declaration_fails() -> None:
+    assert added(lambda layer: False) == added(failing) == []
     assert substitute(GROUPED, lambda layer: layer.width == 8) is None
 
 
 def test_a_subject_of_low_rank_heads_alone_is_examined() -> None:
-    run = made(supporting(lambda layer: layer.head_dim is not None and layer.mask == "none"))
-    added = run.items("scores", layers())[len(made().items("scores", layers())) :]
-    assert added
-    assert all(isinstance(item.case, AttentionLayer) and item.case.head_dim is not None for item in added)
+    cases = added(lambda layer: layer.head_dim is not None and layer.mask == "none")
+    assert all(layer.head_dim is not None for layer in cases)
     # The grouped causal fixed case: heads of width/num_heads, and its groups.
-    assert AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=4) in [u.case for u in added]
+    assert AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=4) in cases
     # The first supported plain layer is the base, overridden by the layer's own fields.
     wide = AttentionLayer(width=16, num_heads=4, head_dim=8, score_scaling="1/n")
     assert substitute(wide, lambda layer: layer.head_dim is not None) == wide
@@ -79,14 +83,6 @@ def test_stand_ins_keep_all_that_is_supported() -> None:
     assert substitute(together, lambda layer: layer.head_dim is None or layer.mask == "causal") == together
 
 
-def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
-    def failing(layer: AttentionLayer) -> bool:
-        raise RuntimeError("no licence")
-
-    run = made(supporting(failing))
-    assert run.items("scores", layers()) == made().items("scores", layers())
-
-
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
@@ -96,7 +92,5 @@ def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
     ],
 )
 def test_layers_that_are_none_are_refused(declared: object, message: str) -> None:
-    simulator: Any = functools.partial(collapsed)
-    simulator.layers = declared
     with pytest.raises(InputError, match=message):
-        made(simulator)
+        planned(declaring(layers=declared))

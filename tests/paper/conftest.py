@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attncheck.paper import exact, units
+from attncheck.paper import exact
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance
 from attncheck.paper.run import PaperRun, manifest_of, perform_all
 from attncheck.paper.units import Arrays, Task
@@ -30,18 +30,6 @@ def cheap(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0
     curve = np.cos(3 * grid) * np.exp(-(grid**2)) / wanted.layer.width
     moments = np.array([0.39, 1e-3, 0.2, 1e-3])
     return {**arrays, "difference": curve, "difference_error": 0.01 * np.abs(curve), "moments": moments}
-
-
-@pytest.fixture
-def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave three trials of the cheapest item, for child processes."""
-    whole = units.tasks_of
-
-    def few(name: str) -> list[Task]:
-        sampled = [unit for unit in whole(name) if 0 < unit.trial <= 3]
-        return [unit for unit in sampled if unit.subject.layer.width * unit.subject.layer.num_heads < 1000]
-
-    monkeypatch.setattr(units, "tasks_of", few)
 
 
 @pytest.fixture(scope="session")
