@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from attncheck._lib.errors import check_boolean, check_choice, check_integer, naming, refuse, refuse_unknown, validate
 from attncheck._lib.streams import digest, set_fields
@@ -16,14 +17,32 @@ from attncheck.layers.inputs import DEFAULT_CLIP, Activation, InputLaw, Norm, ch
 from attncheck.layers.parts import PARTS, named_function
 from attncheck.layers.parts.attention_map import AttentionMap, map_of
 
-ScoreScaling = Literal["1/sqrt(n)", "1/n"]
 # A name, the import path of a function, or a function.
 NamedOrFunction = str | Callable[..., Any]
 
-SCORE_SCALINGS: tuple[str, ...] = ("1/sqrt(n)", "1/n")
+_EXPONENTS = {"1/sqrt(n)": 0.5, "1/n": 1.0}
+SCORE_SCALINGS: tuple[str, ...] = tuple(_EXPONENTS)
 #: Fields that may hold functions.
 NAMED_FIELDS = ("attention_map", "mask")
 _OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
+
+
+def check_scaling(field: str, value: Any) -> str:
+    """Return a scaling of scores, by name where it has one.
+
+    Examples
+    --------
+    >>> check_scaling("score_scaling", "n^-1"), check_scaling("score_scaling", "n^-0.75")
+    ('1/n', 'n^-0.75')
+    """
+    names = {exponent: name for name, exponent in _EXPONENTS.items()}
+    power = re.fullmatch(r"n\^-(\d+(?:\.\d+)?)", value) if isinstance(value, str) else None
+    if power is None:
+        check_choice(field, value, (*SCORE_SCALINGS, "n^-0.75"))
+        return str(value)
+    if float(power[1]) < 0.5:
+        refuse(field, value, "makes scores grow with the width: there is no limit", "use 1/sqrt(n) or a lower power")
+    return names.get(float(power[1]), f"n^-{float(power[1]):g}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,8 +65,9 @@ class AttentionLayer:
         H, the number of heads.
     head_dim : int or None
         ν, the neurons per head. None: n, as in the theorem.
-    score_scaling : {"1/sqrt(n)", "1/n"}
-        Factor of the scores: the theorem's 1/√n, or Yang's 1/n, where n stands for `head_dim` if that is set.
+    score_scaling : {"1/sqrt(n)", "1/n"}, or str
+        Factor of the scores: the theorem's 1/√n, Yang's 1/n, or another power such as "n^-0.75", where n stands for
+        `head_dim` if that is set. Faster than 1/√n, limiting scores are 0; slower, they grow and have no limit.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
         Weights A from scores P: "softmax" acts on each row; the others map each score p to p, to max(p, 0)/s or to
         1/(1 + exp(-p + log s)). Or a vectorised function of (scores, visible), both (..., s), that returns weights.
@@ -129,7 +149,7 @@ class AttentionLayer:
     seq_len: int = 4
     num_heads: int = 2
     head_dim: int | None = None
-    score_scaling: ScoreScaling = "1/sqrt(n)"
+    score_scaling: str = "1/sqrt(n)"
     attention_map: NamedOrFunction = "softmax"
     mask: NamedOrFunction = "none"
     num_kv_heads: int | None = None
@@ -167,7 +187,7 @@ class AttentionLayer:
             validate(self, "num_kv_heads", check_integer, 1, remedy)
             if self.num_heads % self.num_kv_heads:
                 refuse("num_kv_heads", self.num_kv_heads, f"does not divide num_heads={self.num_heads}", remedy)
-        validate(self, "score_scaling", check_choice, SCORE_SCALINGS)
+        validate(self, "score_scaling", check_scaling)
         for field in ("query_std", "key_std", "value_std", "output_std"):
             validate(self, field, check_std)
         validate(self, "head_scaling", check_boolean, "pass True for H^{-1/2}, False for a plain sum")
@@ -221,8 +241,13 @@ class AttentionLayer:
 
     @property
     def score_factor(self) -> float:
-        """Factor of the scores besides ν^{-1/2}: 1, or a second ν^{-1/2} if `score_scaling` is "1/n"."""
-        return 1.0 if self.score_scaling == "1/sqrt(n)" else float(self.head_width**-0.5)
+        """Factor of the scores besides ν^{-1/2}: 1, or another power of ν if `score_scaling` is not "1/sqrt(n)"."""
+        return float(self.head_width ** (0.5 - self.score_exponent))
+
+    @property
+    def score_exponent(self) -> float:
+        """The power of ν by which scores are divided, at least 1/2; above it, scores without ties vanish."""
+        return _EXPONENTS.get(self.score_scaling) or -float(self.score_scaling.removeprefix("n^"))
 
     @property
     def head_factor(self) -> float:

@@ -34,6 +34,11 @@ def test_derived_quantities() -> None:
     assert full.score_factor == 1.0
     low = full.replace(head_dim=16, score_scaling="1/n", head_scaling=False)
     assert (low.head_width, low.score_factor, low.head_factor) == (16, 0.25, 1.0)
+    assert low.replace(score_scaling="n^-0.75").score_factor == 0.5
+    assert (low.replace(score_scaling="n^-1.0"), low.replace(score_scaling="n^-0.5")) == (
+        low.replace(score_scaling="1/n"),
+        low.replace(score_scaling="1/sqrt(n)"),
+    )
     assert full.replace(score_scaling="1/n").score_factor == 0.125
 
 

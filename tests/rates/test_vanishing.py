@@ -24,10 +24,14 @@ def _drawn(layer: ac.AttentionLayer) -> Draws:
     return draw_program(layer, 50, 2, np.random.default_rng(3), DirectMultiplier)
 
 
-@pytest.mark.parametrize("layer", [LINEAR, RELU, LINEAR.replace(norm="layer")], ids=lambda layer: layer.describe())
+@pytest.mark.parametrize(
+    "layer",
+    [LINEAR, RELU, LINEAR.replace(norm="layer"), LINEAR.replace(score_scaling="n^-0.75")],
+    ids=lambda layer: layer.describe(),
+)
 def test_every_draw_and_the_law_are_the_theorems_times_a_factor(layer: ac.AttentionLayer) -> None:
     drawn, other, scale = _drawn(layer), _drawn(restored(layer)), layer.score_factor
-    assert scale == layer.head_width**-0.5
+    assert scale == layer.head_width ** (-0.25 if layer.score_scaling == "n^-0.75" else -0.5)
     np.testing.assert_allclose(drawn.outputs, scale * other.outputs, rtol=1e-12)
     np.testing.assert_allclose(drawn.scores, scale * other.scores, rtol=1e-12)
     law, wide = (ac.finite_width_law(each, size=128) for each in (layer, restored(layer)))
@@ -90,3 +94,16 @@ def test_sizes_fall_as_a_root_unless_heads_have_a_fixed_size() -> None:
     assert fixed.gap is not None
     drawn = np.abs(ac.simulate(layer.replace(width=256), 5_000, seed=5).outputs[:, 0, 0])
     assert abs(drawn.mean() - fixed.gap.value) < _QUANTILE * drawn.std() / math.sqrt(5_000) + fixed.gap.error + 0.01
+
+
+def test_other_powers_have_distances_but_no_rate_in_the_inverse_width() -> None:
+    layer = ac.AttentionLayer(width=64, score_scaling="n^-0.75")
+    assert math.isnan(ac.distance(layer, size=16).leading)
+    with pytest.raises(
+        ac.InputError, match=r"score_scaling='n\^-0.75': makes distances fall as another power than 1/n"
+    ):
+        ac.rate(layer)
+    scores = ac.rate(layer, (64, 128, 256, 512), "w1", of="scores", size=64)
+    assert scores.predicted == -0.25
+    assert scores.order.value == pytest.approx(-0.25, abs=0.01)
+    assert not math.isnan(ac.distance(layer.replace(score_scaling="n^-2"), size=64).leading)

@@ -151,7 +151,8 @@ def scores_of(layer: AttentionLayer, queries: FloatArray, keys: FloatArray, head
     products = rotated(layer, queries) @ rotated(layer, keys).swapaxes(1, 2)
     i, j = np.indices((layer.seq_len, layer.seq_len))
     nu = queries.shape[-1]
-    return np.asarray(products / (nu if layer.score_scaling == "1/n" else nu**0.5) - slope(layer, head) * abs(i - j))
+    power = {"1/n": 1.0, "1/sqrt(n)": 0.5, "n^-0.75": 0.75}[layer.score_scaling]
+    return np.asarray(products / nu**power - slope(layer, head) * abs(i - j))
 
 
 def visible(layer: AttentionLayer) -> BoolArray:
@@ -348,7 +349,7 @@ def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     if layer.qk_norm:
         kernel = kernel / np.sqrt(np.outer(kernel.diagonal(), kernel.diagonal()))
     products = (layer.query_std * layer.key_std) ** 2 * kernel[np.ix_(i, i)] * kernel[np.ix_(j, j)]
-    if layer.score_scaling == "1/n":
+    if layer.score_scaling != "1/sqrt(n)":
         products = np.zeros_like(products)
     distances = np.abs(np.subtract.outer(j - i, j - i))
     if layer.rotary_base:

@@ -59,6 +59,7 @@ def random_layer(rng: np.random.Generator) -> ac.AttentionLayer:
         {"qk_norm": True},
         {"position_std": 0.7},
         {"score_scaling": "1/n"},
+        {"score_scaling": "n^-0.75"},
         {"score_scaling": "1/n", "tied_query_key": True, "bias_std": 0.5, "key_std": fields["query_std"]},
     )
     return ac.AttentionLayer(**(fields | parts[int(rng.integers(len(parts)))]))
@@ -189,9 +190,9 @@ def check_covariances(law: LimitLaw, position: int, draws: ac.Draws) -> None:
         assert (np.abs(products.mean(axis=0) - covariance) <= 6.0 * standard + error + rounding).all()
 
 
-def values_of(law: Law, position: int) -> tuple[FloatArray, FloatArray]:
-    """Return tail probabilities, moments and the atom of a law, with their stated errors."""
-    t = std_of(law, position) * _SIZES
+def values_of(law: Law, position: int, std: float) -> tuple[FloatArray, FloatArray]:
+    """Return tail probabilities in units of `std`, moments and the atom of a law, with their stated errors."""
+    t = std * _SIZES
     values = [*law.sf(t, position), law.variance(position), law.excess_kurtosis(position)]
     errors = [*law.cdf_error(t, position), law.variance_error(position), law.excess_kurtosis_error(position)]
     if not isinstance(law, StackLaw):
@@ -288,7 +289,8 @@ def test_random_laws_agree_with_themselves_and_with_draws(number: int) -> None:
 @pytest.mark.parametrize("number", range(100, 106))
 def test_stated_errors_cover_other_seeds(number: int) -> None:
     same, position = laws(number, range(3))
-    values, errors = map(np.stack, zip(*(values_of(law, position) for law in same), strict=True))
+    std = std_of(same[0], position)  # a heavy tail has another estimate with each seed
+    values, errors = map(np.stack, zip(*(values_of(law, position, std) for law in same), strict=True))
     found = excesses(values, errors)
     assert found.max() <= 2.5
     assert (found > 1.0).mean() <= 0.1

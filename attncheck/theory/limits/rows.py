@@ -59,7 +59,7 @@ def power_of_two(target: float, fewest: int, most: int) -> int:
 
 def score_std(layer: AttentionLayer) -> float:
     """Return σ_Q σ_K, or 0 with "1/n" scaling, where limiting scores are constant."""
-    return layer.query_std * layer.key_std if layer.score_scaling == "1/sqrt(n)" else 0.0
+    return layer.query_std * layer.key_std if layer.score_exponent == 0.5 else 0.0
 
 
 def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:

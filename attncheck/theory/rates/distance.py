@@ -9,7 +9,7 @@ from attncheck._lib.errors import check_choice, check_draws, check_integer, chec
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.rates.gap import METRICS
 from attncheck.theory.rates.law import Distance, check_separate, gap_of
-from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, vanishes
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, falls_as_inverse_width, vanishes
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width")
 
@@ -86,7 +86,8 @@ def distance(
     wide = math.inf if infinite else float(layer.width)
     if vanishes(layer, of) and chosen is marginal:
         return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, gap.deviation.draws)
-    return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
+    leading = gap.leading(metric) if falls_as_inverse_width(layer) else (math.nan, math.nan)
+    return Distance(metric, *gap.distance(metric), *leading, wide, gap.deviation.draws)
 
 
 def marginal_of(

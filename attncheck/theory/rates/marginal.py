@@ -207,9 +207,14 @@ def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
     >>> vanishes(layer), vanishes(layer, "scores"), vanishes(layer.replace(attention_map="linear"))
     (False, True, True)
     """
-    if layer.score_scaling != "1/n" or layer.tied_query_key:
+    if layer.score_exponent == 0.5 or layer.tied_query_key:
         return False
     return of == "scores" or layer.map.traits.homogeneous
+
+
+def falls_as_inverse_width(layer: AttentionLayer) -> bool:
+    """Return whether squares of finite-width scores differ from those of the limit by at most about 1/n."""
+    return layer.score_exponent == 0.5 or layer.score_exponent >= 1.0
 
 
 def restored(layer: AttentionLayer) -> AttentionLayer:

@@ -17,7 +17,7 @@ from attncheck.theory.rates.deviation import REPLICATES, expands
 from attncheck.theory.rates.distance import distance, marginal_of
 from attncheck.theory.rates.gap import ERRORS, METRICS
 from attncheck.theory.rates.law import Distance, check_inputs, check_separate
-from attncheck.theory.rates.marginal import vanishes
+from attncheck.theory.rates.marginal import falls_as_inverse_width, vanishes
 
 #: Default widths.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
@@ -130,7 +130,10 @@ def rate(
     """
     metric = check_choice("metric", metric, METRICS)
     layer = check_separate(layer)
-    predicted = -0.5 if _to_zero(layer, metric, of) else None
+    predicted = 0.5 - layer.score_exponent if _to_zero(layer, metric, of) else None
+    if predicted is None and not falls_as_inverse_width(layer):
+        problem = "makes distances fall as another power than 1/n"
+        refuse("score_scaling", layer.score_scaling, problem, "compare distances at several widths")
     if size is None and expands(marginal_of(layer, of, position, key, None)[0]):
         size = _DRAWS
     widths = WIDTHS if widths is None else widths

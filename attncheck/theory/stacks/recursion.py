@@ -137,7 +137,7 @@ def _limit_heads(layer: AttentionLayer, normals: FloatArray) -> HeadDraws:
     size, _, s, _ = normals.shape
     factor = layer.head_width**0.5 * np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
     # With "1/n" scaling scores vanish; if queries and keys are tied, scores depend only on keys.
-    return HeadDraws(factor, factor, normals if layer.score_scaling == "1/sqrt(n)" else np.zeros_like(normals))
+    return HeadDraws(factor, factor, normals if layer.score_exponent == 0.5 else np.zeros_like(normals))
 
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
