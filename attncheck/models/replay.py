@@ -163,9 +163,10 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: int | None) -> Any:
     """Return the difference of leaf i and the first hidden states if two sequences have the same one, or None for 0.
 
-    `_UNRELATED` if they have different ones.
+    `_UNRELATED` if they have different ones. Values that are all 0, such as the targets of DETR's decoder, show nothing
+    of their matrix, and count as the hidden states.
     """
-    if one.places[i] == one.places[first]:
+    if one.places[i] == one.places[first] or ("value" in one.names[i] and not abs(one.leaves[i]).max() > 0.0):
         return None
     if one.leaves[i].shape != one.leaves[first].shape or one.leaves[i].dtype != one.leaves[first].dtype:
         return _UNRELATED

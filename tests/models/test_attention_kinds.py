@@ -143,6 +143,11 @@ def with_positions(attention: Any, x: Any) -> Any:
     return attention(x + positions, x + positions, x)
 
 
+def with_zero_values(attention: Any, x: Any) -> Any:
+    """Call as the first layer of DETR's decoder does, whose targets are 0."""
+    return attention(x, x, values=torch.zeros_like(x))
+
+
 def with_cache(attention: Any, x: Any) -> Any:
     return attention(x, cache=Cache())
 
@@ -163,6 +168,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[
         "nothing wrong was found",
         ("attn: values are x W + b, and a vector that depends on the position",),
     ),
+    "zero values": (Plain, with_zero_values, "nothing wrong was found", ()),
     "cache": (Plain, with_cache, "nothing wrong was found", ()),
     "two maps": (
         TwoMaps,
