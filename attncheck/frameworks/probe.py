@@ -159,7 +159,7 @@ class Probe:
             row_sums = f"rows of the attention weights sum to {sums.min():.2g} to {sums.max():.2g}, and not to 1"
             formulas = {
                 f"{row_sums}; divided by these, they are": call.weights / sums,
-                "softmax is applied twice, and attends to hidden positions; the first time, the weights are": twice,
+                "softmax is applied twice; the first time, the weights are": twice,
             }
         for text, weights in formulas.items():
             if np.all((sums > 0) & (sums <= 1 + _TOLERANCE)) and np.all(weights > -_TOLERANCE):

@@ -37,14 +37,15 @@ class Rotation:
         Whether neurons f and f + d/2 form a plane, as in Llama; else neighbours, as in GPT-J.
     sign : int
         1, or -1 for the opposite direction.
-    neurons : int
-        Number of rotated neurons per head, which are neighbours.
+    neurons, first : int
+        Number of rotated neurons per head, which are neighbours, and the first of them.
     """
 
     base: float | None
     halves: bool
     sign: int
     neurons: int
+    first: int = 0
 
     def undone(self, vectors: FloatArray) -> FloatArray:
         """Return keys, (..., positions, d), before rotation, with neurons in the order of `attncheck.Draws`."""
@@ -89,6 +90,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if query != key:
         opposite = dataclasses.replace(query, sign=-query.sign) == key
         text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
+        text = text if query.first == key.first else "in different neurons: scores do not depend on distances"
         return Positions(OTHER, notes=(wrong(f"queries and keys are rotated {text}"),))
     if query.base is None:
         return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
@@ -112,7 +114,8 @@ def _frequencies(base: float, pairs: int) -> FloatArray:
 def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
     """Return the rotation by which vectors, (batch, heads, positions, d), differ between positions, or None."""
     small = _STEPS * rounding * float(np.abs(vectors).max())
-    after = vectors[..., _rotated_neurons(vectors, small)] if rounding <= _FINE else vectors
+    neurons = _rotated_neurons(vectors, small) if rounding <= _FINE else slice(0, vectors.shape[-1])
+    after = vectors[..., neurons]
     number = after.shape[-1]
     if number % 2 or number == 0 or after.shape[2] < 2:
         return None
@@ -124,7 +127,7 @@ def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
             sign = -1 if angles[0] < 0 else 1
             candidates = ((b, sign * _frequencies(b, len(angles))) for b in _bases(np.abs(angles)))
             bases = (b for b, candidate in candidates if _off(planes, rotated, candidate) <= small)
-            return Rotation(next(bases, None), halves, sign, number)
+            return Rotation(next(bases, None), halves, sign, number, neurons.start or 0)
     return None
 
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from attncheck.frameworks.trace import leaves_of
 
-# An argument whose name contains one of these may be the source of keys and values in cross-attention.
-_SOURCES = ("encoder", "key", "value", "kv", "inputs_k", "inputs_v", "memory", "context", "cross")
 # An argument whose name contains one of these is added to keys or hides them.
 _NOT_SOURCES = ("pos", "mask", "bias")
 # An argument whose name contains this is added to the outputs; it is set to 0.
@@ -247,7 +245,7 @@ def _is_hidden(leaf: Any, axis: int | None) -> bool:
 
 def _is_source(name: str) -> bool:
     """Return whether an argument of this name may be the source of keys and values."""
-    return any(part in name for part in _SOURCES) and not any(part in name for part in _NOT_SOURCES)
+    return not any(part in name for part in _NOT_SOURCES)
 
 
 def _is_number(leaf: Any) -> bool:
@@ -286,14 +284,28 @@ def _has(leaf: Any, length: int, batch: int | None) -> bool:
 
 def _snapshot(leaf: Any) -> Any:
     """Return a copy of a leaf, which later in-place changes do not affect."""
-    return leaf.detach().clone() if hasattr(leaf, "detach") else _copied(leaf)
+    return leaf.detach().clone() if _is_array(leaf) and hasattr(leaf, "detach") else _copied(leaf)
 
 
 def _copied(leaf: Any) -> Any:
     """Return a copy of an object that a call may change, such as a cache; arrays and functions are not copied."""
     if _is_array(leaf) or callable(leaf):
         return leaf
+    if isinstance(leaf, list):
+        return [_copied(entry) for entry in leaf]
+    if isinstance(leaf, dict):
+        return {name: _copied(entry) for name, entry in leaf.items()}
     try:
         return copy.deepcopy(leaf)
-    except (TypeError, ValueError, RuntimeError):  # such as tensors with a gradient
+    except (TypeError, ValueError, RuntimeError):  # such as locks, and tensors with a gradient
+        return _copied_by_field(leaf)
+
+
+def _copied_by_field(leaf: Any) -> Any:
+    """Return a copy of an object with the fields that can be copied, or the object itself."""
+    try:
+        twin = copy.copy(leaf)
+        vars(twin).update({name: _copied(value) for name, value in vars(leaf).items()})
+    except (TypeError, ValueError, RuntimeError):
         return leaf
+    return twin

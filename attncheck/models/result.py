@@ -17,7 +17,7 @@ from attncheck.frameworks.notes import Note, wrong_first
 from attncheck.frameworks.paths import DROPOUT
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.result import Inspection
-from attncheck.models.attention import AttentionModules
+from attncheck.models.attention import WITHOUT_SOFTMAX, AttentionModules
 from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult
 from attncheck.models.duties.registry import NAMES, expectations
 from attncheck.models.initialisers import unmet as unmet_initialisers
@@ -195,7 +195,8 @@ class ModelInspection(PrintedInspection):
     @property
     def headline(self) -> str:
         """Class, attention modules, parameters and draws as text."""
-        number = counted(len(self.modules) + len(self.refused), "attention module")
+        mixing = not self.modules and {*self.refused.values()} == {WITHOUT_SOFTMAX}
+        number = counted(len(self.modules) + len(self.refused), "module" if mixing else "attention module")
         if self.refused:
             number += f" ({len(self.modules)} read, {len(self.refused)} not: {self._reasons})"
         size = sum(math.prod(row.shape) for row in self.parameters)

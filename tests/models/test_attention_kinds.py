@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -107,11 +108,33 @@ class Latent(Base):
         return self.o(merged(self.weights(q @ k.mT * self.scale) @ heads(self.v(c))))
 
 
+class Negative(Base):
+    """The difference of two maps, as one matrix of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q2, self.k2 = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        one, two = (self.weights(heads(q(x)) @ heads(k(x)).mT / 4) for q, k in ((self.q, self.k), (self.q2, self.k2)))
+        return self.o(merged((one - 0.5 * two) @ heads(self.v(x))))
+
+
+class OtherNeurons(Latent):
+    """The last neurons of queries are rotated, and the first ones of keys."""
+
+    def forward(self, x: Any) -> Any:
+        q = torch.cat([heads(self.q(x)), self.rotated(heads(self.rotated_q(x)))], -1)
+        k = torch.cat([self.rotated(self.rotated_k(x)[:, None]).expand(-1, HEADS, -1, -1), heads(self.k(x))], -1)
+        return self.attend(q, k, heads(self.v(x)))
+
+
 class Cache:
-    """Keys and values of earlier calls."""
+    """Keys and values of earlier calls, with a lock, which cannot be copied."""
 
     def __init__(self) -> None:
         self.retained: list[Any] = []
+        self.lock = threading.Lock()
 
     def update(self, k: Any, v: Any) -> Any:
         self.retained.append((k, v))
@@ -148,6 +171,11 @@ def with_zero_values(attention: Any, x: Any) -> Any:
     return attention(x, x, values=torch.zeros_like(x))
 
 
+def with_memory(attention: Any, x: Any) -> Any:
+    """Call with keys and values from other vectors than the queries."""
+    return attention(nn.functional.layer_norm(x, (WIDTH,)), x, x)
+
+
 def with_cache(attention: Any, x: Any) -> Any:
     return attention(x, cache=Cache())
 
@@ -155,7 +183,7 @@ def with_cache(attention: Any, x: Any) -> Any:
 CAUSAL = "softmax, causal mask, scores times 1/sqrt(head_dim)"
 SCALE = "if this is meant: attn: scores times 1/sqrt(16), where head_dim is 24, in addition to any factor in queries"
 TWICE = (
-    "attn: softmax is applied twice, and attends to hidden positions; the first time, the weights are "
+    "attn: softmax is applied twice; the first time, the weights are "
     "softmax, causal mask, scores times 1/sqrt(head_dim); equal to the formula to "
 )
 NOT_READ = "NOT EXAMINED: Calling: 1 attention module (0 read, 1 not: "
@@ -170,6 +198,9 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[
     ),
     "zero values": (Plain, with_zero_values, "nothing wrong was found", ()),
     "cache": (Plain, with_cache, "nothing wrong was found", ()),
+    "memory": (Plain, with_memory, "nothing wrong was found", ()),
+    "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not", ()),
+    "other neurons": (OtherNeurons, directly, "WRONG: attn: queries and keys are rotated in different neurons", ()),
     "two maps": (
         TwoMaps,
         directly,
@@ -195,7 +226,12 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[
     ),
     "latent, other scale": (lambda: Latent(0.25), directly, SCALE, ()),
     "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax do not multiply the values as", ()),
-    "linear": (Linear, directly, f"{NOT_READ}positions are mixed without a softmax, as in linear attention", ()),
+    "linear": (
+        Linear,
+        directly,
+        "NOT EXAMINED: Calling: 1 module (0 read, 1 not: positions are mixed without a softmax, as in linear attention",
+        (),
+    ),
 }
 
 
@@ -210,5 +246,5 @@ def test_kinds_of_attention(name: str) -> None:
     forward = {str(group.inspection.forward).partition("; ")[0] for group in inspection.attention}
     if "nothing wrong was found" in first_line:
         assert {text.partition(", rotary")[0] for text in forward} == {CAUSAL}
-    if first_line.startswith(NOT_READ):
+    if first_line.startswith("NOT EXAMINED"):
         assert not inspection.modules
