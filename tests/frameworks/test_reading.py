@@ -392,7 +392,7 @@ def test_keras_on_jax() -> None:
     """Every operation is compiled for each shape: a few tests."""
     tests = {
         __file__: [
-            *(f"matrices[keras, {kind}]" for kind in ("groups", "derived")),
+            "matrices[keras, groups]",
             "paths",
             "keras_touches_no_generator",
         ],

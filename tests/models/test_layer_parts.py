@@ -16,6 +16,8 @@ from attncheck.models.result import ModelInspection
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.usefixtures("verdicts_only")
+
 SIZES: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
 SIZES |= {"vocab_size": 100, "initializer_range": 0.125}
 GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 16}
