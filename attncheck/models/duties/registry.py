@@ -23,7 +23,7 @@ DUTIES = (
     Duty("residual", "a block whose branches return 0 is the identity", f"{_HERE}.blocks:residual"),
     Duty("norms", "a norm of queries reaches keys, and none is on values alone", f"{_HERE}.blocks:norms"),
     Duty("dropout", "dropout acts in training, and not on scores", f"{_HERE}.blocks:dropout"),
-    Duty("reach", "every parameter has a gradient", f"{_HERE}.gradients:reach"),
+    Duty("reach", "every parameter has a gradient", f"{_HERE}.gradients:reached"),
     Duty("permutation", "permuted tokens do more than permute outputs", f"{_HERE}.positions:permutation"),
     Duty("pad_tokens", "padding changes nothing at other tokens", f"{_HERE}.positions:pad_tokens"),
     Duty("cache", "a cache returns the outputs of one call", f"{_HERE}.calls:cache"),
