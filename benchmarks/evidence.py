@@ -397,10 +397,10 @@ def power(scale: Scale) -> list[str]:
     return [
         "## Power",
         (
-            f"First looks of the profile {scale.looks} on known-wrong simulators, on the first fixed layer that reveals "
-            "each: the check that finds it first, the normal score of its p-value, and the chance of a violated "
-            f"verdict, from the score less {SELECTED:g} to correct for selection. A whole run looks at more cases and "
-            "pools: the chance is a lower bound. All exposures share their draws."
+            f"First looks of the profile {scale.looks} on known-wrong simulators, on the first fixed layer that "
+            "reveals each: the check that finds it first, the normal score of its p-value, and the chance of a "
+            f"violated verdict, from the score less {SELECTED:g} to correct for selection. A whole run looks at more "
+            "cases and pools: the chance is a lower bound. All exposures share their draws."
         ),
         f"{sure} of {len(rows)} rows above {100 * SURE:g}%.",
         table(("fault", "exposed", "seen first by", "score", "violated"), rows),

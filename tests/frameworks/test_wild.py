@@ -90,16 +90,6 @@ def test_right_layers_variants_and_mutants_are_judged(monkeypatch: pytest.Monkey
     assert called in "\n".join(models.variant_section(variant_rows))
 
 
-def test_configurations_are_the_same_for_the_same_seed() -> None:
-    first = variants.configs(0)
-    assert first == variants.configs(0)
-    assert first != variants.configs(1)
-    assert {config.core for config in first} == set(variants.CORES)
-    for axis, choices in variants.CHOICES.items():
-        drawn = {getattr(config, axis) for seed in range(3) for config in variants.configs(seed)}
-        assert drawn >= set(choices), axis
-
-
 # The modules themselves ---------------------------------------------------------------------------
 
 ALL = os.environ.get("ATTNCHECK_TESTS") == "all"

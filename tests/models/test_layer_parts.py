@@ -110,15 +110,6 @@ def test_optional_parts_are_those_of_the_layer(name: str) -> None:
             assert ac.check(subject, wrong, properties=model.properties, profile="smoke", seed=0).violated
 
 
-def test_norms_of_queries_and_keys_have_a_standard_deviation() -> None:
-    inspection = first(inspected(lambda: made("Qwen3", **GROUPED)))
-    layer = inspection.layer()
-    assert (layer.query_std, layer.key_std) == pytest.approx((1.0, 1.0), rel=1e-4)
-    rng = np.random.default_rng(0)
-    drawn = inspection.subject()(layer, rng.standard_normal((2, layer.seq_len, layer.width)), rng)
-    assert drawn.keys() == {"outputs", "scores", "value_gram"}
-
-
 def test_t5_has_a_random_table_of_biases() -> None:
     # Its entries are normal with standard deviation 1/8 by T5's own initialisation.
     inspection = inspected(lambda: made("T5", **T5))

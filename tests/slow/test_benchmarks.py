@@ -14,18 +14,10 @@ from benchmarks import all as every
 from benchmarks import evidence, paper, same
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Headings of sections without a row below.
 HEADINGS = {
-    "evidence": (
-        *("False alarms of every check", "Pools", "Programs", "Large samples"),
-        *("False alarms of whole runs", "Minimum detectable effects", "Power"),
-    ),
-    "speed": ("Methods at finite width", "The main job", "One draw of a large layer"),
-    "first_line": (),
-    "paper": ("Figures in numbers", "Fig. 2", "Distances from the limit", "Rates"),
-    "models": (
-        *("Public models", "Said to be wrong", "Mistakes in releases", "All models", "Bugs and right modules"),
-        *("Public bugs", "Right layers", "Random right layers", "Mutations", "Exponents over widths"),
-    ),
+    "evidence": ("Pools",),
+    "models": ("Said to be wrong", "All models", "Right layers", "Random right layers", "Mutations"),
 }
 ROWS = {
     "evidence": (
@@ -75,7 +67,7 @@ def test_a_page_of_a_tiny_size_has_every_row(
     assert every.main([name, "--tiny"]) == 0
     text = capsys.readouterr().out
     assert str(ROOT) not in text
-    for heading in HEADINGS[name]:
+    for heading in HEADINGS.get(name, ()):
         assert re.search(rf"^##+ {re.escape(heading)}", text, re.MULTILINE), heading
     for row in ROWS[name]:
         assert re.search(rf"^\| {row}", text, re.MULTILINE), row
