@@ -48,7 +48,8 @@ def figures(tiny: bool) -> str:
 
 def distances(tiny: bool) -> str:
     """Return the table of two far distances, with their errors."""
-    layer, size, wide = (ac.AttentionLayer(width=1024), *((16, 10**4) if tiny else (None, 10**6)))
+    layer = ac.AttentionLayer(width=1024)
+    size, wide = (16, 10**4) if tiny else (None, 10**6)
     rows = [
         timed("KL of y, n = 1,024", lambda: ac.distance(layer, "kl", size=size)),
         timed("KS of y, n = 10⁶", lambda: ac.distance(layer, "ks", size=size, width=wide)),

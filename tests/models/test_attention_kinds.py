@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from .torch_attention import HEADS, WIDTH, Attention, Cache, split  # noqa: E402
+from .torch_attention import HEADS, WIDTH, Attention, Cache, Steps, split  # noqa: E402
 
 ROTATED = 8
 X = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
-class Apart(Attention):
+class Apart(Steps):
     """Queries, keys and values of three inputs."""
 
     def forward(self, *inputs: Any) -> Any:
@@ -31,7 +31,7 @@ class SecondSoftmax(Attention):
         return super().weights(scores).softmax(-1)
 
 
-class TwoMaps(Attention):
+class TwoMaps(Steps):
     """The difference of two maps of the same values, as two calls of the kernel."""
 
     def __init__(self, narrower: float = 1.0) -> None:
@@ -49,7 +49,7 @@ class TwoMaps(Attention):
         return self.merged(one - 0.5 * two)
 
 
-class Differential(Attention):
+class Differential(Steps):
     """The difference of the weights of two heads, which then multiply the values."""
 
     def forward(self, x: Any) -> Any:
@@ -58,14 +58,14 @@ class Differential(Attention):
         return self.merged((weights[:, :, 0] - 0.5 * weights[:, :, 1]) @ v)
 
 
-class Linear(Attention):
+class Linear(Steps):
     def forward(self, x: Any) -> Any:
         q, k = (nn.functional.elu(split(a)) + 1 for a in (self.q(x), self.k(x)))
         sums = torch.einsum("bhtd,bhte->bhtde", k, split(self.v(x))).cumsum(2)
         return self.merged(torch.einsum("bhtd,bhtde->bhte", q, sums))
 
 
-class Latent(Attention):
+class Latent(Steps):
     """Keys of a part without positions, normalised as those of DeepSeek, and of a rotated part that heads share."""
 
     def __init__(self, scale: float = (WIDTH // HEADS + ROTATED) ** -0.5) -> None:

@@ -17,8 +17,8 @@ def split(x: Any, number: int = HEADS) -> Any:
     return x.unflatten(-1, (number, -1)).transpose(1, 2)
 
 
-class Attention(nn.Module):
-    """Causal attention, whose steps are methods."""
+class Steps(nn.Module):
+    """Steps of causal attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,6 +39,10 @@ class Attention(nn.Module):
 
     def merged(self, heads: Any) -> Any:
         return self.o(heads.transpose(1, 2).flatten(2))
+
+
+class Attention(Steps):
+    """Causal attention of one input."""
 
     def forward(self, x: Any, cache: Any = None) -> Any:
         q, k, v = self.projected(x)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def of_program(name: str, samples: Mapping[tuple[int, ...], int], *subject: Subj
 
 
 #: First stage, second stage, checks, the least number of samples of a check, and comparisons.
-KINDS: dict[str, tuple[Callable[[], dict[object, Found]], Callable[..., Found], Sequence[str], int, int]] = {
+KINDS: dict[str, tuple[Callable[[], Mapping[Any, Found]], Callable[..., Found], Sequence[str], int, int]] = {
     "layers": (
         on_layers,
         layer_again,
