@@ -233,11 +233,13 @@ def test_each_candidate_is_there_once_and_only_with_what_it_can_change() -> None
 
 
 def test_a_report_names_the_cause_first_and_the_same_twice() -> None:
+    layer, what = AttentionLayer(width=4, seq_len=3, num_heads=2, mask="causal"), FAULTS["softmax_over_columns"].what
     blind = exposing(FAULTS["softmax_over_columns"], EXPOSURES["scores"])
-    reports = [check(blind, LAYERS[1], properties=["outputs"], profile="smoke") for _ in range(2)]
+    reports = [check(blind, layer, properties=["outputs"], profile="smoke") for _ in range(2)]
     assert reports[0].causes == reports[1].causes
-    assert reports[0].causes[0] == FAULTS["softmax_over_columns"].what
-    assert str(reports[0]).splitlines()[1] == f"  cause:    {FAULTS['softmax_over_columns'].what}"
+    assert reports[0].causes[0] == what
+    assert str(reports[0]).splitlines()[1] == f"  cause:    {what}"
+    assert check("attncheck.subject:collapsed", layer, properties=["outputs"], profile="smoke").causes == ()
 
 
 def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> None:
