@@ -75,7 +75,8 @@ class Scale:
     """Size of the page.
 
     Small samples on each main layer, on each hard one, and of each program at one and at several widths; draws of a
-    large sample; run seeds of two profiles; properties of the runs and faults (None: all); and processes.
+    large sample, and its cases (None: all); run seeds of two profiles; properties of the runs and faults (None: all);
+    the profile of first looks; and processes.
     """
 
     main: int = 500
@@ -83,15 +84,27 @@ class Scale:
     exact: int = 500
     rates: int = 20
     draws: int = 10_000
+    cases: int | None = None
     seeds: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"smoke": 6, "default": 1})
     only: tuple[str, ...] = ()
     faults: int | None = None
+    looks: str = "default"
     workers: int = WORKERS
 
 
 FULL = Scale()
 TINY = Scale(
-    main=3, hard=1, exact=2, rates=1, draws=600, seeds={"smoke": 1}, only=("scores", "exactness"), faults=1, workers=0
+    main=3,
+    hard=1,
+    exact=2,
+    rates=1,
+    draws=600,
+    cases=2,
+    seeds={"smoke": 1},
+    only=("exactness",),
+    faults=1,
+    looks="smoke",
+    workers=0,
 )
 
 
@@ -114,7 +127,7 @@ def on_large(part: tuple[str, Any], scale: Scale) -> tuple[str, ...]:
     """Return the row of a right simulator, which shows nulls that hold only approximately."""
     name, subject = part
     found = []
-    for where, case in large_cases(subject):
+    for where, case in large_cases(subject)[: scale.cases]:
         outcomes = large_samples(case, subject, scale.draws)
         found += [(outcome.p_value, f"{check} on {where}") for check, outcome in outcomes.items()]
     p_value, where = min(found)
@@ -335,7 +348,7 @@ def shown(profile: str) -> list[str]:
     return [name for name, fault in FAULTS.items() if not all(map(fault.reason_hidden, layers))]
 
 
-def first_looks(fault: str, profile: str = "default") -> tuple[float, dict[str, float]]:
+def first_looks(fault: str, profile: str) -> tuple[float, dict[str, float]]:
     """Return the level of a look, and normal scores by check, on the first fixed layer that reveals a fault."""
     subject = exposing(FAULTS[fault], EXPOSURES["grams"])
     run = Run.of(RunOptions(subject=subject, seed=0, profile=profile))
@@ -369,10 +382,11 @@ def chance(value: float, level: float) -> float:
 
 def power(scale: Scale) -> list[str]:
     """Measure the power of first looks on known-wrong simulators."""
-    names = shown("default")[: scale.faults]
+    names = shown(scale.looks)[: scale.faults]
+    looks = over(functools.partial(first_looks, profile=scale.looks), names, scale.workers)
     rows: list[tuple[str, ...]] = []
     sure = 0
-    for fault, (level, scores) in zip(names, over(first_looks, names, scale.workers), strict=True):
+    for fault, (level, scores) in zip(names, looks, strict=True):
         for exposure, fields in EXPOSURES.items():
             exposed = {n: value for n, value in scores.items() if not check_named(n).missing(frozenset(fields))}
             best = max(exposed, key=lambda name: exposed[name])
@@ -383,10 +397,10 @@ def power(scale: Scale) -> list[str]:
     return [
         "## Power",
         (
-            "First looks of the profile default on known-wrong simulators, on the first fixed layer that reveals "
-            "each: the check that finds it first, the normal score of its p-value, and the chance of a violated "
-            f"verdict, from the score less {SELECTED:g} to correct for selection. A whole run looks at more cases and "
-            "pools: the chance is a lower bound. All exposures share their draws."
+            f"First looks of the profile {scale.looks} on known-wrong simulators, on the first fixed layer that "
+            "reveals each: the check that finds it first, the normal score of its p-value, and the chance of a "
+            f"violated verdict, from the score less {SELECTED:g} to correct for selection. A whole run looks at more "
+            "cases and pools: the chance is a lower bound. All exposures share their draws."
         ),
         f"{sure} of {len(rows)} rows above {100 * SURE:g}%.",
         table(("fault", "exposed", "seen first by", "score", "violated"), rows),

@@ -27,7 +27,7 @@ def examined(index: int) -> Row:
 
 def page(tiny: bool) -> list[str]:
     """Examine all mistakes, and return the page."""
-    rows = list(over(examined, range(2 if tiny else len(MISTAKES)), 0 if tiny else WORKERS))
+    rows = list(over(examined, range(1 if tiny else len(MISTAKES)), 0 if tiny else WORKERS))
     lines, named, among = [], 0, 0
     for row, mistake in zip(rows, MISTAKES, strict=False):
         said = [mistake.named_in(line) for line in row.causes]

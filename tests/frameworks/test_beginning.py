@@ -15,7 +15,7 @@ from attncheck.commands.cli import main
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("framework", ["torch", "flax", "keras"])
-def test_each_line_of_the_workflow_passes(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_the_workflow_pass(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(framework)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("verdicts_only")
 FloatArray = NDArray[np.float64]
 
 LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, activation="identity", query_std=1.5)
-NORMS = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm, "none": torch.nn.Identity}
+NORMS = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
 
 
 def attention_behind(norm: str, eps: float = 1e-5, axis: int = -1) -> Any:
@@ -48,14 +48,12 @@ def attention_behind(norm: str, eps: float = 1e-5, axis: int = -1) -> Any:
         ("layer", "layer", {}),
         ("rms", "rms", {}),
         ("layer", "rms", {}),
-        ("rms", "layer", {}),
-        ("layer", "none", {}),
         ("rms", "rms", {"axis": 1}),
         ("layer", "layer", {"eps": 0.1}),
     ],
 )
 def test_norms_of_torch_are_the_declared_ones(declared: Any, norm: str, options: dict[str, Any]) -> None:
-    layer = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, activation="relu", norm=declared)
+    layer = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, activation="relu", norm=declared)
     report = ac.check(attention_behind(norm, **options), layer, properties="exactness", profile="smoke", seed=0)
     assert report.verdict == ("consistent" if declared == norm and not options else "violated")
 

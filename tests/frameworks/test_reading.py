@@ -44,7 +44,7 @@ LETTERS = {"Q": "query", "K": "key", "V": "value", "O": "out"}
 class LinenBlock(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        return nn.remat(nn.SelfAttention)(num_heads=HEADS, name="inner", **BIASED)(x)
+        return nn.jit(nn.remat(nn.SelfAttention))(num_heads=HEADS, name="inner", **BIASED)(x)
 
 
 class Idle(nn.Module):
@@ -116,10 +116,6 @@ class Random(keras.layers.Layer):
 
 def of_linen() -> Any:
     return nn.MultiHeadDotProductAttention(num_heads=HEADS, **BIASED)
-
-
-def compiled_linen() -> Any:
-    return nn.jit(nn.SelfAttention)(num_heads=HEADS, **BIASED)
 
 
 def of_nnx(rngs: Any) -> Any:
@@ -214,8 +210,7 @@ class Module(NamedTuple):
 
 MODULES = {
     "linen": Module(of_linen, linen_causal, linen_parameters, True, "['params']['query']['kernel']"),
-    "linen, compiled": Module(compiled_linen, None, linen_parameters, False),
-    "linen, within": Module(LinenBlock, None, linen_parameters, False),
+    "linen, compiled": Module(LinenBlock, None, linen_parameters, False),
     "nnx": Module(of_nnx, None, nnx_parameters, False),
     "nnx, groups": Module(Grouped, None, nnx_parameters, True, "['query']['kernel']"),
     "equinox": Module(of_equinox, equinox_causal, equinox_parameters, True, ".query_proj.weight"),
@@ -392,7 +387,7 @@ def test_keras_on_jax() -> None:
     """Every operation is compiled for each shape: a few tests."""
     tests = {
         __file__: [
-            *(f"matrices[keras, {kind}]" for kind in ("groups", "derived")),
+            "matrices[keras, groups]",
             "paths",
             "keras_touches_no_generator",
         ],

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 import attncheck as ac
-from attncheck.frameworks.subject import pooled
 from attncheck.frameworks.trace import Trace
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
@@ -99,7 +98,6 @@ def verdict(subject: Any, layer: ac.AttentionLayer, properties: str, least: int 
 ROWS: dict[str, tuple[Packed, str, str, int, dict[str, float | None]]] = {
     "causal": (Packed(masked=CAUSAL), "own", "exactness outputs scores", 30, {}),
     "scaled before": (Packed(before=lambda q, k, v: (0.5 * q, k, v)), "gaussian", "exactness outputs scores", 30, {}),
-    "biases": (Packed(), "own", "scores exactness", 40, {}),
     "plain": (Packed(bias=0.0), "gaussian", "scores conditional", 28, {"key_std": 1.1}),
     "rotary": (Packed(bias=0.0, before=rotary), "gaussian", "scores exactness", 12, {"rotary_base": 1000.0}),
 }
@@ -174,12 +172,6 @@ def test_layers_of_another_shape_are_not_supported() -> None:
 def test_what_cannot_be_a_subject_is_refused(make: Packed, weights: str, message: str) -> None:
     with pytest.raises(ac.InputError, match=message):
         ac.inspect(make, width=WIDTH).subject(weights=weights)
-
-
-def test_scales_with_overlapping_intervals_are_one_number() -> None:
-    scales = pooled({"query": (0.7, 0.65, 0.75), "key": (0.72, 0.67, 0.77), "value": (1.0, 0.95, 1.05)})
-    assert scales["query"] == scales["key"] == pytest.approx(0.71)
-    assert scales["value"] == 1.0
 
 
 def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,8 +96,7 @@ def test_taps_come_in_order(name: str) -> None:
 @functools.cache
 def examined(recipe: Recipe) -> ac.Widths:
     expect = "mup" if recipe.mup else "standard"
-    widths = NARROW if recipe.mup else WIDTHS  # μP has more rows, as it takes steps
-    return ac.widths(recipe.build, widths, expect, optimizer=recipe.optimizer if recipe.mup else None)
+    return ac.widths(recipe.build, NARROW, expect, optimizer=recipe.optimizer if recipe.mup else None)
 
 
 ZERO_READOUT = Recipe(depth=1, zero_readout=True)
@@ -281,7 +280,7 @@ def test_right_readouts_are_not_violated(readout: str, tied: bool, optimizer: An
     [("standard", False, "head"), ("none", True, "head"), ("root", True, "output"), ("root", False, "output")],
 )
 def test_wrong_readouts_are_violated(readout: str, tied: bool, tap: str) -> None:
-    first = read_out(readout, tied).violated[0]
+    first = read_out(readout, tied, seeds=8).violated[0]
     assert (first.name, first.kind, first.steps) == (tap, "output", 0)
 
 

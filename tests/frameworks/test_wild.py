@@ -90,16 +90,6 @@ def test_right_layers_variants_and_mutants_are_judged(monkeypatch: pytest.Monkey
     assert called in "\n".join(models.variant_section(variant_rows))
 
 
-def test_configurations_are_the_same_for_the_same_seed() -> None:
-    first = variants.configs(0)
-    assert first == variants.configs(0)
-    assert first != variants.configs(1)
-    assert {config.core for config in first} == set(variants.CORES)
-    for axis, choices in variants.CHOICES.items():
-        drawn = {getattr(config, axis) for seed in range(3) for config in variants.configs(seed)}
-        assert drawn >= set(choices), axis
-
-
 # The modules themselves ---------------------------------------------------------------------------
 
 ALL = os.environ.get("ATTNCHECK_TESTS") == "all"
@@ -137,12 +127,12 @@ def test_kinds_of_mutants_are_none_of_a_right_layer() -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_right_modules_are_not_called_wrong(name: str) -> None:
-    """Every fourth module of each framework, or all of them."""
+    """Every eighth module of each framework, or all of them."""
     module = fixtures_of(name)
     names = [each.name for each in module.variants(0)]
     assert names == [each.name for each in module.variants(0)]
     assert len(set(names)) == len(names)
-    for variant in module.variants(0)[:: 1 if ALL else 4]:
+    for variant in module.variants(0)[:: 1 if ALL else 8]:
         row = inspection.on_variant(variant, draws=2, seed=0)
         assert (row.wrong, row.failed) == ((), ""), variant.name
 

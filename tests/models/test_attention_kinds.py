@@ -14,47 +14,25 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-WIDTH, HEADS, ROTATED = 32, 2, 8
+from .torch_attention import HEADS, WIDTH, Attention, Cache, Steps, split  # noqa: E402
+
+ROTATED = 8
 X = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(0))
-FUTURE = torch.ones(8, 8, dtype=torch.bool).triu(1)
 
 
-def heads(x: Any, number: int = HEADS) -> Any:
-    return x.unflatten(-1, (number, -1)).transpose(1, 2)
+class Apart(Steps):
+    """Queries, keys and values of three inputs."""
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.attend(*(split(part(x)) for part, x in zip((self.q, self.k, self.v), inputs, strict=True)))
 
 
-def merged(x: Any) -> Any:
-    return x.transpose(1, 2).flatten(2)
-
-
-class Base(nn.Module):
-    """Steps of causal attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-
-    def weights(self, scores: Any) -> Any:
-        return scores.masked_fill(FUTURE, -torch.inf).softmax(-1)
-
-    def attend(self, q: Any, k: Any, v: Any) -> Any:
-        return self.o(merged(self.weights(q @ k.mT / q.shape[-1] ** 0.5) @ v))
-
-
-class Plain(Base):
-    def forward(self, x: Any, keys: Any = None, values: Any = None, cache: Any = None) -> Any:
-        keys, values = (x if y is None else y for y in (keys, values))
-        q, k, v = heads(self.q(x)), heads(self.k(keys)), heads(self.v(values))
-        k, v = (k, v) if cache is None else cache.update(k, v)
-        return self.attend(q, k, v)
-
-
-class SecondSoftmax(Plain):
+class SecondSoftmax(Attention):
     def weights(self, scores: Any) -> Any:
         return super().weights(scores).softmax(-1)
 
 
-class TwoMaps(Base):
+class TwoMaps(Steps):
     """The difference of two maps of the same values, as two calls of the kernel."""
 
     def __init__(self, narrower: float = 1.0) -> None:
@@ -64,31 +42,31 @@ class TwoMaps(Base):
             self.v.weight[: WIDTH // HEADS] *= narrower
 
     def forward(self, x: Any) -> Any:
-        queries, keys, v = heads(self.q(x), 2 * HEADS), heads(self.k(x), 2 * HEADS), heads(self.v(x))
+        queries, keys, v = split(self.q(x), 2 * HEADS), split(self.k(x), 2 * HEADS), split(self.v(x))
         one, two = (
             nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             for q, k in zip(queries.chunk(2, 1), keys.chunk(2, 1), strict=True)
         )
-        return self.o(merged(one - 0.5 * two))
+        return self.merged(one - 0.5 * two)
 
 
-class Differential(Base):
+class Differential(Steps):
     """The difference of the weights of two heads, which then multiply the values."""
 
     def forward(self, x: Any) -> Any:
-        q, k, v = heads(self.q(x)), heads(self.k(x)), heads(self.v(x), HEADS // 2)
+        q, k, v = split(self.q(x)), split(self.k(x)), split(self.v(x), HEADS // 2)
         weights = self.weights(q @ k.mT).unflatten(1, (-1, 2))
-        return self.o(merged((weights[:, :, 0] - 0.5 * weights[:, :, 1]) @ v))
+        return self.merged((weights[:, :, 0] - 0.5 * weights[:, :, 1]) @ v)
 
 
-class Linear(Base):
+class Linear(Steps):
     def forward(self, x: Any) -> Any:
-        q, k = (nn.functional.elu(heads(a)) + 1 for a in (self.q(x), self.k(x)))
-        sums = torch.einsum("bhtd,bhte->bhtde", k, heads(self.v(x))).cumsum(2)
-        return self.o(merged(torch.einsum("bhtd,bhtde->bhte", q, sums)))
+        q, k = (nn.functional.elu(split(a)) + 1 for a in (self.q(x), self.k(x)))
+        sums = torch.einsum("bhtd,bhte->bhtde", k, split(self.v(x))).cumsum(2)
+        return self.merged(torch.einsum("bhtd,bhtde->bhte", q, sums))
 
 
-class Latent(Base):
+class Latent(Steps):
     """Keys of a part without positions, normalised as those of DeepSeek, and of a rotated part that heads share."""
 
     def __init__(self, scale: float = (WIDTH // HEADS + ROTATED) ** -0.5) -> None:
@@ -103,42 +81,9 @@ class Latent(Base):
 
     def forward(self, x: Any) -> Any:
         c, shared = self.norm(x), self.rotated(self.rotated_k(x)[:, None]).expand(-1, HEADS, -1, -1)
-        q = torch.cat([heads(self.q(x)), self.rotated(heads(self.rotated_q(x)))], -1)
-        k = torch.cat([heads(self.k(c)), shared], -1)
-        return self.o(merged(self.weights(q @ k.mT * self.scale) @ heads(self.v(c))))
-
-
-class Negative(Base):
-    """The difference of two maps, as one matrix of weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q2, self.k2 = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Any) -> Any:
-        one, two = (self.weights(heads(q(x)) @ heads(k(x)).mT / 4) for q, k in ((self.q, self.k), (self.q2, self.k2)))
-        return self.o(merged((one - 0.5 * two) @ heads(self.v(x))))
-
-
-class OtherNeurons(Latent):
-    """The last neurons of queries are rotated, and the first ones of keys."""
-
-    def forward(self, x: Any) -> Any:
-        q = torch.cat([heads(self.q(x)), self.rotated(heads(self.rotated_q(x)))], -1)
-        k = torch.cat([self.rotated(self.rotated_k(x)[:, None]).expand(-1, HEADS, -1, -1), heads(self.k(x))], -1)
-        return self.attend(q, k, heads(self.v(x)))
-
-
-class Cache:
-    """Keys and values of earlier calls, with a lock, which cannot be copied."""
-
-    def __init__(self) -> None:
-        self.retained: list[Any] = []
-        self.lock = threading.Lock()
-
-    def update(self, k: Any, v: Any) -> Any:
-        self.retained.append((k, v))
-        return tuple(torch.cat(parts, 2) for parts in zip(*self.retained, strict=True))
+        q = torch.cat([split(self.q(x)), self.rotated(split(self.rotated_q(x)))], -1)
+        k = torch.cat([split(self.k(c)), shared], -1)
+        return self.merged(self.weights(q @ k.mT * self.scale) @ split(self.v(c)))
 
 
 class Calling(nn.Module):
@@ -189,18 +134,14 @@ TWICE = (
 NOT_READ = "NOT EXAMINED: Calling: 1 attention module (0 read, 1 not: "
 #: Module, its call, a part of the first line, and notes.
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[str, ...]]] = {
-    "equal tensors": (Plain, equal_tensors, "nothing wrong was found", ()),
+    "equal tensors": (Apart, equal_tensors, "nothing wrong was found", ()),
     "positions": (
-        Plain,
+        Apart,
         with_positions,
         "nothing wrong was found",
         ("attn: values are x W + b, and a vector that depends on the position",),
     ),
-    "zero values": (Plain, with_zero_values, "nothing wrong was found", ()),
-    "cache": (Plain, with_cache, "nothing wrong was found", ()),
-    "memory": (Plain, with_memory, "nothing wrong was found", ()),
-    "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not", ()),
-    "other neurons": (OtherNeurons, directly, "WRONG: attn: queries and keys are rotated in different neurons", ()),
+    "cache": (Attention, with_cache, "nothing wrong was found", ()),
     "two maps": (
         TwoMaps,
         directly,

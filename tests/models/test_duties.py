@@ -16,32 +16,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-WIDTH, HEADS, TOKENS, LENGTH = 32, 2, 40, 8
+from .torch_attention import HEADS, WIDTH, Attention, Cache  # noqa: E402
+
+TOKENS, LENGTH = 40, 8
 IDS = torch.arange(2 * LENGTH).reshape(2, LENGTH)
-
-
-class Attention(nn.Module):
-    """Causal attention, whose steps are methods."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-
-    def weights(self, scores: Any) -> Any:
-        return self.masked(scores).softmax(-1)
-
-    def masked(self, scores: Any) -> Any:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + scores.shape[-1] - scores.shape[-2])
-        return scores.masked_fill(later, -torch.inf)
-
-    def projected(self, x: Any) -> list[Any]:
-        return [a(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for a in (self.q, self.k, self.v)]
-
-    def forward(self, x: Any, cache: Any = None) -> Any:
-        q, k, v = self.projected(x)
-        if cache is not None:
-            k, v = cache.update(k, v)
-        return self.o((self.weights(q @ k.mT / q.shape[-1] ** 0.5) @ v).transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
@@ -205,19 +183,6 @@ class Dropped(Model):
 
 class Forgotten(Dropped):
     used = False
-
-
-class Cache:
-    """Keys and values of earlier calls."""
-
-    def __init__(self) -> None:
-        self.stored: tuple[Any, ...] = ()
-
-    def update(self, *arrays: Any) -> tuple[Any, ...]:
-        self.stored = (
-            tuple(torch.cat(pair, 2) for pair in zip(self.stored, arrays, strict=True)) if self.stored else arrays
-        )
-        return self.stored
 
 
 class Cached(Model):

@@ -125,14 +125,6 @@ def test_a_right_model_is_right_at_every_seed(seed: int) -> None:
     assert inspected(seed=seed, draws=4).blamed == ()
 
 
-def test_parameters_print_as_the_table(right: ModelInspection) -> None:
-    parameters = right.parameters
-    assert str(parameters) in str(right)
-    assert "h.*.fc.weight ×4" in str(parameters)
-    assert parameters["head.weight"] is parameters.rows[-1]
-    assert [row.name for row in parameters.rows[:2]] == ["wte.weight", "h.0.ln_1.weight"]
-
-
 DECLARED = {"*.c_proj.weight": "normal(0.05/sqrt(2*4))", "*.bias": "zeros", "wte.weight": "normal(0.05)"}
 
 

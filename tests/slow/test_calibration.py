@@ -1,7 +1,7 @@
-"""Every check keeps its false-alarm level, on layers that are hard in different ways.
+"""Every check keeps its false-alarm level, on layers and programs that are hard in different ways.
 
-The code is that of benchmarks/evidence.md, on fewer samples and in two stages: `FEW` samples of each layer select
-suspicious checks, `MANY` fresh ones decide. Only the second stage can fail, so noise does so with chance below 1e-6,
+The code is that of benchmarks/evidence.md, on fewer samples and in two stages: few samples of each case select
+suspicious checks, many fresh ones decide. Only the second stage can fail, so noise does so with chance below 1e-6,
 split over all comparisons, at any seed. `test_stages_see_what_they_should` tests the power.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,20 +19,33 @@ from scipy.stats import binom
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence
 from attncheck.calibration.layers import LEVELS, Calibration, calibrate, draws_for, pooled, references_of, slices_of
-from attncheck.checks.check import Check, Setting
+from attncheck.checks.check import Setting
+from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.reference import RATIO, Reference
-from attncheck.checks.registry import CHECKS
+from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
+from attncheck.evidence.orders import Order
+from attncheck.faults.programs import PROGRAM_FAULTS
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
+from attncheck.layers.program import LinearCombination, Program, ProgramCase
+from attncheck.looks.domains import widths_of
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Plan
 from attncheck.methods import simulate
+from attncheck.programs import EXAMPLES
+from attncheck.subject import Subject, programs
+from benchmarks.samples import calibrate_program, checks_for, large_samples, single_program, written_programs
 
 FALSE_ALARM = 1e-6
-FEW, MANY = 60, 300
-#: Chances below which a check is suspicious, on one layer and over all.
+#: Samples of a case per stage; of a program at one width and at several. Over all programs, a check of level 0.1
+#: instead of 0.05 is found with chance 0.61.
+FEW, MANY = {EXACT_WIDTHS: 60, RATE_WIDTHS: 3}, {EXACT_WIDTHS: 300, RATE_WIDTHS: 12}
+#: Chances below which a check is suspicious, on one case and over all.
 ON_ONE, OVER_ALL = 0.001, 0.03
 LAYERS = (
-    AttentionLayer(width=8, seq_len=4, num_heads=2),
-    AttentionLayer(width=3, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal"),
+    AttentionLayer(width=8, seq_len=3, num_heads=2),
+    AttentionLayer(width=3, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=2, mask="causal"),
     AttentionLayer(width=1, seq_len=2, num_heads=2, attention_map="relu", activation="relu"),
     AttentionLayer(width=2, seq_len=3, num_heads=2, clip=1.0, input_std=2.0, attention_map="linear"),
     AttentionLayer(width=3, seq_len=3, num_heads=2, position_std=1.5, position_reach=2.0, input_correlation=1.0),
@@ -38,53 +53,86 @@ LAYERS = (
 )
 #: Wide enough for the limit; only for checks that do not apply to `LAYERS`.
 WIDE = AttentionLayer(width=64, seq_len=3, num_heads=2)
-COMPARISONS = 2 * len(CHECKS) * (len(LEVELS) + 1) * len(LAYERS)
+#: Two examples and two random programs: one with one score, one with shared matrices.
+PROGRAMS = ("recurrent", "cross_attention", "random 1", "random 4")
+#: Draws for orders: a cheap program, and the others.
+CHEAP, OTHERS = 40_000, 8_000
+
+Found = dict[str, Calibration]
 
 
-def named(name: str) -> Check:
-    (found,) = (check for check in CHECKS if check.name == name)
-    return found
+def on_layers() -> dict[AttentionLayer, Found]:
+    """Return the first stage on all layers."""
+    found = {layer: calibrate(layer, CHECKS, FEW[EXACT_WIDTHS]) for layer in LAYERS}
+    others = [check for check in CHECKS if not any(check.name in each for each in found.values())]
+    return found | {WIDE: calibrate(WIDE, others, FEW[EXACT_WIDTHS])}
 
 
-def sample_of(layer: AttentionLayer, size: int) -> Sample:
-    draws = simulate(layer, size, seed_sequence(0, "tests", "calibration", layer.to_dict()), coordinates=1)
-    return Sample.from_mapping(layer, draws.as_dict(), size)
+def layer_again(layer: AttentionLayer, names: Collection[str]) -> Found:
+    """Return checks in the second stage, on fresh samples."""
+    return calibrate(layer, map(check_named, names), MANY[EXACT_WIDTHS], seed=1)
 
 
-@functools.cache
-def few(layer: AttentionLayer) -> dict[str, Calibration]:
-    elsewhere = {name for other in LAYERS for name in few(other)} if layer is WIDE else set()
-    return calibrate(layer, [check for check in CHECKS if check.name not in elsewhere], FEW)
+def on_programs() -> dict[str, Found]:
+    """Return the first stage on all programs."""
+    return {name: of_program(name, FEW) for name in PROGRAMS}
 
 
-@functools.cache
-def many(layer: AttentionLayer, name: str) -> dict[str, Calibration]:
-    """Return one check's p-values in the second stage, on fresh samples."""
-    return calibrate(layer, [named(name)], MANY, seed=1)
+def program_again(name: str, names: Collection[str]) -> Found:
+    """Return checks in the second stage, on fresh samples: streams are keyed by the subject's name."""
+    by_name = {check.name: check for check in PROGRAM_CHECKS}
+    widths = {widths_of(by_name[check].property_name) for check in names}
+    again = dataclasses.replace(Subject.of(programs), name="second stage")
+    found = of_program(name, {each: MANY[each] for each in widths}, again)
+    return {check: each for check, each in found.items() if check in names}
 
 
-def wrong(found: dict[str, Calibration]) -> dict[str, float]:
-    """Return the checks rejected by the second stage, with their chances."""
-    return {name: each.least() for name, each in found.items() if each.least() < FALSE_ALARM / COMPARISONS}
+def of_program(name: str, samples: Mapping[tuple[int, ...], int], *subject: Subject) -> Found:
+    program = written_programs()[name]
+    parts = (calibrate_program(ProgramCase.of(program, widths), size, *subject) for widths, size in samples.items())
+    return functools.reduce(dict.__or__, parts)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("layer", [*LAYERS, WIDE], ids=AttentionLayer.describe)
-def test_false_alarms_are_as_rare_as_stated(layer: AttentionLayer) -> None:
-    assert few(layer)
-    suspicious = [name for name, each in few(layer).items() if each.least() < ON_ONE]
-    assert [wrong(many(layer, name)) for name in suspicious] == [{} for _ in suspicious]
+#: First stage, second stage, checks, the least number of samples of a check, and comparisons.
+KINDS: dict[str, tuple[Callable[[], Mapping[Any, Found]], Callable[..., Found], Sequence[str], int, int]] = {
+    "layers": (
+        on_layers,
+        layer_again,
+        [check.name for check in CHECKS if check.property_name != "structure"],
+        1,
+        2 * len(CHECKS) * (len(LEVELS) + 1) * len(LAYERS),
+    ),
+    "programs": (
+        on_programs,
+        program_again,
+        [check.name for check in PROGRAM_CHECKS],
+        2 * FEW[RATE_WIDTHS],
+        2 * len(PROGRAM_CHECKS) * (len(LEVELS) + 1) * (len(PROGRAMS) + 1),
+    ),
+}
 
 
-def test_false_alarms_over_all_layers_are_as_rare_as_stated() -> None:
-    everywhere = [few(layer) for layer in (*LAYERS, WIDE)]
-    joined = pooled(everywhere)
-    assert list(joined) == [check.name for check in CHECKS if check.property_name != "structure"]
-    assert [name for name, each in joined.items() if len(each.p_values) == 0] == []
-    suspicious = [name for name, each in joined.items() if each.least() < OVER_ALL]
-    for name in suspicious:
-        examined = [layer for layer, on_layer in zip((*LAYERS, WIDE), everywhere, strict=True) if name in on_layer]
-        assert wrong(pooled([many(layer, name) for layer in examined])) == {}
+@pytest.mark.parametrize("kind", KINDS)
+def test_false_alarms_are_as_rare_as_stated(kind: str) -> None:
+    """On each case, and over all."""
+    first_stage, again, names, samples, comparisons = KINDS[kind]
+    found = first_stage()
+    assert all(found.values())
+    joined = pooled(found.values())
+    assert list(joined) == names
+    assert [name for name, each in joined.items() if len(each.p_values) < samples] == []
+    on_all = {name for name, each in joined.items() if each.least() < OVER_ALL}
+    second: list[Found] = []
+    for case, on_case in found.items():
+        on_one = {name for name, each in on_case.items() if each.least() < ON_ONE}
+        decided = again(case, on_all & {*on_case} | on_one) if on_all & {*on_case} | on_one else {}
+        assert {name for name in on_one if decided[name].least() < FALSE_ALARM / comparisons} == set()
+        second.append({name: each for name, each in decided.items() if name in on_all})
+    rejected = {name: each.least() for name, each in pooled(second).items()}
+    assert {name for name, chance in rejected.items() if chance < FALSE_ALARM / comparisons} == set()
+    if kind == "programs":  # counts, two-sample comparisons and allowances are conservative
+        loose = {name for name, each in joined.items() if not each.uniform and not name.startswith("corollary2.")}
+        assert loose == {"netsor.functions"}
 
 
 # A check of level 0.1 instead of 0.05, over all layers; p-values below 5e-4 on a tenth of one layer's samples.
@@ -96,7 +144,8 @@ def test_false_alarms_over_all_layers_are_as_rare_as_stated() -> None:
 def test_stages_see_what_they_should(layers: int, stated: float, true: float, suspicious: float, chance: float) -> None:
     """At one level alone; other levels and the distance add power."""
     power = 1.0
-    for samples, level in ((FEW * layers, suspicious), (MANY * layers, FALSE_ALARM / COMPARISONS)):
+    decisive = FALSE_ALARM / KINDS["layers"][-1]
+    for samples, level in ((FEW[EXACT_WIDTHS] * layers, suspicious), (MANY[EXACT_WIDTHS] * layers, decisive)):
         counts = np.arange(samples + 1)
         rejected = 2.0 * binom.sf(counts - 1, samples, stated) < level
         power *= float(binom.pmf(counts, samples, true)[rejected].sum())
@@ -105,15 +154,21 @@ def test_stages_see_what_they_should(layers: int, stated: float, true: float, su
 
 @pytest.mark.parametrize(("factor", "seen"), [(1.0, False), (1.06, True), (0.94, True)])
 def test_a_null_that_is_wrong_is_noticed(factor: float, seen: bool) -> None:
-    check = named("scores.scale")
-    scaled = dataclasses.replace(check, measure=lambda sample, reference: _scaled(sample, factor))
-    calibration = calibrate(LAYERS[0], [scaled], MANY)[check.name]
+    def scaled(sample: Sample, _: Reference) -> tuple[np.ndarray, np.ndarray]:
+        squares, dof = sample.whitened_scores.squares()
+        return factor * squares, dof
+
+    check = dataclasses.replace(check_named("scores.scale"), measure=scaled)
+    calibration = calibrate(LAYERS[0], [check], MANY[EXACT_WIDTHS])[check.name]
     assert (calibration.least() < FALSE_ALARM) == seen
 
 
-def _scaled(sample: Sample, factor: float) -> tuple[np.ndarray, np.ndarray]:
-    squares, dof = sample.whitened_scores.squares()
-    return factor * squares, dof
+def test_a_wrong_null_of_programs_is_noticed() -> None:
+    wrong = PROGRAM_FAULTS["matrix_std_5"].subject
+    case = ProgramCase.of(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
+    found = calibrate_program(case, FEW[EXACT_WIDTHS], wrong)
+    assert found["netsor.scale"].least() < FALSE_ALARM
+    assert found["netsor.initials"].least() > FALSE_ALARM / KINDS["programs"][-1]
 
 
 def test_levels_below_those_of_conservative_checks_are_not_missed() -> None:
@@ -128,7 +183,8 @@ def test_levels_below_those_of_conservative_checks_are_not_missed() -> None:
 
 def test_slices_of_a_sample_are_samples_of_their_own() -> None:
     layer = LAYERS[1]
-    sample = sample_of(layer, 24)
+    draws = simulate(layer, 24, seed_sequence(0, "tests", "calibration", layer.to_dict()), coordinates=1)
+    sample = Sample.from_mapping(layer, draws.as_dict(), 24)
     reference = Reference(layer, 24, 1, seed_sequence(0, "tests", "slices"))
     derived = ["output_residual", "key_factors", "weights", "_precision", "functionals"]
     small = list(slices_of(sample, 8, derived))
@@ -155,3 +211,46 @@ def test_small_samples_hold_what_the_family_asks_for() -> None:
         draws = draws_for(check, setting)
         assert draws / check.draws_per_unit >= check.family_on(setting).minimum_count
         assert draws % check.draws_per_unit == 0
+
+
+# 40,000 draws find a bias of 0.07 with chance 0.99, 8,000 one of 0.16, at levels that split 1e-6. The bias left
+# after extrapolation is of order 1/n². One program without scores and one with; benchmarks/evidence.md reads
+# all examples.
+@pytest.mark.parametrize("name", ["perceptron", "cross_attention"])
+def test_orders_are_read_without_bias(name: str) -> None:
+    draws = CHEAP if name == "perceptron" else OTHERS
+    outcomes = large_samples(ProgramCase.of(EXAMPLES[name](), RATE_WIDTHS), programs, draws)
+    level = FALSE_ALARM / (2 * len(EXAMPLES))
+    assert abs(Order(-0.5).mde(draws, level, 0.99) + 0.5) < (0.07 if draws == CHEAP else 0.16)
+    assert "fact1.order" in outcomes
+    assert {check: each.effect for check, each in outcomes.items() if each.p_value < level} == {}
+
+
+def _dependent(small: float) -> Program:
+    """Write matrices and scores on vectors with two exact or near linear dependences."""
+    program = Program()
+    h, k = program.initial("h"), program.initial("k")
+    near = program.nonlin(LinearCombination((1.0, small)), h, k)
+    large = program.nonlin(LinearCombination((30.0, small)), k, h)
+    weight = program.weight("W")
+    for vector in (h, k, near, large):
+        program.matmul(weight, vector)
+    query, key = program.weight("Q"), program.weight("K")
+    for one in (h, near):
+        for other in (near, large):
+            program.score(program.matmul(query, one), program.matmul(key, other))
+    return program
+
+
+@pytest.mark.parametrize("small", [0.3, 0.03, 1e-3, 1e-5, 0.0])
+@pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
+def test_what_rounding_leaves_of_nearly_dependent_vectors_is_no_violation(small: float, single: bool) -> None:
+    subject = Subject.of(single_program if single else programs)
+    case = ProgramCase.of(_dependent(small), EXACT_WIDTHS)
+    setting = subject.probe(case, np.random.default_rng(0))
+    checks = [c for c in checks_for(case) if not c.reason_not_examined(setting)]
+    exact = [check for check in checks if check.property_name in ("netsor", "program_scores")]
+    planned = Plan(setting, 4_000, 5e-4, 0.9, dict.fromkeys(exact, 4_000), {})
+    outcomes = observe(planned, exact, 1, subject, np.random.default_rng(1), np.random.SeedSequence(2))
+    assert len(outcomes) == 10
+    assert {name: each.p_value for name, each in outcomes.items() if each.p_value < FALSE_ALARM / 100} == {}

@@ -32,7 +32,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_we
 from attncheck.subject import Subject
 from tests.regimes import FAULT_OF
 
-LAYERS = (AttentionLayer(width=16), AttentionLayer(width=8, seq_len=3, num_heads=4, mask="causal"))
+LAYERS = (AttentionLayer(width=8), AttentionLayer(width=8, seq_len=3, num_heads=4, mask="causal"))
 SIZE, FEW = 2_500, 1_000
 FloatArray = NDArray[np.float64]
 
@@ -214,9 +214,8 @@ def test_the_true_cause_is_refused_as_often_as_stated() -> None:
     layer, own = LAYERS[0], correct_draw(change=scaled_by({"query_std": 1.3}))
     for seed in range(40):
         first, second = (stream(seed, "tests", "fit", which) for which in ("one", "other"))
-        placed = SampleEmbedding(Sample.from_mapping(layer, own(layer, SIZE, first), SIZE))
-        other = Sample.from_mapping(layer, own(layer, SIZE, second), SIZE)
-        p_values.append(placed.p_value(other))
+        one, other = (Sample.from_mapping(layer, own(layer, FEW, rng), FEW) for rng in (first, second))
+        p_values.append(SampleEmbedding(one).p_value(other))
     assert min(p_values) > 1e-4
     assert stats.kstest(p_values, "uniform").pvalue > 1e-4
 
@@ -234,12 +233,13 @@ def test_each_candidate_is_there_once_and_only_with_what_it_can_change() -> None
 
 
 def test_a_report_names_the_cause_first_and_the_same_twice() -> None:
+    layer, what = AttentionLayer(width=4, seq_len=3, num_heads=2, mask="causal"), FAULTS["softmax_over_columns"].what
     blind = exposing(FAULTS["softmax_over_columns"], EXPOSURES["scores"])
-    reports = [check(blind, LAYERS[1], properties=["outputs"], profile="smoke") for _ in range(2)]
+    reports = [check(blind, layer, properties=["outputs"], profile="smoke") for _ in range(2)]
     assert reports[0].causes == reports[1].causes
-    assert reports[0].causes[0] == FAULTS["softmax_over_columns"].what
-    assert str(reports[0]).splitlines()[1] == f"  cause:    {FAULTS['softmax_over_columns'].what}"
-    assert check("attncheck.subject:collapsed", LAYERS[1], properties=["outputs"], profile="smoke").causes == ()
+    assert reports[0].causes[0] == what
+    assert str(reports[0]).splitlines()[1] == f"  cause:    {what}"
+    assert check("attncheck.subject:collapsed", layer, properties=["outputs"], profile="smoke").causes == ()
 
 
 def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> None:
@@ -249,7 +249,8 @@ def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> 
 
     layers = [AttentionLayer(width=16), AttentionLayer(width=16, num_heads=4, num_kv_heads=2, mask="causal")]
     found = causes_of(samples(deaf, "grams", layers, FEW))
-    assert found[0].startswith("W_V: 1.5")
+    # The estimate has standard deviation 0.005.
+    assert re.match(r"W_V: 1\.(49|50|51) times", found[0])
     assert found[0].endswith(f"(fits on {layers[0].describe()} only)")
 
 

@@ -34,7 +34,7 @@ def examined(laws: Laws, expect: Any = None, **options: Any) -> Widths:
 
 class TestErrorRates:
     def test_violations_of_right_models_keep_the_budget(self) -> None:
-        """With a budget large enough for some violations, and no tolerance."""
+        """With a budget large enough for some violations, and no tolerance; first looks are suspicious as stated."""
         taps, runs, budget = 30, 10, 0.5
         laws = Laws({f"tap{k}": power_law(0.0, 20.0) for k in range(taps)}, normal(0.2))
         found = [examined(laws, seeds=4, seed=k, false_alarm=budget, tolerance=0.0) for k in range(runs)]
@@ -44,11 +44,6 @@ class TestErrorRates:
         expected = runs * taps * level**3
         assert 1.0 < expected < 5.0
         assert stats.poisson.sf(alarms - 1, expected) > 1e-4
-
-    def test_first_looks_are_suspicious_as_often_as_the_level_says(self) -> None:
-        taps, runs = 75, 4
-        laws = Laws({f"tap{k}": power_law(0.0, 20.0) for k in range(taps)}, normal(0.2))
-        found = [examined(laws, seeds=4, seed=k, false_alarm=0.5, tolerance=0.0) for k in range(runs)]
         suspicious = sum(len(row.p_values) > 1 for each in found for row in each.rows)
         assert stats.binomtest(suspicious, taps * runs, found[0].level).pvalue > 1e-4
 

@@ -36,7 +36,9 @@ def test_a_wrong_lambda_is_found(factor: float) -> None:
 
 def test_both_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["calibrate", "differential", "--subject", "differential_attention:simulate", "--looks", "300"])
-    assert code == 0, capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert code == 0, text
+    assert "against differential_attention.checks:second_softmax_forgotten" in text
 
 
 def test_the_fault_is_the_simulator_without_the_second_softmax() -> None:

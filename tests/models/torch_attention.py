@@ -1,0 +1,60 @@
+"""Causal attention in PyTorch whose steps are methods, and a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # only where torch is
+
+WIDTH, HEADS = 32, 2
+
+
+def split(x: Any, number: int = HEADS) -> Any:
+    return x.unflatten(-1, (number, -1)).transpose(1, 2)
+
+
+class Steps(nn.Module):
+    """Steps of causal attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def weights(self, scores: Any) -> Any:
+        return self.masked(scores).softmax(-1)
+
+    def masked(self, scores: Any) -> Any:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + scores.shape[-1] - scores.shape[-2])
+        return scores.masked_fill(later, -torch.inf)
+
+    def projected(self, x: Any) -> list[Any]:
+        return [split(part(x)) for part in (self.q, self.k, self.v)]
+
+    def attend(self, q: Any, k: Any, v: Any) -> Any:
+        return self.merged(self.weights(q @ k.mT / q.shape[-1] ** 0.5) @ v)
+
+    def merged(self, heads: Any) -> Any:
+        return self.o(heads.transpose(1, 2).flatten(2))
+
+
+class Attention(Steps):
+    """Causal attention of one input."""
+
+    def forward(self, x: Any, cache: Any = None) -> Any:
+        q, k, v = self.projected(x)
+        return self.attend(q, *((k, v) if cache is None else cache.update(k, v)))
+
+
+class Cache:
+    """Keys and values of earlier calls."""
+
+    def __init__(self) -> None:
+        self.stored: list[Any] = []
+
+    def update(self, k: Any, v: Any) -> tuple[Any, ...]:
+        self.stored.append((k, v))
+        return tuple(torch.cat(parts, 2) for parts in zip(*self.stored, strict=True))
