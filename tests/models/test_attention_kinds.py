@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +22,8 @@ X = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(0))
 class Apart(Steps):
     """Queries, keys and values of three inputs."""
 
-    def forward(self, *inputs: Any) -> Any:
-        return self.attend(*(split(part(x)) for part, x in zip((self.q, self.k, self.v), inputs, strict=True)))
+    def forward(self, x: Any, keys: Any, values: Any) -> Any:
+        return self.attend(split(self.q(x)), split(self.k(keys)), split(self.v(values)))
 
 
 class SecondSoftmax(Attention):
@@ -86,6 +85,28 @@ class Latent(Steps):
         return self.merged(self.weights(q @ k.mT * self.scale) @ split(self.v(c)))
 
 
+class OtherNeurons(Latent):
+    """The last neurons of queries are rotated, and the first ones of keys."""
+
+    def forward(self, x: Any) -> Any:
+        q = torch.cat([split(self.q(x)), self.rotated(split(self.rotated_q(x)))], -1)
+        k = torch.cat([self.rotated(self.rotated_k(x)[:, None]).expand(-1, HEADS, -1, -1), split(self.k(x))], -1)
+        return self.attend(q, k, split(self.v(x)))
+
+
+class Negative(Steps):
+    """The difference of two maps, as one matrix of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q2, self.k2 = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        pairs = (self.q, self.k), (self.q2, self.k2)
+        one, two = (self.weights(split(q(x)) @ split(k(x)).mT / 4) for q, k in pairs)
+        return self.merged((one - 0.5 * two) @ split(self.v(x)))
+
+
 class Calling(nn.Module):
     """A block that calls its attention as `call` does."""
 
@@ -113,7 +134,7 @@ def with_positions(attention: Any, x: Any) -> Any:
 
 def with_zero_values(attention: Any, x: Any) -> Any:
     """Call as the first layer of DETR's decoder does, whose targets are 0."""
-    return attention(x, x, values=torch.zeros_like(x))
+    return attention(x, x, torch.zeros_like(x))
 
 
 def with_memory(attention: Any, x: Any) -> Any:
@@ -141,6 +162,10 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[
         "nothing wrong was found",
         ("attn: values are x W + b, and a vector that depends on the position",),
     ),
+    "zero values": (Apart, with_zero_values, "nothing wrong was found", ()),
+    "memory": (Apart, with_memory, "nothing wrong was found", ()),
+    "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not", ()),
+    "other neurons": (OtherNeurons, directly, "WRONG: attn: queries and keys are rotated in different neurons", ()),
     "cache": (Attention, with_cache, "nothing wrong was found", ()),
     "two maps": (
         TwoMaps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -50,10 +51,11 @@ class Attention(Steps):
 
 
 class Cache:
-    """Keys and values of earlier calls."""
+    """Keys and values of earlier calls, with a lock, which cannot be copied."""
 
     def __init__(self) -> None:
         self.stored: list[Any] = []
+        self.lock = threading.Lock()
 
     def update(self, k: Any, v: Any) -> tuple[Any, ...]:
         self.stored.append((k, v))
