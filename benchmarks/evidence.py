@@ -94,17 +94,7 @@ class Scale:
 
 FULL = Scale()
 TINY = Scale(
-    main=3,
-    hard=1,
-    exact=2,
-    rates=1,
-    draws=600,
-    cases=2,
-    seeds={"smoke": 1},
-    only=("exactness",),
-    faults=1,
-    looks="smoke",
-    workers=0,
+    3, 1, 2, 1, draws=600, cases=2, seeds={"smoke": 1}, only=("exactness",), faults=1, looks="smoke", workers=0
 )
 
 
