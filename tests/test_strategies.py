@@ -190,7 +190,7 @@ TOGETHER = [
     ("not softmax", "plain sum of heads"),
     ("few neurons", "fixed head_dim"),
     ("few neurons", "correlated inputs"),
-    ("1/n scores", "tied queries and keys"),
+    ("scores below 1/√n", "tied queries and keys"),
 ]
 
 

@@ -99,7 +99,7 @@ def one_score(layer: AttentionLayer) -> Scalar:
 
 
 def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
-    """Return the numbers tested for every layer."""
+    """Return the numbers whose laws are tested for each layer, such as one output and one score."""
     return last_position(layer), random_direction(layer), one_score(layer)
 
 

@@ -45,11 +45,11 @@ def pairings(count: int) -> IntArray:
     half = count // 2
     indices = np.arange(2 * half)
     neighbours = indices.reshape(-1, 2)
-    between = ((indices + 1) % count).reshape(-1, 2)
+    shifted = ((indices + 1) % count).reshape(-1, 2)
     opposite = np.stack([np.arange(half), np.arange(half) + half], axis=-1)
     rounds = []
     for tournament in _tournament(count):
-        rounds += [neighbours, between, opposite, tournament]
+        rounds += [neighbours, shifted, opposite, tournament]
     return np.stack(rounds)
 
 

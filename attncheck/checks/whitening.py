@@ -16,7 +16,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 
 # Bound for normal scores: Φ(-37) is about the smallest float.
 _LARGEST_SCORE = 37.0
-# A lower tail probability below this is smaller than the upper one despite rounding.
+# Where the lower tail probability is below this, rounding cannot have made it smaller than the upper one.
 _PLAINLY = 0.49
 # Maximum rounding error of whitened Gram matrices whose factors are used.
 _LEGIBLE = 1e-4

@@ -99,21 +99,21 @@ def fitted(
     Only the candidates `among` are tried, if any are given. Otherwise, both are empty if the samples fit the
     declaration: the fault does not show in these draws or features.
     """
-    placed = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
+    embeddings = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
     *rounds, full_seed, again, scale_seed = seed.spawn(len(_ROUNDS) + 3)
     nothing = Candidate("right", "nothing is wrong", correct_draw(laws))
-    if not among and _cause(placed, nothing, again, _MORE).p_value > _REFUSED:
+    if not among and _cause(embeddings, nothing, again, _MORE).p_value > _REFUSED:
         return [], []
-    scales = _scales(placed, laws, scale_seed)
+    scales = _scales(embeddings, laws, scale_seed)
     remaining = list(among) or [c for c in candidates(layers, exposed, laws, receives_inputs) if _may_be(c, scales)]
     for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
-        remaining = _nearest(placed, remaining, root, draws, most)
+        remaining = _nearest(embeddings, remaining, root, draws, most)
     scale_candidates = [] if among else [_fitted_scale(scales, exposed, laws)]
-    causes = [_cause(placed, candidate, full_seed, 1) for candidate in [*remaining, *scale_candidates]]
+    causes = [_cause(embeddings, candidate, full_seed, 1) for candidate in [*remaining, *scale_candidates]]
     near = [cause for cause in causes if cause.p_value > _EXCLUSION_RISK]
     if len(near) > 1 or not any(cause.fits for cause in near):
-        causes = [_cause(placed, c.candidate, again, _MORE) if c in near else c for c in causes]
+        causes = [_cause(embeddings, c.candidate, again, _MORE) if c in near else c for c in causes]
     causes.sort(key=lambda cause: (cause.distance + cause.cost, cause.candidate.name))
     return _distinct([cause for cause in causes if cause.fits]), [cause for cause in causes if not cause.fits]
 
@@ -151,52 +151,60 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
 
 
 def _cause(
-    placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
+    embeddings: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
     """Return the fit of a candidate with `more` times as many draws as the sample."""
-    distance = sum(_distance_on(at, sample, candidate, seed, more * sample.size) for at, sample in enumerate(placed))
-    dof = sum(sample.dof for sample in placed)
-    size = min(sample.size for sample in placed)
+    distance = sum(
+        _distance_on(at, sample, candidate, seed, more * sample.size) for at, sample in enumerate(embeddings)
+    )
+    dof = sum(sample.dof for sample in embeddings)
+    size = min(sample.size for sample in embeddings)
     cost = candidate.free * float(np.log(size)) + 2.0 * float(np.log(candidate.choices))
     return FittedCause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
 
 
 def _nearest(
-    placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
+    embeddings: Sequence[SampleEmbedding],
+    tried: Sequence[Candidate],
+    seed: np.random.SeedSequence,
+    draws: int,
+    most: int,
 ) -> list[Candidate]:
     """Return the `most` nearest candidates that may be the true one; far ones are drawn on the first layers only.
 
     The distance of the true one is about chi-square, so that it exceeds the smallest distance by little.
     """
     reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
-    margin, farthest = _SPREADS * 2.0 * sum(embedding.dof for embedding in placed) ** 0.5, np.inf
+    margin, farthest = _SPREADS * 2.0 * sum(embedding.dof for embedding in embeddings) ** 0.5, np.inf
     nearest: list[Candidate] = []
     while reached and len(nearest) < most and reached[0][0] <= farthest:
         distance, at, layers = reached[0]
-        if layers == len(placed):
+        if layers == len(embeddings):
             heapq.heappop(reached)
             nearest.append(tried[at])
             farthest = min(farthest, distance + margin)
         else:
-            embedding = placed[layers]
+            embedding = embeddings[layers]
             distance += _distance_on(layers, embedding, tried[at], seed, min(draws, embedding.size))
             heapq.heapreplace(reached, (distance, at, layers + 1))
     return nearest
 
 
 def _distance_on(
-    at: int, placed: SampleEmbedding, candidate: Candidate, seed: np.random.SeedSequence, size: int
+    at: int, embedding: SampleEmbedding, candidate: Candidate, seed: np.random.SeedSequence, size: int
 ) -> float:
     """Return a candidate's squared distance on one layer; infinite if it cannot be drawn."""
     rng = np.random.default_rng([at, *seed.generate_state(4)])
     try:
-        return placed.distance(_with_same_arrays(candidate.draw(placed.sample.layer, size, rng), placed.sample))
+        return embedding.distance(
+            _with_same_arrays(candidate.draw(embedding.sample.layer, size, rng), embedding.sample)
+        )
     except InputError:
         return np.inf
 
 
 def _with_same_arrays(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
-    """Return a candidate's draws with the same exposed data as the sample."""
+    """Return a candidate's draws with the arrays that the sample has, and no others."""
     fields: dict[str, Any] = {name: arrays[name] for name in FIELDS if name in sample.exposed and name in arrays}
     for name in ("outputs", "inputs"):
         if name in fields:
@@ -207,15 +215,15 @@ def _with_same_arrays(arrays: Mapping[str, FloatArray], sample: Sample) -> Sampl
 
 
 def _scales(
-    placed: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
+    embeddings: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
 ) -> dict[str, _FittedScale]:
     """Return factors of the sample's standard deviations; unexposed matrices count as correct."""
     scales: dict[str, _FittedScale] = {}
     for field in ("key_std", "query_std", "value_std", "output_std"):
-        sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in placed[0].names)), None)
+        sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in embeddings[0].names)), None)
         if sizes is not None:
             factors = {name: scale.factor for name, scale in scales.items()}
-            scales[field] = _scale(placed, sizes, correct_draw(laws, scaled_by(factors)), seed)
+            scales[field] = _scale(embeddings, sizes, correct_draw(laws, scaled_by(factors)), seed)
     return scales
 
 
@@ -242,18 +250,18 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
 
 
 def _scale(
-    placed: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
+    embeddings: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
 ) -> _FittedScale:
     """Return the factor between the sizes of the samples and those of draws from a simulator."""
-    of_layers, variances = [], []
-    for number, embedding in enumerate(placed):
+    log_ratios, variances = [], []
+    for number, embedding in enumerate(embeddings):
         rng = np.random.default_rng([number, *seed.generate_state(4)])
-        theirs = features_of(_with_same_arrays(draw(embedding.sample.layer, embedding.size, rng), embedding.sample))
-        pairs = [(embedding.feature(name), theirs[name]) for name in embedding.names if _is(name, sizes)]
-        of_layers.append(0.5 * float(np.mean([ours.mean() - reference.mean() for ours, reference in pairs])))
+        simulated = features_of(_with_same_arrays(draw(embedding.sample.layer, embedding.size, rng), embedding.sample))
+        pairs = [(embedding.feature(name), simulated[name]) for name in embedding.names if _is(name, sizes)]
+        log_ratios.append(0.5 * float(np.mean([ours.mean() - reference.mean() for ours, reference in pairs])))
         # Sizes in one layer are dependent: use the error of the best one.
         variances.append(min(0.25 * sum(float(one.var()) / len(one) for one in pair) for pair in pairs) + 1e-12)
     weights = 1.0 / np.array(variances)
     return _FittedScale(
-        float(np.exp(weights @ of_layers / weights.sum())), float(weights.sum() ** -0.5), tuple(of_layers)
+        float(np.exp(weights @ log_ratios / weights.sum())), float(weights.sum() ** -0.5), tuple(log_ratios)
     )

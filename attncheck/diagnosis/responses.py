@@ -321,12 +321,12 @@ def _used(
     pair: Pair, blocks: Sequence[NDArray[np.intp]], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
     """Return whether outputs (blocks,) and each head's scores (blocks, heads) change with blocks of neurons."""
-    outputs, scores = [], []
+    output_flags, score_flags = [], []
     for block in blocks:
-        of_outputs, of_scores = baseline.changes(respond(pair.fresh_at(np.s_[..., block])))
-        outputs.append(of_outputs.any())
-        scores.append(of_scores.any(axis=(0, 2, 3)))
-    return np.array(outputs), np.stack(scores)
+        output_changes, score_changes = baseline.changes(respond(pair.fresh_at(np.s_[..., block])))
+        output_flags.append(output_changes.any())
+        score_flags.append(score_changes.any(axis=(0, 2, 3)))
+    return np.array(output_flags), np.stack(score_flags)
 
 
 def _equal_inputs(pair: Pair) -> Iterator[Explanation]:

@@ -92,7 +92,7 @@ class Blocks(Family):
         return NormalScore(z, information / variance if variance else 0.0, "deviation")
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the effects themselves: blocks are few."""
+        """Return data that keep the effect of every block, since blocks are few."""
 
         def joined(first: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(np.concatenate(pair) for pair in zip(first, more, strict=True))

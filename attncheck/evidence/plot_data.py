@@ -169,13 +169,15 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
     """
     values = np.sort(np.concatenate([ours, theirs]))
     points = values[np.ceil(QUANTILES * values.size).astype(int) - 1]
-    first, second = (np.searchsorted(sample, points + rounding(points), side="right") for sample in (ours, theirs))
-    pooled, indices = np.unique(first + second, return_index=True)
-    inner = pooled < values.size
+    below, below_theirs = (
+        np.searchsorted(sample, points + rounding(points), side="right") for sample in (ours, theirs)
+    )
+    pooled, indices = np.unique(below + below_theirs, return_index=True)
+    is_inside = pooled < values.size
     return Counts(
-        below=first[indices][inner].tolist(),
+        below=below[indices][is_inside].tolist(),
         count=int(ours.size),
-        pooled=pooled[inner].tolist(),
+        pooled=pooled[is_inside].tolist(),
         against=int(theirs.size),
         labels=_rounded(np.quantile(values, LABELLED, method="inverted_cdf")),
     )

@@ -79,9 +79,10 @@ def declared(
     simulator: Callable[..., Any] = LiteralSimulator,
     **steps: Callable[..., Any],
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator that appends a fault, named like its function, to the faults of a module.
+    """Return a decorator that appends a fault to `faults`; the fault has the name of the decorated function.
 
-    The function is the subject itself or, if `step` is given, that field of `simulator`; `steps` are other fields.
+    The function is the wrong simulator itself. With a `step`, it is that step of `simulator` instead, and `steps` are
+    its other steps.
     """
 
     def add(function: _Function) -> _Function:
@@ -95,12 +96,12 @@ def declared(
 def with_changed_fields(
     faults: list[Fault], text: str, requires: Requirement[Any] = ANY
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator like `declared` for a function that returns the misread fields of a layer."""
+    """Return a decorator of a function that returns the fields of a layer that a simulator reads wrongly."""
     return declared(faults, text, requires, "changes", MisreadLayer)
 
 
 def corrupted(faults: list[Fault], text: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
-    """Return a decorator like `declared` for a function that maps the fields of a correct simulator to changed ones."""
+    """Return a decorator of a function that changes arrays of a correct simulator."""
     return declared(faults, text, requires, "changes", TamperedDraws)
 
 

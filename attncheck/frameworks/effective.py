@@ -39,11 +39,11 @@ _CALL = 2**19
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
-def agree(one: FloatArray, second: FloatArray, precision: float) -> bool:
+def agree(first: FloatArray, second: FloatArray, precision: float) -> bool:
     """Return whether arrays of one shape agree up to rounding, relative to the largest entry."""
-    if one.shape != second.shape:
+    if first.shape != second.shape:
         return False
-    return bool(np.all(np.abs(one - second) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
+    return bool(np.all(np.abs(first - second) <= _ROUNDED * precision * np.abs(first).max(initial=0.0)))
 
 
 def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]:

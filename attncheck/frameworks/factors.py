@@ -71,8 +71,8 @@ class ParameterBlocks:
         True
         """
         squares = np.sum(matrix**2, axis=1)
-        small = self._small * squares.max()
-        close = (np.abs(np.sum(blocks**2, axis=1) - squares) <= small for blocks in self._like(matrix))
+        tolerance = self._small * squares.max()
+        close = (np.abs(np.sum(blocks**2, axis=1) - squares) <= tolerance for blocks in self._like(matrix))
         return len(matrix) >= _FEWEST and any(matches.all(axis=1).any() for matches in close)
 
     def gain(self, matrix: FloatArray) -> float | None:

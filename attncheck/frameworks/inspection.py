@@ -177,7 +177,7 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
     forward = dataclasses.replace(forward, positions=positions.name, rotary_base=base)
     missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
-    notes = about_weights(forward, formula, probe.seen, "" if forward.known else probe.changed(probe.seen))
+    notes = about_weights(forward, formula, probe.seen, "" if forward.known else probe.derivation(probe.seen))
     if len(missing):
         notes.append(wrong(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}"))
     return forward, formula, notes

@@ -302,6 +302,6 @@ def _less_means(a: FloatArray, visible: BoolArray, axis: int) -> FloatArray:
     return a
 
 
-def _correlation(one: FloatArray, second: FloatArray) -> float:
-    size = float(np.linalg.norm(one) * np.linalg.norm(second))
-    return abs(float(np.sum(one * second))) / size if size else 0.0
+def _correlation(first: FloatArray, second: FloatArray) -> float:
+    size = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return abs(float(np.sum(first * second))) / size if size else 0.0

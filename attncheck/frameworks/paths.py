@@ -81,20 +81,20 @@ def _differing(formulas: dict[str, Forward], spare: frozenset[str], base: str) -
             yield Note(f"{path or _PLAIN}: {text}", NOTE if path.startswith(_TRAINING) or path in spare else WRONG)
         for difference in differences:
             groups.setdefault(difference, []).append(path)
-    for (aspect, one, second), paths in groups.items():
+    for (aspect, first, second), paths in groups.items():
         where = " and ".join(path or _PLAIN for path in paths)
-        text = f"two paths of this module differ in {aspect}: {base or _PLAIN}: {one}; {where}: {second}"
+        text = f"two paths of this module differ in {aspect}: {base or _PLAIN}: {first}; {where}: {second}"
         yield Note(text, NOTE if spare.issuperset(paths) else WRONG)
 
 
-def _differences(one: Forward, second: Forward) -> list[tuple[str, str, str]]:
+def _differences(first: Forward, second: Forward) -> list[tuple[str, str, str]]:
     differences = []
     for aspect in ("mask", "scale", "map"):
-        a, b = getattr(one, aspect), getattr(second, aspect)
+        a, b = getattr(first, aspect), getattr(second, aspect)
         if a != b:
             differences.append((aspect, _DESCRIPTIONS.get(a, a), _DESCRIPTIONS.get(b, b)))
-    if not differences and one.biased != second.biased:
+    if not differences and first.biased != second.biased:
         names = {False: "products times one factor", True: "more than products times one factor"}
-        differences.append(("scores", names[one.biased], names[second.biased]))
-    unknown = math.inf in (one.error, second.error)
-    return differences or ([("their outputs", str(one), str(second))] if unknown else [])
+        differences.append(("scores", names[first.biased], names[second.biased]))
+    unknown = math.inf in (first.error, second.error)
+    return differences or ([("their outputs", str(first), str(second))] if unknown else [])

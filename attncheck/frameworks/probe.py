@@ -88,12 +88,12 @@ class Probe:
         """Return the module's output on one code path, without replacing attention."""
         return self.reader.outputs(self.state, self.x if x is None else x, Trace(), path)
 
-    def differs(self, one: FloatArray, second: FloatArray) -> bool:
+    def differs(self, first: FloatArray, second: FloatArray) -> bool:
         """Return whether two outputs differ by more than rounding."""
-        finite = np.isfinite(one)
+        finite = np.isfinite(first)
         if not np.array_equal(finite, np.isfinite(second)):
             return True
-        return not bool(np.abs(np.where(finite, one - second, 0.0)).max() <= 2 * self.bound * self._largest)
+        return not bool(np.abs(np.where(finite, first - second, 0.0)).max() <= 2 * self.bound * self._largest)
 
     @property
     def _largest(self) -> float:
@@ -151,24 +151,23 @@ class Probe:
         )
         return description, formula
 
-    def changed(self, call: AttentionCall) -> str:
+    def derivation(self, call: AttentionCall) -> str:
         """Return how the attention weights come from those of a known formula, or an empty string."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            sums, logs = call.weights.sum(-1, keepdims=True), np.log(call.weights)
-            twice = logs + (1.0 - logs.sum(-1, keepdims=True)) / logs.shape[-1]  # rows have the sum 1
-            row_sums = f"rows of the attention weights sum to {sums.min():.2g} to {sums.max():.2g}, and not to 1"
-            formulas = {
-                f"{row_sums}; divided by these, they are": call.weights / sums,
-                "softmax is applied twice; the first time, the weights are": twice,
-            }
-        for text, weights in formulas.items():
-            if np.all((sums > 0) & (sums <= 1 + _TOLERANCE)) and np.all(weights > -_TOLERANCE):
-                description, _ = self.forward(
-                    dataclasses.replace(call, weights=np.where(weights > _TOLERANCE, weights, 0.0))
-                )
-                if description.known:
-                    return f"{text} {description}"
-        return ""
+        sums = call.weights.sum(-1, keepdims=True)
+        if np.abs(sums - 1.0).max() <= max(_TOLERANCE, 4 * self.bound):
+            text = "softmax is applied twice; the first time, the weights are"
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logs = np.log(call.weights)
+            weights = logs + (1.0 - logs.sum(-1, keepdims=True)) / logs.shape[-1]  # rows have the sum 1
+        else:
+            ends = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (sums.min(), sums.max())))
+            text = f"rows of the attention weights sum to {ends}, and not to 1; divided by these, they are"
+            weights = call.weights / np.where(sums > 0.0, sums, np.nan)
+        if not np.all(weights > -_TOLERANCE):
+            return ""
+        weights = np.where(weights > _TOLERANCE, weights, 0.0)
+        forward, _ = self.forward(dataclasses.replace(call, weights=weights))
+        return f"{text} {forward}" if forward.known else ""
 
     def unknown(self) -> Forward:
         """Return the `Forward` of an unknown formula."""

@@ -80,8 +80,8 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if not rotated:
         return Positions(NONE)
     if not {"query", "key"} <= rotated:
-        alone = wrong("only one of queries and keys is rotated")
-        return Positions(OTHER, notes=() if rotated == {"value"} else (alone,))
+        mistake = wrong("only one of queries and keys is rotated")
+        return Positions(OTHER, notes=() if rotated == {"value"} else (mistake,))
     # With the same vector at all positions, only the rotation differs between them.
     call = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
     query, key = (_rotation(call[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
@@ -90,7 +90,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if query != key:
         opposite = dataclasses.replace(query, sign=-query.sign) == key
         text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
-        text = text if query.first == key.first else "in different neurons: scores do not depend on distances"
+        text = text if query.first == key.first else "in different neurons: scores depend on more than distances"
         return Positions(OTHER, notes=(wrong(f"queries and keys are rotated {text}"),))
     if query.base is None:
         return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
@@ -103,8 +103,8 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
 def _planes(vectors: FloatArray, halves: bool) -> NDArray[np.complex128]:
     """Return vectors, (..., d), as complex numbers, (..., d/2)."""
     half = vectors.shape[-1] // 2
-    one, second = (vectors[..., :half], vectors[..., half:]) if halves else (vectors[..., ::2], vectors[..., 1::2])
-    return np.asarray(one + 1j * second)
+    first, second = (vectors[..., :half], vectors[..., half:]) if halves else (vectors[..., ::2], vectors[..., 1::2])
+    return np.asarray(first + 1j * second)
 
 
 def _frequencies(base: float, pairs: int) -> FloatArray:

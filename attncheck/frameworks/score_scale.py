@@ -59,15 +59,25 @@ def about_scale(
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
         yield asks(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", _DECLARED)
     elif not attributed:
-        text = f"scores times {forward.scales}"
-        root = 1.0 / forward.factor**2 if forward.factor else 0.0
-        if root > 1.5 and abs(root - round(root)) <= _EQUAL * root:
-            text, level = f"scores times 1/sqrt({round(root)}), where head_dim is {head_dim}", ASKS
+        beside = "in addition to any factor in queries and keys"
+        if root := _whole_root(forward.factor):
+            yield asks(f"scores times 1/sqrt({root}), where head_dim is {head_dim}, {beside}", _DECLARED)
         else:
-            level = NOTE
-        yield Note(f"{text}, in addition to any factor in queries and keys", level, (_DECLARED,))
+            yield Note(f"scores times {forward.scales}, {beside}")
     else:
         yield wrong(f"scores times {forward.scales}, not {RIGHT}")
+
+
+def _whole_root(factor: float) -> int:
+    """Return the whole number m ≥ 2 of a factor 1/√m, or 0.
+
+    Examples
+    --------
+    >>> _whole_root(0.25), _whole_root(-0.25), _whole_root(0.3)
+    (16, 0, 0)
+    """
+    m = factor**-2 if factor > 0.0 else 0.0
+    return round(m) if m > 1.5 and abs(m - round(m)) <= _EQUAL * m else 0
 
 
 def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_dim: int) -> Iterator[Note]:

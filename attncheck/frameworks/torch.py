@@ -225,12 +225,12 @@ class Torch(FrameworkAdapter):
 def _on_path(module: Any, path: str) -> Iterator[None]:
     """Set the mode and attention implementation that a code path names, and disable gradients in this context."""
     module.train(path.startswith("train"))
-    name = path.rpartition(", ")[2]
-    configurations = _configurations(module) if name in _IMPLEMENTATIONS else []
+    implementation = path.rpartition(", ")[2]
+    configurations = _configurations(module) if implementation in _IMPLEMENTATIONS else []
     with torch.no_grad(), contextlib.ExitStack() as stack:
         for configuration in configurations:
             stack.callback(setattr, configuration, "_attn_implementation", configuration._attn_implementation)
-            configuration._attn_implementation = name
+            configuration._attn_implementation = implementation
         yield
 
 

@@ -35,10 +35,10 @@ _FITTED, _NO_BIAS = 2e-2, 1e-3
 _FEWEST = 3
 
 
-def about_weights(forward: Forward, formula: Formula, call: AttentionCall, changed: str = "") -> list[Note]:
+def about_weights(forward: Forward, formula: Formula, call: AttentionCall, derivation: str = "") -> list[Note]:
     """Return notes on the formula of attention weights.
 
-    `forward` and `formula` are the same formula for users and in numbers, fitted to the call `call`. `changed` says how
+    `forward` and `formula` are the same formula for users and in numbers, fitted to `call`. `derivation` says how
     the weights come from those of a known formula.
     """
     length = call.query.shape[2]
@@ -47,8 +47,8 @@ def about_weights(forward: Forward, formula: Formula, call: AttentionCall, chang
     notes = [wrong(f"attention weights are NaN or infinite at positions {listed(infinite)}")] if infinite else []
     if not forward.known and any(np.abs(call.weights.sum(axes) - 1).max() < _NO_BIAS for axes in (0, (0, 1))):
         return [wrong("softmax over an axis that is neither keys, queries nor heads, such as the batch")]
-    if changed:
-        return notes or [wrong(changed)]
+    if derivation:
+        return notes or [wrong(derivation)]
     if not forward.known:
         return notes or [asks(f"the attention weights are {forward}")]
     notes += [*_about_map(forward), *_about_mask(forward, formula, length), *_about_scores(forward, formula)]

@@ -146,8 +146,8 @@ def _make(build: Callable[..., Any], narrowest: Sequence[int], functions: Mappin
     remedy = "return one, or take (width, rng) and return an object with a method taps()"
     kind, _ = recognised(build, "build", remedy, MODELS, narrowest[0])
     make: Make = ModelsAtWidths(kind, build, **functions).make
-    one, second = (make(narrowest[0], seed).weights().values() for seed in (0, 1))
-    drawn = [np.ptp(array) > 0 for array in one if array.size]
-    if any(drawn) and all(map(np.array_equal, one, second)):
+    first, second = (make(narrowest[0], seed).weights().values() for seed in (0, 1))
+    drawn = [np.ptp(array) > 0 for array in first if array.size]
+    if any(drawn) and all(map(np.array_equal, first, second)):
         refuse("build", build, "makes the same model for every seed", "let it draw from the framework's own generator")
     return make

@@ -22,6 +22,9 @@ NamedOrFunction = str | Callable[..., Any]
 
 _EXPONENTS = {"1/sqrt(n)": 0.5, "1/n": 1.0}
 SCORE_SCALINGS: tuple[str, ...] = tuple(_EXPONENTS)
+_POWER = re.compile(r"n\^-(\d+(?:\.\d+)?)")
+# With larger exponents, fourth powers of scores are 0 in double precision at a million neurons.
+_MOST_EXPONENT = 8.0
 #: Fields that may hold functions.
 NAMED_FIELDS = ("attention_map", "mask")
 _OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
@@ -35,14 +38,18 @@ def check_scaling(field: str, value: Any) -> str:
     >>> check_scaling("score_scaling", "n^-1"), check_scaling("score_scaling", "n^-0.75")
     ('1/n', 'n^-0.75')
     """
-    names = {exponent: name for name, exponent in _EXPONENTS.items()}
-    power = re.fullmatch(r"n\^-(\d+(?:\.\d+)?)", value) if isinstance(value, str) else None
+    power = _POWER.fullmatch(value) if isinstance(value, str) else None
     if power is None:
-        check_choice(field, value, (*SCORE_SCALINGS, "n^-0.75"))
-        return str(value)
-    if float(power[1]) < 0.5:
+        return check_choice(field, value, (*SCORE_SCALINGS, "n^-0.75"))
+    exponent = float(power[1])
+    if exponent < 0.5:
         refuse(field, value, "makes scores grow with the width: there is no limit", "use 1/sqrt(n) or a lower power")
-    return names.get(float(power[1]), f"n^-{float(power[1]):g}")
+    if exponent > _MOST_EXPONENT:
+        refuse(
+            field, value, "makes scores too small for double precision", f"use n^-{_MOST_EXPONENT:g} or a higher power"
+        )
+    names = {number: name for name, number in _EXPONENTS.items()}
+    return names.get(exponent, f"n^-{exponent!r}".removesuffix(".0"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -247,7 +254,8 @@ class AttentionLayer:
     @property
     def score_exponent(self) -> float:
         """The power of ν by which scores are divided, at least 1/2; above it, scores without ties vanish."""
-        return _EXPONENTS.get(self.score_scaling) or -float(self.score_scaling.removeprefix("n^"))
+        power = _POWER.fullmatch(self.score_scaling)
+        return float(power[1]) if power else _EXPONENTS[self.score_scaling]
 
     @property
     def head_factor(self) -> float:

@@ -120,10 +120,10 @@ def domain_of(name: str) -> Domain:
     return PROGRAMS if name in PROGRAMS.properties else LAYERS
 
 
-def case_of(name: str, described: Any, width: int) -> Case:
+def case_of(name: str, description: Any, width: int) -> Case:
     """Return the case of a layer, or of a program at the widths of a property, or at `width` if one suffices."""
-    if not isinstance(described, Program):
-        case: Case = described
+    if not isinstance(description, Program):
+        case: Case = description
         return case
     widths = widths_of(name)
-    return ProgramCase.of(described, (width,) if widths == EXACT_WIDTHS else widths)
+    return ProgramCase.of(description, (width,) if widths == EXACT_WIDTHS else widths)

@@ -46,7 +46,7 @@ POOLS: Mapping[str, tuple[str, ...]] = {
     "causal": ("causal",),
     "grouped": ("grouped heads",),
     "head_dim": ("fixed head_dim",),
-    "over_n": ("1/n scores",),
+    "over_n": ("scores below 1/√n",),
     "tied": ("tied queries and keys",),
     "map": ("not softmax",),
     "activation": ("other φ",),

@@ -204,17 +204,17 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
         every = [name for group in members for name in group.names]
         majority = max(members, key=lambda group: len(group.names))
         for group in members:
-            one, second = group.inspection.forward, majority.inspection.forward
-            fields = [field for field in _COMPARED if getattr(one, field) != getattr(second, field)]
+            first, second = group.inspection.forward, majority.inspection.forward
+            fields = [field for field in _COMPARED if getattr(first, field) != getattr(second, field)]
             # Formulas of wrong weights, and those that do not give the weights, mean nothing.
-            unclear = (group.inspection.blamed and majority.inspection.blamed) or not (one.known and second.known)
+            unclear = (group.inspection.blamed and majority.inspection.blamed) or not (first.known and second.known)
             if fields and not unclear:
                 here, there = (
                     listed(f"{field.replace('_', ' ')} {getattr(forward, field)}" for field in fields)
-                    for forward in (one, second)
+                    for forward in (first, second)
                 )
                 text = f"{name_of(group.names, every)}: {here}; {name_of(majority.names, every)}: {there}"
                 # If one layer sees later positions, so do the outputs of the model.
-                masks = {one.mask, second.mask}
+                masks = {first.mask, second.mask}
                 leaks = "causal" in masks and not masks.isdisjoint(("none", *BACKWARD))
                 yield wrong(text) if leaks else asks(text)

@@ -115,8 +115,8 @@ class ModelFactory:
     def steady(self, model: Any) -> bool:
         """Return whether two calls with the same inputs agree."""
         with self.adapter.running():
-            one, second = (self._numbers(self.outputs(model)) for _ in range(2))
-        pairs = zip(one, second, strict=False)
+            first, second = (self._numbers(self.outputs(model)) for _ in range(2))
+        pairs = zip(first, second, strict=False)
         return all(a.shape == b.shape and np.allclose(b, a, equal_nan=True) for a, b in pairs)
 
     def _numbers(self, outputs: Any) -> list[Any]:

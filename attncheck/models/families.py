@@ -57,7 +57,7 @@ class Family:
 
     @property
     def keeps_default(self) -> bool:
-        """Whether each member has the default initialiser of its owner."""
+        """Whether each parameter has the default initialiser of the module that holds it."""
         return all(member.keeps_default for member in self.members)
 
     @property

@@ -149,7 +149,9 @@ def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family
         return False
     scales = [member.scale for member in sorted(members, key=lambda member: indices(member.name))]
     pairs = list(itertools.combinations(scales, 2))
-    return all(one.high >= second.low for one, second in pairs) or all(one.low <= second.high for one, second in pairs)
+    return all(first.high >= second.low for first, second in pairs) or all(
+        first.low <= second.high for first, second in pairs
+    )
 
 
 def _constant_projections(parameters: _Parameters) -> Iterator[Note]:

@@ -68,7 +68,7 @@ class Replay:
     batch : tuple of int or None
         For each leaf, the axis that grows with the number of sequences, -1 for a number that grows with it, or None.
     hidden : frozenset of int
-        Indices of the leaves to replace; each is what is added to the hidden states, or None.
+        Indices of the leaves that hidden states replace. Such a leaf is what is added to them, or None.
     axis : int
         Axis of sequences in the hidden states.
     """
@@ -291,21 +291,21 @@ def _copied(leaf: Any) -> Any:
     """Return a copy of an object that a call may change, such as a cache; arrays and functions are not copied."""
     if _is_array(leaf) or callable(leaf):
         return leaf
-    if isinstance(leaf, list):
-        return [_copied(entry) for entry in leaf]
-    if isinstance(leaf, dict):
-        return {name: _copied(entry) for name, entry in leaf.items()}
     try:
         return copy.deepcopy(leaf)
     except (TypeError, ValueError, RuntimeError):  # such as locks, and tensors with a gradient
-        return _copied_by_field(leaf)
+        return _copied_in_part(leaf)
 
 
-def _copied_by_field(leaf: Any) -> Any:
-    """Return a copy of an object with the fields that can be copied, or the object itself."""
+def _copied_in_part(leaf: Any) -> Any:
+    """Return a copy of an object or container with copies of what can be copied, or the object itself."""
     try:
         twin = copy.copy(leaf)
-        vars(twin).update({name: _copied(value) for name, value in vars(leaf).items()})
+        if isinstance(leaf, list):
+            twin[:] = map(_copied, leaf)
+        else:
+            fields = twin if isinstance(leaf, dict) else vars(twin)
+            fields.update({name: _copied(value) for name, value in fields.items()})
     except (TypeError, ValueError, RuntimeError):
         return leaf
     return twin

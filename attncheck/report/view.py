@@ -191,7 +191,9 @@ def pairs(space: Space) -> list[tuple[str, list[int]]]:
         with contextlib.suppress(InputError):  # a program, or a layer of another version
             of_layers.append(features_of(AttentionLayer.from_dict(dict(case), trust=None)))
     names = [name for name in FEATURES if any(name in features for features in of_layers)]
-    return [(one, [sum({one, second} <= {*features} for features in of_layers) for second in names]) for one in names]
+    return [
+        (first, [sum({first, second} <= {*features} for features in of_layers) for second in names]) for first in names
+    ]
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:

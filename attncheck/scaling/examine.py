@@ -305,7 +305,7 @@ def _fixed_scales(
 
 
 def _growing_axes(narrow: FloatArray, wide: FloatArray) -> int:
-    return sum(one != second for one, second in zip(narrow.shape, wide.shape, strict=False))
+    return sum(first != second for first, second in zip(narrow.shape, wide.shape, strict=False))
 
 
 def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int]) -> float:

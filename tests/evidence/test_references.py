@@ -263,7 +263,7 @@ def test_inversions_find_the_edge() -> None:
     assert smallest_integer(lambda n: n >= 8, 7) is None
     assert smallest_integer(lambda n: n >= 2, 1) is None
     for most, edge in ((1, 1), (7, 7), *((69, edge) for edge in range(1, 70))):
-        result = smallest_integer(lambda n, edge=edge: n >= edge, most)  # type: ignore[misc]
+        result = smallest_integer(lambda n, edge=edge: n >= edge, most)  # type: ignore[misc]  # a lambda with a default
         assert (result, type(result)) == (edge, int)
     assert smallest_real(lambda x: x >= 0.25, 0.0, 1.0) == pytest.approx(0.25, rel=1e-8)
     assert smallest_real(lambda x: x >= 1.0 + 1e-6, 1.0, 10.0) - 1.0 == pytest.approx(1e-6, rel=1e-6)

@@ -35,6 +35,8 @@ def test_derived_quantities() -> None:
     low = full.replace(head_dim=16, score_scaling="1/n", head_scaling=False)
     assert (low.head_width, low.score_factor, low.head_factor) == (16, 0.25, 1.0)
     assert low.replace(score_scaling="n^-0.75").score_factor == 0.5
+    assert low.replace(score_scaling="n^-0.7512345678").score_exponent == 0.7512345678
+    assert low.replace(score_scaling="n^-2.0").score_scaling == "n^-2"
     assert (low.replace(score_scaling="n^-1.0"), low.replace(score_scaling="n^-0.5")) == (
         low.replace(score_scaling="1/n"),
         low.replace(score_scaling="1/sqrt(n)"),

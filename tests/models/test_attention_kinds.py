@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from .torch_attention import HEADS, WIDTH, Attention, Cache, Steps, split  # noqa: E402
+from .torch_attention import HEADS, WIDTH, Attention, Cache, Steps, split  # noqa: E402  # only where torch is
 
 ROTATED = 8
 X = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -29,6 +29,11 @@ class Apart(Steps):
 class SecondSoftmax(Attention):
     def weights(self, scores: Any) -> Any:
         return super().weights(scores).softmax(-1)
+
+
+class Larger(Attention):
+    def weights(self, scores: Any) -> Any:
+        return 1.5 * super().weights(scores)
 
 
 class TwoMaps(Steps):
@@ -180,6 +185,12 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[
         ("attn: 2 attention maps have the same values, as in differential attention",),
     ),
     "second softmax": (SecondSoftmax, directly, "WRONG: attention is causal, but outputs", (TWICE,)),
+    "larger weights": (
+        Larger,
+        directly,
+        "WRONG: attn: rows of the attention weights sum to 1.5, and not to 1; divided by these, they are softmax, causal",
+        (),
+    ),
     "latent": (
         Latent,
         directly,

@@ -9,6 +9,7 @@ import pytest
 
 import attncheck as ac
 from attncheck._lib.errors import InputError
+from attncheck.models.duties.duty import Duty
 from attncheck.models.duties.registry import DUTIES, NAMES
 from attncheck.models.result import ModelInspection
 
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from .torch_attention import HEADS, WIDTH, Attention, Cache  # noqa: E402
+from .torch_attention import HEADS, WIDTH, Attention, Cache  # noqa: E402  # only where torch is
 
 TOKENS, LENGTH = 40, 8
 IDS = torch.arange(2 * LENGTH).reshape(2, LENGTH)
@@ -350,6 +351,13 @@ def test_every_property_has_rows_for_both_outcomes() -> None:
     for duty in DUTIES:
         outcomes = {(OUTCOMES | row).get(duty.name, "").partition(":")[0] for _, row in ROWS.values()}
         assert {HOLDS, "violated"} <= outcomes, duty
+
+
+def test_a_measurement_that_is_missing_is_no_property_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    duty = Duty("reach", "every parameter has a gradient", "attncheck.models.duties.gradients:no_such")
+    monkeypatch.setattr("attncheck.models.duties.registry.DUTIES", (duty,))
+    with pytest.raises(AttributeError, match="no_such"):
+        inspected(Model)
 
 
 def test_a_model_is_unchanged() -> None:

@@ -249,7 +249,7 @@ def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> 
 
     layers = [AttentionLayer(width=16), AttentionLayer(width=16, num_heads=4, num_kv_heads=2, mask="causal")]
     found = causes_of(samples(deaf, "grams", layers, FEW))
-    # The estimate has standard deviation 0.005.
+    # Over 22 samples the estimate has mean 1.499 and standard deviation 0.0043: three and a half of them either way.
     assert re.match(r"W_V: 1\.(49|50|51) times", found[0])
     assert found[0].endswith(f"(fits on {layers[0].describe()} only)")
 

@@ -267,7 +267,7 @@ def test_a_law_is_a_value_that_says_what_it_is_of(law: Law) -> None:
     for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error, law.ppf):
         assert [np.shape(method(np.full(shape, 0.3))) for shape in ((), (0,), (2, 3, 4))] == [(), (0,), (2, 3, 4)]
         # Zero-dimensional integers pass `operator.index`, as in slices.
-        assert method(0.4, np.array(1)) == method(0.4, np.int8(1)) == method(0.4, 1)  # type: ignore[arg-type]
+        assert method(0.4, np.array(1)) == method(0.4, np.int8(1)) == method(0.4, 1)  # type: ignore[arg-type]  # of NumPy
     ends = [-np.inf, np.inf]
     assert [law.cdf(ends).tolist(), law.sf(ends).tolist(), law.pdf(ends).tolist()] == [[0, 1], [1, 0], [0, 0]]
     again = pickle.loads(pickle.dumps(law))

@@ -62,13 +62,13 @@ def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
 
 def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """Sine of frequency ω: E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
-    square = parameters[0] ** 2
+    squared_frequency = parameters[0] ** 2
     # The smaller of Var(Z₁ ± Z₂); differences of close variances are exact.
-    smaller = np.maximum((v1 - np.abs(c)) + (v2 - np.abs(c)), 0.0)
+    variance = np.maximum((v1 - np.abs(c)) + (v2 - np.abs(c)), 0.0)
     # The larger of E cos ω(Z₁±Z₂), and the log of the ratio of smaller to larger.
-    larger, log_ratio = np.exp(-0.5 * square * smaller), -2 * square * np.abs(c)
-    value = -0.5 * np.sign(c) * larger * np.expm1(log_ratio)
-    return value, _EPS * (8 + 4 * square * (v1 + v2)) * np.abs(value) + _TINY
+    mean_cosine, log_ratio = np.exp(-0.5 * squared_frequency * variance), -2 * squared_frequency * np.abs(c)
+    value = -0.5 * np.sign(c) * mean_cosine * np.expm1(log_ratio)
+    return value, _EPS * (8 + 4 * squared_frequency * (v1 + v2)) * np.abs(value) + _TINY
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:

@@ -181,14 +181,14 @@ def _is_normalised(array: Any) -> bool:
 
 
 class _Dropping(Trace, TorchFunctionMode):
-    """Trace and mode that notice where a model drops entries.
+    """Recorder of the modules in which dropout runs, and of dropout before a softmax.
 
     Attributes
     ----------
     called, dropping : set of str
         Names of modules that are called, and of those that call functions for dropout.
     of_scores : bool
-        Whether negative numbers are dropped before a softmax in the same shape, without a product between.
+        Whether dropout acts on scores, known by negative numbers that reach a softmax of their shape with no product.
     """
 
     def __init__(self) -> None:

@@ -222,9 +222,9 @@ def noise(tensor: Any) -> Any:
     return torch.randn(tensor.shape, generator=generator).to(tensor)
 
 
-def same(one: Any, second: Any, tolerance: float = 1e-5) -> bool:
+def same(first: Any, second: Any, tolerance: float = 1e-5) -> bool:
     """Return whether two tensors agree up to roundoff."""
-    return one.shape == second.shape and bool((one - second).abs().max() <= tolerance * one.abs().max())
+    return first.shape == second.shape and bool((first - second).abs().max() <= tolerance * first.abs().max())
 
 
 def _arguments(values: Mapping[Any, Any]) -> Arguments:

@@ -49,8 +49,9 @@ def _result(duty: Duty, probe: Any, end: float) -> DutyResult:
     """Measure a property, unless the earlier ones took too long."""
     if time.process_time() > end:
         return DutyResult(duty.name, reason="the model is too slow")
+    measure = find(duty.measure)  # whose absence is no property of the model
     try:
-        return DutyResult(duty.name, tuple(dict.fromkeys(find(duty.measure)(probe))))
+        return DutyResult(duty.name, tuple(dict.fromkeys(measure(probe))))
     except Exception as error:  # of the measurement, of the model for changed inputs, or of its backward pass
         reason = str(error).partition("; ")[0] or type(error).__name__
         return DutyResult(duty.name, reason=reason.partition("\n")[0])

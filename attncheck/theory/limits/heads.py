@@ -98,9 +98,9 @@ def squares_of(change: Callable[[FloatArray], FloatArray], kernel: FloatArray) -
     return total
 
 
-def summed(one: FloatArray, second: FloatArray) -> FloatArray:
+def summed(first: FloatArray, second: FloatArray) -> FloatArray:
     """Return Σ_p B_p C_pᵀ for arrays of shape (points, s, m)."""
-    return np.tensordot(one, second, axes=((0, 2), (0, 2)))
+    return np.tensordot(first, second, axes=((0, 2), (0, 2)))
 
 
 def _scores(layer: AttentionLayer, kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], int]:

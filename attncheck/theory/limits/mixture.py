@@ -20,8 +20,8 @@ from attncheck._lib.errors import refuse
 _CELLS = 256
 # Variances that are this much below the largest, in log v, share one cell.
 _LOG_RANGE = 128.0
-# If log v spans more than `_WIDE`, a first share of the cells is evenly spaced in log v, a second evenly above the
-# `_SELDOM` quantile, and a third by weight, since sums of heads are narrow within a wide range.
+# If log v spans more than `_WIDE`, these shares of the cells are spaced evenly in log v, evenly above the `_SELDOM`
+# quantile of v, and by weight. Sums of heads are narrow within a wide range.
 _WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
 # Limit on relative deviations from a cell's mean; their cubes must fit float64.
 _LARGEST_DEVIATION = 1e100

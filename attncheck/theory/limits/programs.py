@@ -230,16 +230,16 @@ def limit_of_program(program: Program) -> ProgramLimit:
 def _score_covariance(scores: Sequence[Score], moments: Moments) -> FloatArray:
     """Return Cov(p°_i, p°_k) by Isserlis' formula, whose two terms are nonzero for shared matrices."""
 
-    def shared(one: Node, second: Node) -> float:
-        same = isinstance(one, MatMul) and isinstance(second, MatMul) and one.weight is second.weight
-        return float(moments.covariance[moments.place[one], moments.place[second]]) if same else 0.0
+    def shared(first: Node, second: Node) -> float:
+        same = isinstance(first, MatMul) and isinstance(second, MatMul) and first.weight is second.weight
+        return float(moments.covariance[moments.place[first], moments.place[second]]) if same else 0.0
 
     covariance = np.zeros((len(scores), len(scores)))
-    for i, one in enumerate(scores):
+    for i, first in enumerate(scores):
         for k, second in enumerate(scores[: i + 1]):
-            (a, b), (c, d) = one.parents, second.parents
+            (a, b), (c, d) = first.parents, second.parents
             value = shared(a, c) * shared(b, d) + shared(a, d) * shared(b, c)
-            covariance[i, k] = covariance[k, i] = one.factor * second.factor * value
+            covariance[i, k] = covariance[k, i] = first.factor * second.factor * value
     return covariance
 
 
