@@ -188,7 +188,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[
     "larger weights": (
         Larger,
         directly,
-        "WRONG: attn: rows of the attention weights sum to 1.5, and not to 1; divided by these, they are softmax, causal",
+        "WRONG: attn: rows of the attention weights sum to 1.5, and not to 1; divided by these, they are softmax",
         (),
     ),
     "latent": (
