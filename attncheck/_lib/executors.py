@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import CancelledError
 from typing import Any, Self, TypeVar
 
 from attncheck._lib.errors import check_integer, refuse
@@ -53,51 +53,50 @@ class DaskCluster(Workers):
         except Exception as error:  # any error of the connection or the settings
             remedy = "start one with `dask scheduler` and pass its address, dask:tcp://HOST:PORT"
             refuse("executor", self.name, f"no scheduler answers ({error})", remedy)
-        # Tasks with equal arguments must not share a result.
-        self._executor = self._client.get_executor(pure=False)
         return self
 
     def __exit__(self, *error: object) -> None:
-        ending = threading.Thread(target=self._end, daemon=True)  # not to wait for a scheduler that hangs
+        ending = threading.Thread(target=self._client.close, daemon=True)  # not to wait for a scheduler that hangs
         ending.start()
         ending.join(_ANSWER)
-
-    def _end(self) -> None:
-        self._executor.shutdown(wait=False)  # also cancels tasks in progress
-        self._client.close()
 
     def gather(
         self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
     ) -> Iterator[tuple[int, _Result | LostTask]]:
         """Yield results as they complete; raises InputError if no workers are left."""
-        flying: dict[Future[_Result], int] = {
-            self._executor.submit(function, task): index for index, task in enumerate(tasks)
-        }
-        try:
-            while flying:
-                for future in self._completed(flying):
-                    yield flying.pop(future), self._result_of(future)
-        finally:
-            for future in flying:
-                future.cancel()
+        # Tasks with equal arguments must not share a result.
+        flying = {self._client.submit(function, task, pure=False): index for index, task in enumerate(tasks)}
+        while flying:
+            for future in self._completed(list(flying)):
+                try:
+                    result = self._result_of(future)
+                except TimeoutError:  # its worker left before the result was fetched: it is computed again
+                    continue
+                yield flying.pop(future), result
 
-    def _completed(self, flying: dict[Future[_Result], int]) -> set[Future[_Result]]:
-        """Wait until tasks complete, and return them; raises InputError if no workers are left."""
+    def _completed(self, flying: list[Any]) -> set[Any]:
+        """Wait until tasks complete, and return their futures; raises InputError if no workers are left."""
         last_alive = time.monotonic()
-        while not (done := wait(flying, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).done):
-            if not self._deserted():
-                last_alive = time.monotonic()
-            elif time.monotonic() - last_alive > PATIENCE:
-                problem = f"has had no live worker for {PATIENCE:g} s"
-                refuse("executor", self.name, problem, "start workers and run again")
-        return done
+        while True:
+            try:
+                with self._client.as_current():
+                    done: set[Any] = self._dask.wait(flying, _POLL_SECONDS, return_when="FIRST_COMPLETED").done
+                return done
+            except CancelledError:
+                refuse("executor", self.name, "cancelled the tasks", "restart it and run again")
+            except TimeoutError:
+                if not self._deserted():
+                    last_alive = time.monotonic()
+                elif time.monotonic() - last_alive > PATIENCE:
+                    problem = f"has had no live worker for {PATIENCE:g} s"
+                    refuse("executor", self.name, problem, "start workers and run again")
 
-    def _result_of(self, future: Future[Any]) -> Any:
-        if future.cancelled():
-            refuse("executor", self.name, "cancelled the tasks", "restart it and run again")
-        if isinstance(future.exception(), self._dask.KilledWorker):
+    def _result_of(self, future: Any) -> Any:
+        """Return the result of a completed task; raises TimeoutError if its worker has left."""
+        try:
+            return future.result(timeout=_ANSWER)
+        except self._dask.KilledWorker:
             return LostTask("its worker died, also when the task was repeated")
-        return future.result()
 
     def _deserted(self) -> bool:
         """Return whether the scheduler has no workers, no longer runs, or does not answer."""
