@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +30,8 @@ _ROUNDING = 1e-12
 _NODES, _FEWER_NODES = 32, 24
 
 
-class Fit(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class Fit:
     """Fit of KL divergences: KL falls as n^-order, with a 99% interval, and is about constant/n² at large n.
 
     ``leading`` is the constant from the 1/n expansion alone.

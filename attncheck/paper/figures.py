@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import number
 from attncheck.paper.exact import gaussian
-from attncheck.paper.panel import MARKERS, SMALL, STYLES, Panel, plain_numbers, powers
 from attncheck.paper.results import Figure, SampledLaw
+from attncheck.paper.units import grid
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
+
+STYLES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
+MARKERS = ("o", "s", "^", "D")
+SMALL = 10.5
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One plot: title, caption, and a function that paints it on axes."""
+
+    title: str
+    caption: str
+    paint: Callable[[Axes], None]
+
+    def __str__(self) -> str:
+        return f"{self.title}. {self.caption}."
+
+
+def powers(axes: Axes, *, both: bool = False, across: bool = True) -> None:
+    """Label the vertical logarithmic axis, or `both` axes, with powers of ten."""
+    for axis in (axes.yaxis, axes.xaxis) if both else (axes.yaxis,):
+        axis.set_major_formatter(FuncFormatter(_power))
+        axis.set_minor_formatter(NullFormatter())
+    if across:
+        axes.grid(True, axis="y")
+
+
+def plain_numbers(axes: Axes) -> None:
+    """Label the vertical axis with plain numbers."""
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "−")))
+    axes.grid(True, axis="y")
+
+
+def _power(value: float, _: object = None) -> str:
+    """Return the label of a power of ten, or an empty string for other numbers."""
+    exponent = np.log10(value)
+    return f"10{str(round(exponent)).translate(_SUPERSCRIPTS)}" if abs(exponent - round(exponent)) < 1e-9 else ""
+
 
 # Title prefix of panels that show the paper's setting with attncheck's draws.
 _REPEATED = "Published setting, own draws"
@@ -32,8 +72,8 @@ def panels_of(figure: Figure) -> list[Panel]:
 
 
 def _densities(figure: Figure) -> Panel:
-    laws = [law for law in figure.sampled if not law.limit]
-    t = np.array(figure.grid)
+    laws = figure.finite
+    t = grid()
     many = "limit laws" if len(figure.limits) > 1 else "limit law"
 
     def paint(axes: Axes) -> None:
@@ -50,16 +90,16 @@ def _densities(figure: Figure) -> Panel:
 
 
 def _differences(figure: Figure, *, scaled: bool) -> Panel:
-    t = np.array(figure.grid)
-    factors = [_width(curve.layer) if scaled else 1.0 for curve in figure.curves]
-    values = [factor * np.array(curve.value) for factor, curve in zip(factors, figure.curves, strict=True)]
-    errors = [factor * np.array(curve.error, dtype=float) for factor, curve in zip(factors, figure.curves, strict=True)]
+    t = grid()
+    factors = [curve.case.layer.width if scaled else 1.0 for curve in figure.curves]
+    values = [factor * curve.value for factor, curve in zip(factors, figure.curves, strict=True)]
+    errors = [factor * curve.error for factor, curve in zip(factors, figure.curves, strict=True)]
 
     def paint(axes: Axes) -> None:
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
         for value, error, color, line, curve in zip(values, errors, SERIES, STYLES, figure.curves, strict=False):
             axes.fill_between(t, value - error, value + error, color=color, alpha=0.2, linewidth=0)
-            axes.plot(t, value, color=color, linestyle=line, linewidth=1.6, label=curve.label)
+            axes.plot(t, value, color=color, linestyle=line, linewidth=1.6, label=curve.case.curve)
         label = "n × (density at width n − limit)" if scaled else "density at n − limit"
         axes.set(xlim=(-2.5, 2.5), xlabel="y", ylabel=label)
         plain_numbers(axes)
@@ -73,10 +113,10 @@ def _differences(figure: Figure, *, scaled: bool) -> Panel:
 
 
 def _estimates(figure: Figure) -> Panel:
-    laws = [law for law in figure.sampled if not law.limit]
-    floors = [figure.floor(limit.label) for limit in figure.limits]
+    laws = figure.finite
+    floors = _floors(figure)
     by_heads = figure.kind == "low rank"
-    at = np.array([law.layer["num_heads" if by_heads else "width"] for law in laws], dtype=float)
+    at = np.array([law.case.layer.num_heads if by_heads else law.case.layer.width for law in laws], dtype=float)
     means, deviations = _over_trials(laws)
 
     def paint(axes: Axes) -> None:
@@ -91,8 +131,8 @@ def _estimates(figure: Figure) -> Panel:
         powers(axes)
 
     caption = (
-        f"The published estimator of KL on own draws (mean ± sd of {figure.trials} trials) and its floor: the limit "
-        f"against itself"
+        f"The published estimator of KL on own draws (mean ± sd of {figure.experiment.trials} trials) and its floor: "
+        f"the limit against itself"
     )
     return Panel(f"{_REPEATED}: KL(finite ‖ limit)", caption, paint)
 
@@ -102,10 +142,10 @@ def _divergences(figure: Figure) -> Panel:
     widths, values, errors = (
         np.array([getattr(p, name) for p in points], dtype=float) for name in ("width", "value", "error")
     )
-    laws = [law for law in figure.sampled if not law.limit]
-    at = np.array([law.layer["width"] for law in laws], dtype=float)
+    laws = figure.finite
+    at = np.array([law.case.layer.width for law in laws], dtype=float)
     means, deviations = _over_trials(laws)
-    floor = figure.floor("limit")
+    floor = np.array(figure.sampled_as("limit").kl)
 
     def paint(axes: Axes) -> None:
         ends = (0.5 * widths[0], 2 * widths[-1])
@@ -125,9 +165,9 @@ def _divergences(figure: Figure) -> Panel:
 
 
 def _gaps(figure: Figure) -> Panel:
-    laws = [law for law in figure.sampled if not law.limit]
+    laws = figure.finite
     means, deviations = _over_trials(laws)
-    floor = np.concatenate([figure.floor(limit.label) for limit in figure.limits])
+    floor = np.concatenate(_floors(figure))
 
     def paint(axes: Axes) -> None:
         ends = (40.0, 4e6)
@@ -139,9 +179,8 @@ def _gaps(figure: Figure) -> Panel:
             axes.errorbar(widths, values, errors, fmt=f"{marker}-", color=color, markersize=5, linewidth=1.2)
             at = widths[:1]
             axes.errorbar(at, mean, deviation, fmt=marker, color=color, markersize=7, markerfacecolor="none", capsize=3)
-            if gap is not None:
-                axes.axhline(gap.value, color=color, linewidth=0.9, linestyle=(0, (4, 2)))
-                axes.text(ends[1], 1.15 * gap.value, f"{law.label}, n = ∞", color=color, fontsize=SMALL, ha="right")
+            axes.axhline(gap.value, color=color, linewidth=0.9, linestyle=(0, (4, 2)))
+            axes.text(ends[1], 1.15 * gap.value, f"{law.label}, n = ∞", color=color, fontsize=SMALL, ha="right")
         axes.set(xscale="log", yscale="log", xlim=ends, xlabel="width n, 64 neurons a head")
         axes.set(ylabel="KL(finite ‖ limit)")
         powers(axes, both=True)
@@ -172,8 +211,8 @@ def _score_histograms(figure: Figure) -> Panel:
 
 
 def _score_difference(figure: Figure) -> Panel:
-    curve, t = figure.curve_of("1/√n"), np.array(figure.grid)
-    value = np.array(curve.value)
+    curve, t = figure.curve_of("1/√n"), grid()
+    value = curve.value
     bins = np.diff(figure.edges)[0]
     noise = np.sqrt(gaussian(t, 1.0) / (bins * figure.draws))
 
@@ -191,7 +230,7 @@ def _score_difference(figure: Figure) -> Panel:
 
 
 def _output_histograms(figure: Figure) -> Panel:
-    laws, t = _by_heads(figure), np.array(figure.grid)
+    laws, t = _by_heads(figure), grid()
 
     def paint(axes: Axes) -> None:
         for law, color in zip(laws, SERIES, strict=False):
@@ -210,10 +249,10 @@ def _output_histograms(figure: Figure) -> Panel:
 
 
 def _tails(figure: Figure) -> Panel:
-    laws, t = _by_heads(figure), np.array(figure.grid)
+    laws, t = _by_heads(figure), grid()
     limits = [figure.limit_of(law.label) for law in laws]
-    from_gaussian = [np.array(limit.density) - gaussian(t, limit.variance) for limit in limits]
-    finite = [np.array(figure.curve_of(law.label).value) for law in laws]
+    from_gaussian = [limit.density - gaussian(t, limit.variance) for limit in limits]
+    finite = [figure.curve_of(law.label).value for law in laws]
 
     def paint(axes: Axes) -> None:
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
@@ -233,21 +272,22 @@ def _tails(figure: Figure) -> Panel:
 
 
 def _by_heads(figure: Figure) -> list[SampledLaw]:
-    return [law for law in figure.sampled if law.of == "outputs" and not law.limit]
-
-
-def _width(layer: dict[str, object]) -> float:
-    return float(str(layer["width"]))
+    return [law for law in figure.finite if law.case.of == "outputs"]
 
 
 def _shares(figure: Figure, law: SampledLaw) -> FloatArray:
-    return np.array(law.counts) / (law.draws * np.diff(figure.edges))
+    return law.counts / (figure.draws * np.diff(figure.edges))
 
 
 def _over_trials(laws: Sequence[SampledLaw]) -> tuple[FloatArray, FloatArray]:
     """Return means and standard deviations of the published estimator over the trials."""
     estimates = np.array([law.kl for law in laws])
     return estimates.mean(axis=1), estimates.std(axis=1, ddof=1)
+
+
+def _floors(figure: Figure) -> list[FloatArray]:
+    """Return the published estimates for each limit against itself."""
+    return [np.array(figure.sampled_as(limit.label).kl) for limit in figure.limits]
 
 
 def _lowest(floors: Sequence[FloatArray]) -> float:

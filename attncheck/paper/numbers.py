@@ -10,6 +10,7 @@ import numpy as np
 from attncheck._lib.measured import table
 from attncheck._lib.text import counted
 from attncheck.paper.results import Curve, Figure, Point, SampledLaw
+from attncheck.paper.run import PaperRun
 
 #: Columns of a figure's statements.
 COLUMNS = ("what the paper states", "its estimator on own draws", "computed")
@@ -35,7 +36,7 @@ def statements_of(figure: Figure) -> list[PaperStatement]:
 def markdown(figures: Iterable[Figure]) -> str:
     """Return all statements as reproducible Markdown tables."""
     figure_list = list(figures)
-    parts = ["# The paper's experiments in numbers", computed_with(figure_list[0])]
+    parts = ["# The paper's experiments in numbers", computed_with(figure_list[0].run)]
     for figure in figure_list:
         parts += [f"## {named(figure)}", size_of(figure), table(COLUMNS, statements_of(figure))]
     return "\n\n".join(parts) + "\n"
@@ -43,23 +44,24 @@ def markdown(figures: Iterable[Figure]) -> str:
 
 def named(figure: Figure) -> str:
     """Return a figure's name and subject."""
-    return f"Fig. {figure.name.removeprefix('fig')}: {figure.title}"
+    return f"Fig. {figure.experiment.name.removeprefix('fig')}: {figure.experiment.title}"
 
 
 def size_of(figure: Figure) -> str:
     """Return the sampled and published sizes of a figure, and the command to repeat it."""
-    again = f"To repeat it: attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
-    sampled = f"{figure.draws:,} draws in each of {counted(figure.trials, 'trial')}"
-    if figure.draws == figure.published_draws:
+    experiment, run = figure.experiment, figure.run
+    again = f"To repeat it: attncheck paper {experiment.name} --seed {run.seed} --scale {run.scale:g}"
+    sampled = f"{figure.draws:,} draws in each of {counted(experiment.trials, 'trial')}"
+    if figure.draws == experiment.draws:
         return f"{sampled}, the published size. {again}"
-    return f"{sampled}; published were {figure.published_draws:,}, so this is only a quick look. {again}"
+    return f"{sampled}; published were {experiment.draws:,}, so this is only a quick look. {again}"
 
 
-def computed_with(figure: Figure) -> str:
-    """Return a sentence on how the numbers of a figure were made."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(figure.versions.items()))
+def computed_with(run: PaperRun) -> str:
+    """Return a sentence on how the numbers of a run were made."""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
     return (
-        f"Seed {figure.seed}, scale {figure.scale:g}, {versions}. Samples are exact in law at finite width. The "
+        f"Seed {run.seed}, scale {run.scale:g}, {versions}. Samples are exact in law at finite width. The "
         f"published estimator of KL compares kernel densities of two samples (Scott's bandwidth, 500 points, 1e-12 "
         f"added): mean ± standard deviation over the trials. Computed values are given with four standard errors."
     )
@@ -69,8 +71,8 @@ def computed_with(figure: Figure) -> str:
 
 
 def _decreasing(figure: Figure) -> PaperStatement:
-    laws, fit = _finite(figure), figure.fits[0]
-    widths = [law.layer["width"] for law in laws]
+    laws, fit = figure.finite, figure.fits[0]
+    widths = [law.case.layer.width for law in laws]
     points = [point for point in figure.points_of("y") if point.width in widths]
     slope = f"{fit.constant:.3g}/n² at large n, fitted exponent −{fit.order:.3f} (−{fit.high:.3f} to −{fit.low:.3f})"
     return PaperStatement(
@@ -81,8 +83,8 @@ def _decreasing(figure: Figure) -> PaperStatement:
 
 
 def _small(figure: Figure) -> PaperStatement:
-    last, floor = _finite(figure)[-1], figure.sampled_as("limit")
-    point = next(candidate for candidate in figure.points_of("y") if candidate.width == last.layer["width"])
+    last, floor = figure.finite[-1], figure.sampled_as("limit")
+    point = next(candidate for candidate in figure.points_of("y") if candidate.width == last.case.layer.width)
     excess = float(np.mean(last.kl)) / point.value
     relation = "does not exceed" if _within(last, floor) else "exceeds"
     return PaperStatement(
@@ -115,7 +117,7 @@ def _scores_collapse(figure: Figure) -> PaperStatement:
 
 
 def _tails(figure: Figure) -> PaperStatement:
-    laws = [law for law in _finite(figure) if law.of == "outputs"]
+    laws = [law for law in figure.finite if law.case.of == "outputs"]
     computed = []
     for law in laws:
         moments, limit = figure.curve_of(law.label).moments, figure.limit_of(law.label)
@@ -129,12 +131,12 @@ def _tails(figure: Figure) -> PaperStatement:
 
 
 def _heads(figure: Figure) -> PaperStatement:
-    points = [point for label in dict.fromkeys(p.label for p in figure.points) for point in figure.points_of(label)]
+    computed = [f"{point.case.label}: {_value(point)}" for point in figure.points]
     bars = np.sqrt(0.6 / (np.diff(figure.edges)[0] * figure.draws))
     return PaperStatement(
         "at n = 256 histograms of y follow the limit law for one head and for many",
         f"a bar of the histogram at the centre has a standard deviation of about {bars:.2g}",
-        "KL(finite ‖ limit) " + "; ".join(f"{point.label}: {_value(point)}" for point in points),
+        "KL(finite ‖ limit) " + "; ".join(computed),
     )
 
 
@@ -142,7 +144,7 @@ def _heads(figure: Figure) -> PaperStatement:
 
 
 def _low_rank(figure: Figure) -> PaperStatement:
-    laws = _finite(figure)
+    laws = figure.finite
     computed = [f"{law.label}: {_value(figure.points_of(law.label)[0])}" for law in laws]
     return PaperStatement(
         "with 64 neurons per head the law already agrees with the limit",
@@ -152,20 +154,15 @@ def _low_rank(figure: Figure) -> PaperStatement:
 
 
 def _gap(figure: Figure) -> PaperStatement:
-    laws = _finite(figure)
-    gaps = [(law.label, figure.gap_of(law.label)) for law in laws]
+    laws = figure.finite
     return PaperStatement(
         "low-rank heads have the limit of full heads (true if the number of neurons per head grows too)",
         "floor " + "; ".join(f"{law.label}: {_estimate(figure.sampled_as(f'limit, {law.label}'))}" for law in laws),
-        "KL that remains at n = ∞, " + "; ".join(f"{label}: {_value(gap)}" for label, gap in gaps if gap is not None),
+        "KL that remains at n = ∞, " + "; ".join(f"{law.label}: {_value(figure.gap_of(law.label))}" for law in laws),
     )
 
 
 # What rows share ----------------------------------------------------------------------------------
-
-
-def _finite(figure: Figure) -> list[SampledLaw]:
-    return [law for law in figure.sampled if not law.limit]
 
 
 def _estimate(law: SampledLaw) -> str:
@@ -196,7 +193,7 @@ def times(factor: float) -> str:
 def _largest(curve: Curve) -> str:
     at = int(np.argmax(np.abs(curve.value)))
     error = curve.error[at]
-    return f"{abs(curve.value[at]):.2g} ± {'unknown' if error is None else format(error, '.1g')}"
+    return f"{abs(curve.value[at]):.2g} ± {error:.1g}"
 
 
 def _within(law: SampledLaw, floor: SampledLaw) -> bool:

@@ -33,14 +33,18 @@ def write_pages(names: Sequence[str], out: Path, results: Mapping[Task, Arrays],
 def render_paper(out: Path, figures: Sequence[Figure]) -> Path:
     """Write an HTML page of figures."""
     title = "The paper's experiments, and what they could not show"
-    paper = {"scale": figures[0].scale, "made": computed_with(figures[0]), "experiments": list(map(_display, figures))}
+    paper = {
+        "scale": figures[0].run.scale,
+        "made": computed_with(figures[0].run),
+        "experiments": list(map(_display, figures)),
+    }
     return write_file(out, encoded(fill("paper.html.j2", title, paper=paper)))
 
 
 def _display(figure: Figure) -> dict[str, Any]:
     """Return the texts and drawings of a figure that the page template shows."""
     return {
-        "name": figure.name,
+        "name": figure.experiment.name,
         "title": named(figure),
         "size": size_of(figure),
         "columns": COLUMNS,

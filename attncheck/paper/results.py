@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
-import msgspec
 import numpy as np
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.paper import units
 from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance, Experiment, ExperimentCase
@@ -21,78 +20,90 @@ from attncheck.theory.limit import limit
 _QUARTILES = 1.349
 
 
-class SampledLaw(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class SampledLaw:
     """Statistics of a sampled law, per trial.
 
     ``density`` and ``counts`` are those of the first trial. ``kl`` is the published estimate.
     """
 
-    label: str
-    layer: dict[str, Any]
-    of: str
-    limit: bool
-    draws: int
-    mean: list[float]
+    case: ExperimentCase
     variance: list[float]
     excess_kurtosis: list[float]
     kl: list[float]
-    density: list[float]
-    counts: list[int]
+    density: FloatArray
+    counts: IntArray
+
+    @property
+    def label(self) -> str:
+        """Label of the case."""
+        return self.case.label
 
 
-class Curve(msgspec.Struct, frozen=True):
-    """A computed density minus that of the limit, with half-widths of error intervals, None in far tails.
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A computed density minus that of the limit, with half-widths of error intervals, infinite in far tails.
 
     ``moments`` are the variance and excess kurtosis, each followed by its error.
     """
 
-    label: str
-    layer: dict[str, Any]
-    of: str
-    value: list[float]
-    error: list[float | None]
-    moments: list[float]
+    case: ExactDistance
+    value: FloatArray
+    error: FloatArray
+    moments: FloatArray
 
 
-class Point(msgspec.Struct, frozen=True):
-    """Computed KL(finite ‖ limit) at a width; ``width`` is None at infinite width."""
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """Computed KL(finite ‖ limit) of a case."""
 
-    label: str
-    layer: dict[str, Any]
-    of: str
-    width: int | None
+    case: ExactDistance
     value: float
     error: float
 
+    @property
+    def width(self) -> float:
+        """Width of the layer, or infinity."""
+        return math.inf if self.case.infinite else self.case.layer.width
 
-class LimitDensity(msgspec.Struct, frozen=True):
+
+@dataclasses.dataclass(frozen=True)
+class LimitDensity:
     """The density of an infinite-width law."""
 
     label: str
-    density: list[float]
+    density: FloatArray
     variance: float
     excess_kurtosis: float
 
 
-class Figure(msgspec.Struct, frozen=True):
-    """A published figure as numbers, and how they were made."""
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A published figure as numbers, and the run that made them."""
 
-    name: str
-    kind: str
-    title: str
-    seed: int
-    scale: float
-    versions: dict[str, str]
-    draws: int
-    published_draws: int
-    trials: int
-    grid: list[float]
-    edges: list[float]
+    experiment: Experiment
+    run: PaperRun
+    edges: FloatArray
     limits: list[LimitDensity]
     sampled: list[SampledLaw]
     curves: list[Curve]
     points: list[Point]
     fits: list[Fit]
+
+    @property
+    def kind(self) -> str:
+        """Kind of the experiment."""
+        return self.experiment.kind
+
+    @property
+    def draws(self) -> int:
+        """Number of draws of one trial."""
+        return self.experiment.draws_at(self.run.scale)
+
+    @property
+    def finite(self) -> list[SampledLaw]:
+        """Sampled laws at finite width."""
+        return [law for law in self.sampled if not law.case.limit]
 
     def sampled_as(self, label: str) -> SampledLaw:
         """Return a sampled law by label."""
@@ -100,43 +111,32 @@ class Figure(msgspec.Struct, frozen=True):
 
     def curve_of(self, label: str) -> Curve:
         """Return a computed curve by label."""
-        return next(curve for curve in self.curves if curve.label == label)
+        return next(curve for curve in self.curves if curve.case.curve == label)
 
     def points_of(self, label: str) -> list[Point]:
         """Return a series' divergences at finite widths, ascending."""
-        points = [point for point in self.points if point.label == label and point.width is not None]
-        return sorted(points, key=lambda point: point.width or 0)
+        points = [point for point in self.points if point.case.label == label and not point.case.infinite]
+        return sorted(points, key=lambda point: point.width)
 
-    def gap_of(self, label: str) -> Point | None:
-        """Return a series' divergence at infinite width, if any."""
-        return next((point for point in self.points if point.label == label and point.width is None), None)
+    def gap_of(self, label: str) -> Point:
+        """Return a series' divergence at infinite width."""
+        return next(point for point in self.points if point.case.label == label and point.case.infinite)
 
     def limit_of(self, label: str) -> LimitDensity:
         """Return a limit density by label."""
         return next(density for density in self.limits if density.label == label)
 
-    def floor(self, label: str) -> FloatArray:
-        """Return the published estimates for the limit against itself."""
-        return np.array(self.sampled_as(label).kl)
-
 
 def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
     """Return a figure from the results of its tasks."""
     experiment = EXPERIMENTS[name]
+    merged = _merged_bins(experiment.draws_at(manifest.scale))
     return Figure(
-        name=name,
-        kind=experiment.kind,
-        title=experiment.title,
-        seed=manifest.seed,
-        scale=manifest.scale,
-        versions=manifest.versions,
-        draws=experiment.draws_at(manifest.scale),
-        published_draws=experiment.draws,
-        trials=experiment.trials,
-        grid=units.grid().tolist(),
-        edges=units.edges()[:: _merged_bins(experiment.draws_at(manifest.scale))].tolist(),
+        experiment=experiment,
+        run=manifest,
+        edges=units.edges()[::merged],
         limits=[_limit(case) for case in _limits(experiment)],
-        sampled=[_sampled(case, experiment, results, manifest.scale) for case in experiment.configurations],
+        sampled=[_sampled(case, experiment, results, merged) for case in experiment.configurations],
         curves=[_curve(case, results[Task(name, case)]) for case in experiment.exact if case.curve],
         points=[_point(case, results[Task(name, case)]) for case in experiment.exact if case.of == "outputs"],
         fits=_fits(experiment, results),
@@ -156,42 +156,30 @@ def _limits(experiment: Experiment) -> list[ExperimentCase]:
     return chosen or [case for case in experiment.configurations if case.of == "outputs"]
 
 
-def _limit(configuration: ExperimentCase) -> LimitDensity:
-    law = limit(configuration.layer)
-    density = np.asarray(law.pdf(units.grid())).tolist()
-    return LimitDensity(configuration.label, density, law.variance(), law.excess_kurtosis())
+def _limit(case: ExperimentCase) -> LimitDensity:
+    law = limit(case.layer)
+    return LimitDensity(case.label, np.asarray(law.pdf(units.grid())), law.variance(), law.excess_kurtosis())
 
 
-def _sampled(
-    configuration: ExperimentCase, experiment: Experiment, results: Mapping[Task, Arrays], scale: float
-) -> SampledLaw:
-    trials = [results[Task(experiment.name, configuration, trial)] for trial in range(1, experiment.trials + 1)]
-    mean, variance, kurtosis = np.array([trial["moments"] for trial in trials]).T.tolist()
+def _sampled(case: ExperimentCase, experiment: Experiment, results: Mapping[Task, Arrays], merged: int) -> SampledLaw:
+    trials = [results[Task(experiment.name, case, trial)] for trial in range(1, experiment.trials + 1)]
+    _, variance, kurtosis = np.array([trial["moments"] for trial in trials]).T.tolist()
     return SampledLaw(
-        label=configuration.label,
-        layer=configuration.layer.to_dict(),
-        of=configuration.of,
-        limit=configuration.limit,
-        draws=experiment.draws_at(scale),
-        mean=mean,
+        case=case,
         variance=variance,
         excess_kurtosis=kurtosis,
         kl=[float(trial["kl"]) for trial in trials if "kl" in trial],
-        density=trials[0]["density"].tolist(),
-        counts=trials[0]["counts"].reshape(-1, _merged_bins(experiment.draws_at(scale))).sum(axis=1).tolist(),
+        density=trials[0]["density"],
+        counts=trials[0]["counts"].reshape(-1, merged).sum(axis=1),
     )
 
 
-def _curve(target: ExactDistance, arrays: Arrays) -> Curve:
-    value, errors, moments = (arrays[name].tolist() for name in ("difference", "difference_error", "moments"))
-    finite_errors = [error if math.isfinite(error) else None for error in errors]
-    return Curve(target.curve, target.layer.to_dict(), target.of, value, finite_errors, moments)
+def _curve(case: ExactDistance, arrays: Arrays) -> Curve:
+    return Curve(case, arrays["difference"], arrays["difference_error"], arrays["moments"])
 
 
-def _point(target: ExactDistance, arrays: Arrays) -> Point:
-    width = None if target.infinite else target.layer.width
-    value, error = float(arrays["value"]), float(arrays["error"])
-    return Point(target.label, target.layer.to_dict(), target.of, width, value, error)
+def _point(case: ExactDistance, arrays: Arrays) -> Point:
+    return Point(case, float(arrays["value"]), float(arrays["error"]))
 
 
 def _fits(experiment: Experiment, results: Mapping[Task, Arrays]) -> list[Fit]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-
-import msgspec
 
 from attncheck._lib.errors import InputError, check_choice, check_integer, check_number
 from attncheck._lib.workers import InProcess, LostTask, Workers
@@ -22,7 +21,8 @@ NAMES = tuple(EXPERIMENTS)
 LEAST_SCALE = 1e-3
 
 
-class PaperRun(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class PaperRun:
     """Seed, scale and versions of a run."""
 
     seed: int

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck._lib.streams import stream
-from attncheck.paper import kde
+from attncheck.paper.units import density, divergence
 
 FloatArray = NDArray[np.float64]
 
@@ -25,7 +25,7 @@ def samples(name: str, size: int) -> FloatArray:
 def test_comparison_sees_another_bandwidth() -> None:
     values, grid = samples("normal", 3_000), np.linspace(-3, 3, 181)
     silverman = stats.gaussian_kde(values, "silverman")(grid)
-    assert np.abs(kde.density(values, grid) - silverman).max() > 1e-4
+    assert np.abs(density(values, grid) - silverman).max() > 1e-4
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3])
@@ -34,4 +34,4 @@ def test_divergence_is_the_published_sum(shift: float) -> None:
     grid = np.linspace(min(first.min(), second.min()), max(first.max(), second.max()), 500)
     p, q = (stats.gaussian_kde(each)(grid) + 1e-12 for each in (first, second))
     expected = (p * np.log(p / q)).sum() * (grid[1] - grid[0])
-    assert kde.divergence(first, second) == pytest.approx(expected, abs=1e-6)
+    assert divergence(first, second) == pytest.approx(expected, abs=1e-6)

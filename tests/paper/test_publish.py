@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
-from attncheck.paper.experiments import EXPERIMENTS, Experiment
+from attncheck.paper.experiments import Experiment
 from attncheck.paper.numbers import markdown, named, statements_of
 from attncheck.paper.page import write_pages
 from attncheck.paper.results import Figure, gather
@@ -46,7 +46,7 @@ def test_figures_are_written_whole_and_alone_with_the_same_numbers(tiny: Tiny, w
 
 def test_numbers_are_those_of_the_units(figures: list[Figure]) -> None:
     first = figures[0]
-    finite = [law for law in first.sampled if not law.limit]
+    finite = first.finite
     assert [len(law.kl) for law in first.sampled] == 5 * [10]
     said = statements_of(first)[0]
     for law in finite:
@@ -59,7 +59,7 @@ def test_numbers_are_those_of_the_units(figures: list[Figure]) -> None:
         for statement in statements_of(figure):
             assert statement.estimated in page
     assert "quick look" in page
-    full = [msgspec.structs.replace(figure, scale=1.0, draws=EXPERIMENTS[figure.name].draws) for figure in figures]
+    full = [dataclasses.replace(figure, run=dataclasses.replace(figure.run, scale=1.0)) for figure in figures]
     assert "quick look" not in markdown(full)
 
 
