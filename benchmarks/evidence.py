@@ -19,7 +19,7 @@ from scipy import special, stats
 import attncheck as ac
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.measured import table
-from attncheck.calibration.layers import LEVELS, Calibration, calibrate, pooled
+from attncheck.calibration.error_rates import LEVELS, Calibration, calibrate, pooled
 from attncheck.checks.reference import RATIO
 from attncheck.checks.registry import CHECKS, PROPERTIES, check_named
 from attncheck.commands import cli

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.calibration.layers import Calibration, small_outcomes
+from attncheck.calibration.error_rates import Calibration, small_outcomes
 from attncheck.checks.check import Check, Setting
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.pools import Pool
@@ -60,7 +60,7 @@ def calibrate_pools(
 
 
 def calibration_of(check: Check, setting: Setting, outcomes: Sequence[Outcome]) -> Calibration:
-    """Return the calibration of a check's outcomes, as `attncheck.calibration.layers.calibrate` does."""
+    """Return the calibration of a check's outcomes, as `attncheck.calibration.error_rates.calibrate` does."""
     uniform = check.kind == "exact" and check.family_on(setting).continuous
     return Calibration(check.name, uniform, np.array([outcome.p_value for outcome in outcomes if outcome.count]))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.calibration.layers import DRAWS, LEVELS, Calibration
+from attncheck.calibration.error_rates import DRAWS, LEVELS, Calibration
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.functionals import ProgramReference

@@ -1,22 +1,209 @@
-"""Both error rates of a check: false alarms on a correct simulator, and power against its paired fault."""
+"""Both error rates of a check: false alarms on a correct simulator, and power against its paired fault.
+
+False alarms are counted on many small samples, slices of large ones, so that linear algebra is done once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+import scipy
+
 from attncheck._lib.arithmetic import own_arithmetic
-from attncheck._lib.errors import refuse
-from attncheck.calibration.layers import Calibration, calibrate
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.errors import check_integer, refuse
+from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power.rows import PowerEntry, PowerRow, rows_of
 from attncheck.calibration.power.table import measure, verified
-from attncheck.checks.check import AnyCheck
-from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named, checks_of
+from attncheck.checks.check import AnyCheck, Check, Setting
+from attncheck.checks.reference import RATIO, Reference
+from attncheck.checks.registry import PROGRAM_PROPERTIES, all_checks, check_named, checks_of
+from attncheck.checks.sample import Sample
+from attncheck.evidence.distances import one_sample_distance, one_sample_tail
+from attncheck.evidence.family import Outcome
 from attncheck.faults.pairs import paired
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.look import join
 from attncheck.looks.profiles import Profile
-from attncheck.subject import collapsed
+from attncheck.subject import Subject, collapsed
+
+#: Draws of a small sample, unless the family needs more.
+DRAWS = 40
+# Array entries of a large sample: 8 MiB.
+_ENTRIES = 2**20
+#: Levels at which false alarms are counted; the last is close to the level of a look.
+LEVELS = (0.05, 0.01, 0.001, 5e-4)
+
+
+def draws_for(check: Check, setting: Setting) -> int:
+    """Return the draws of a small sample: enough for `DRAWS` observations per call and 6/5 of the family's minimum."""
+    return max(DRAWS * check.calls, check.family_on(setting).minimum_count * 6 // 5) * check.draws_per_unit
+
+
+def calibrate(
+    layer: AttentionLayer,
+    checks: Iterable[Check],
+    replications: int,
+    seed: int = 0,
+    subject: Any = collapsed,
+) -> dict[str, Calibration]:
+    """Return p-values of applicable checks on small samples of a correct subject, by default the collapsed method.
+
+    Examples
+    --------
+    >>> from attncheck.checks.registry import checks_of
+    >>> rates = calibrate(AttentionLayer(width=4), checks_of("draws"), 50)
+    >>> len(rates["draws.signs"].p_values), rates["draws.signs"].uniform
+    (50, False)
+    """
+    calibrations: dict[str, Calibration] = {}
+    for check, setting, outcomes in small_outcomes(layer, checks, replications, seed, subject):
+        uniform = check.kind == "exact" and check.family_on(setting).continuous
+        p_values = np.array([outcome.p_value for outcome in outcomes if outcome.count])
+        calibrations[check.name] = Calibration(check.name, uniform, p_values)
+    return calibrations
+
+
+def small_outcomes(
+    layer: AttentionLayer, checks: Iterable[Check], replications: int, seed: int = 0, subject: Any = collapsed
+) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
+    """Iterate over applicable checks, each with its outcomes; see `calibrate`."""
+    check_integer("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
+    simulator = Subject.of(subject)
+    setting = simulator.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
+    setting = dataclasses.replace(setting, draw_on=None)  # exact comparisons have no error rates
+    examined = [check for check in checks if not check.reason_not_examined(setting)]
+    for size in sorted({draws_for(check, setting) for check in examined}):
+        group = [check for check in examined if draws_for(check, setting) == size]
+        outcomes: dict[Check, list[Outcome]] = {check: [] for check in group}
+        for sample, reference in _small_samples(simulator, setting, group, size, replications, seed):
+            for check in group:
+                outcomes[check].append(check.test(setting, _measured(check, setting, sample, reference)))
+        for check in group:
+            yield check, setting, outcomes[check]
+
+
+def _measured(check: Check, setting: Setting, sample: Sample, reference: Reference) -> tuple[Any, ...]:
+    """Return a check's measurement. If the check compares several calls, slices of the sample stand for calls."""
+    if check.calls == 1:
+        return check.data(setting, sample, reference)
+    return join([check.data(setting, part, reference) for part in slices_of(sample, len(sample) // check.calls)])
+
+
+def _small_samples(
+    subject: Subject, setting: Setting, checks: Iterable[Check], size: int, replications: int, seed: int
+) -> Iterator[tuple[Sample, Reference]]:
+    """Draw large samples and yield slices of `size` draws, with derived quantities."""
+    layer = setting.layer
+    key = ("calibration", layer.key, size)
+    rng, root = stream(seed, *key), seed_sequence(seed, *key, role="reference")
+    stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
+    most = max(1, _ENTRIES // (stored * size))
+    derived: list[str] | None = None
+    for start in range(0, replications, most):
+        count = min(most, replications - start)
+        sample = subject.draw_as(setting, count * size, rng)
+        reference = Reference(layer, count * size, setting.coordinates, root.spawn(1)[0])
+        if derived is None:
+            derived = _derived_by(checks, next(slices_of(sample, size)), next(references_of(reference, size)))
+        yield from zip(slices_of(sample, size, derived), references_of(reference, size, derived), strict=True)
+
+
+def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterator[Sample]:
+    """Yield slices of `size` draws; the properties `derived` are computed once for all draws, and sliced too."""
+    ready = {name: getattr(sample, name) for name in derived if hasattr(Sample, name)}
+    for start in range(0, len(sample), size):
+        part = slice(start, start + size)
+        small = sample[part]
+        vars(small).update({name: _cut(value, part) for name, value in ready.items()})
+        yield small
+
+
+def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -> list[str]:
+    """Return the properties of `Sample` and `Reference` that the checks use."""
+    for check in checks:
+        check.measure(sample, reference)
+    return [
+        name
+        for source in (sample, reference)
+        for name, value in vars(type(source)).items()
+        if isinstance(value, cached_property) and name in vars(source)
+    ]
+
+
+def _cut(value: Any, part: slice) -> Any:
+    """Return a slice of a derived quantity; a plain number applies to all draws and is not sliced."""
+    if isinstance(value, np.ndarray):
+        return value[part]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{field.name: getattr(value, field.name)[part] for field in dataclasses.fields(value)})
+    return value
+
+
+def references_of(reference: Reference, size: int, derived: Sequence[str] = ()) -> Iterator[Reference]:
+    """Yield references for samples of `size` draws; the functionals are sliced if `derived` names them."""
+    values = reference.functionals if "functionals" in derived else {}
+    for start, seed in zip(
+        range(0, reference.size, size), reference.seed.spawn(math.ceil(reference.size / size)), strict=True
+    ):
+        small = dataclasses.replace(reference, size=min(size, reference.size - start), seed=seed)
+        part = slice(RATIO * start, RATIO * (start + size))
+        if values:
+            vars(small)["functionals"] = {name: array[part] for name, array in values.items()}
+        yield small
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Calibration:
+    """First-look p-values of one check on correct samples, (replications,).
+
+    The p-values should be uniform if ``uniform`` is True; otherwise they may be stochastically larger.
+    """
+
+    check: str
+    uniform: bool
+    p_values: FloatArray
+
+    def joined(self, calibration: Calibration) -> Calibration:
+        """Return the calibration over both sets of replications."""
+        uniform = self.uniform and calibration.uniform
+        return Calibration(self.check, uniform, np.concatenate([self.p_values, calibration.p_values]))
+
+    def alarms(self, level: float) -> int:
+        """Return the number of p-values below `level`."""
+        return int((self.p_values < level).sum())
+
+    def surprise(self, level: float) -> float:
+        """Return the p-value of the number of alarms: one-sided, or two-sided if p-values must be uniform."""
+        count, alarms = len(self.p_values), self.alarms(level)
+        many = float(scipy.stats.binom.sf(alarms - 1, count, level))
+        few = float(scipy.stats.binom.cdf(alarms, count, level)) if self.uniform else 1.0
+        return min(1.0, (2.0 if self.uniform else 1.0) * min(many, few))
+
+    def distance_p(self) -> float:
+        """Return the Kolmogorov–Smirnov p-value, or 1 if p-values need not be uniform."""
+        count = len(self.p_values)
+        if not self.uniform or count == 0:
+            return 1.0
+        return one_sample_tail(one_sample_distance(np.sort(self.p_values)), count)
+
+    def least(self) -> float:
+        """Return the smallest p-value of all comparisons, before correction for their number."""
+        return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
+
+
+def pooled(by_case: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
+    """Join each check's p-values over layers or programs, in registry order."""
+    joined: dict[str, Calibration] = {}
+    for calibration in (entry for on_case in by_case for entry in on_case.values()):
+        before = joined.get(calibration.check)
+        joined[calibration.check] = calibration if before is None else before.joined(calibration)
+    return {check.name: joined[check.name] for check in all_checks() if check.name in joined}
 
 
 @dataclasses.dataclass(frozen=True)

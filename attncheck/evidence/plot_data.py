@@ -1,21 +1,67 @@
 """Plot data: what checks and diagnoses write, records hold and pages draw; a few dozen rounded numbers per plot.
 
-No verdict or digest depends on them.
+No verdict or digest depends on them. Bands of distribution functions are exact intervals at every point, with the same
+tail on each side; the level of a point is a 99% band's divided by the number of points, so that the whole band holds
+with at least 99% chance.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
-from attncheck.evidence.bands import QUANTILES, two_sample_band, uniform_band
+from attncheck.evidence.family import CONFIDENCE
+
+_TAIL = 2.0 ** -np.arange(21, 5, -1)
+#: Evaluation points: 1/32 apart in the middle, and halving down to 2⁻²¹ in both tails.
+QUANTILES: FloatArray = np.concatenate([_TAIL, np.arange(1, 32) / 32, 1.0 - _TAIL[::-1]])
+
+
+@functools.lru_cache(maxsize=256)
+def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray]:
+    """Return the lowest and highest count inside the band at each of `QUANTILES`, for uniform values.
+
+    The level at each point holds for all laws up to Kolmogorov distance `allowance` from uniform.
+
+    Examples
+    --------
+    >>> low, high = uniform_band(500)
+    >>> float(QUANTILES[31]), int(low[31]), int(high[31])
+    (0.5, 208, 292)
+    """
+    tail = _tail(len(QUANTILES))
+    low = scipy.stats.binom.ppf(tail, count, np.maximum(QUANTILES - allowance, 0.0))
+    high = scipy.stats.binom.isf(tail, count, np.minimum(QUANTILES + allowance, 1.0))
+    return np.asarray(low, dtype=np.int64), np.asarray(high, dtype=np.int64)
+
+
+@functools.lru_cache(maxsize=256)
+def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
+    """Return the lowest and highest number of the first sample's values among the `pooled` smallest of both samples.
+
+    Examples
+    --------
+    >>> low, high = two_sample_band(500, 1500, (10, 1000))
+    >>> low.tolist(), high.tolist()
+    ([0, 223], [7, 277])
+    """
+    law, tail = scipy.stats.hypergeom(ours + theirs, ours, np.array(pooled)), _tail(len(pooled))
+    return np.asarray(law.ppf(tail), dtype=np.int64), np.asarray(law.isf(tail), dtype=np.int64)
+
+
+def _tail(points: int) -> float:
+    """Return the chance beyond each side of the band at one of several points."""
+    return 0.5 * (1.0 - CONFIDENCE) / points
+
 
 #: Quantiles that are labelled in plots.
 LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
@@ -147,7 +193,7 @@ def read_plot(raw: dict[str, Any] | None) -> Plot | None:
 
 
 def cdf_of_uniform(values: FloatArray, allowance: float) -> Counts:
-    """Return the number of sorted values up to each of `attncheck.evidence.bands.QUANTILES`.
+    """Return the number of sorted values up to each of `attncheck.evidence.plot_data.QUANTILES`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Known-wrong simulators of programs, and the checks that must detect them.
+"""Known-wrong simulators of programs: a correct one, with one of its steps replaced.
 
 Every fault is a subject: ``attncheck.check("attncheck.faults.programs:tied_matrices", program)``.
 """
@@ -14,13 +14,88 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.faults import line_by_line as steps
 from attncheck.faults.fault import Fault, declared
-from attncheck.faults.line_by_line import LineByLineSimulator
-from attncheck.layers.program import Initial, LinearCombination, Nonlin, Output, Program, Score, Weight
+from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score, Weight
 from attncheck.layers.program import requirements as need
+from attncheck.layers.program.extent import vectors_of
 from attncheck.simulators.multipliers import Matrices, MatrixFreeMultiplier, Multiplier
+from attncheck.simulators.programs import exposed
 from attncheck.theory.limits.programs import limit_of_program
+
+
+def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
+    """Return a group of initial vectors from independent normals, both (draws, vectors, neurons)."""
+    mean = np.array([node.mean for node in group])[:, None]
+    return np.asarray(mean + np.array([node.root for node in group]) @ normals)
+
+
+def coordinatewise(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
+    """Apply the function of a `Nonlin`."""
+    return np.asarray(node.function(*vectors))
+
+
+def dot_product(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return a score, (draws,)."""
+    return np.asarray(node.factor * first.shape[-1] ** -0.5 * (first * second).sum(axis=-1))
+
+
+def mixture(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+    """Apply an output's function to vectors (draws, vectors, neurons) and scores (draws, scores)."""
+    return np.asarray(node.function(vectors, scores))
+
+
+@dataclasses.dataclass(frozen=True)
+class LineByLineSimulator:
+    """A simulator of programs with replaceable steps; the defaults are correct.
+
+    Attributes
+    ----------
+    matrices : callable
+        ``matrices(width, rng)`` returns a function that draws the images W h of vectors h.
+    begin : callable
+        Returns a group of initial vectors from independent normals.
+    map : callable
+        Applies the function of a `Nonlin`.
+    score : callable
+        Returns the score of two vectors.
+    mix : callable
+        Applies the function of an output.
+    """
+
+    matrices: Matrices = MatrixFreeMultiplier
+    begin: Callable[[Sequence[Initial], FloatArray], FloatArray] = jointly_gaussian
+    map: Callable[[Nonlin, Sequence[FloatArray]], FloatArray] = coordinatewise
+    score: Callable[[Score, FloatArray, FloatArray], FloatArray] = dot_product
+    mix: Callable[[Output, FloatArray, FloatArray], FloatArray] = mixture
+
+    def __call__(self, program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw every line and return all fields."""
+        values: dict[Node, FloatArray] = {}
+        last = {node.weight: node for node in program.lines() if isinstance(node, MatMul)}
+        multiply = self.matrices(width, rng)
+        for node in program.nodes:
+            arguments = [values[parent] for parent in node.parents]
+            if isinstance(node, Initial) and node not in values:
+                group = [n for n in program.nodes if isinstance(n, Initial) and n.group == node.group]
+                vectors = self.begin(group, rng.standard_normal((size, len(group), width)))
+                values |= dict(zip(group, np.moveaxis(vectors, 1, 0), strict=True))
+            elif isinstance(node, MatMul):
+                rows, final = node.length(width), node is last[node.weight]
+                values[node] = multiply(node.weight, arguments[0][:, None], rows, final)[:, 0]
+            elif isinstance(node, Nonlin):
+                values[node] = self.map(node, arguments)
+            elif isinstance(node, Score):
+                values[node] = self.score(node, *arguments)
+            elif isinstance(node, Output):
+                vectors = np.stack(arguments[: node.num_vectors], axis=1)
+                values[node] = self.mix(node, vectors, _columns(arguments[node.num_vectors :], size))
+        coordinates = min(2, *(node.length(width) for node in vectors_of(program)))
+        return exposed(program, width, size, coordinates, values.__getitem__).as_dict()
+
+
+def _columns(scores: Sequence[FloatArray], size: int) -> FloatArray:
+    return np.stack(scores, axis=1) if scores else np.empty((size, 0))
+
 
 # Shifts added to vectors whose coordinates have standard deviation about 1.
 _SHIFT, _INITIAL_SHIFT = 0.2, 0.5
@@ -54,15 +129,13 @@ _declared = functools.partial(declared, _FAULTS, simulator=LineByLineSimulator)
 
 @_declared(f"{_INITIAL_SHIFT:g} is added to initial vectors", need.RANDOM_START, step="begin")
 def _shifted_initials(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    return steps.jointly_gaussian(group, normals) + _INITIAL_SHIFT
+    return jointly_gaussian(group, normals) + _INITIAL_SHIFT
 
 
 @_declared("initial vectors are independent where they should be correlated", need.CORRELATED_START, step="begin")
 def _independent_initials(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
     """Draw the initial vectors of a group independently, with the same variances."""
-    return steps.jointly_gaussian(
-        [dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals
-    )
+    return jointly_gaussian([dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals)
 
 
 @_declared("the standard deviation of every matrix is 5% too large", need.SOME_MATRIX, step="matrices")
@@ -103,19 +176,19 @@ def _twice_as_wide(program: Program, width: int, size: int, rng: np.random.Gener
 
 @_declared("tanh takes the place of every other nonlinearity", need.NOT_TANH, step="map")
 def _always_tanh(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
-    return np.tanh(vectors[0]) if need.replaceable(node) else steps.coordinatewise(node, vectors)
+    return np.tanh(vectors[0]) if need.replaceable(node) else coordinatewise(node, vectors)
 
 
 @_declared("sums of vectors consist of the first vector only", need.SOME_SUM, step="map")
 def _first_term(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
     if not isinstance(node.function, LinearCombination):
-        return steps.coordinatewise(node, vectors)
+        return coordinatewise(node, vectors)
     return np.asarray(node.function.coefficients[0] * vectors[0])
 
 
 @_declared("results of nonlinearities are rounded to float16", need.SOME_NONLINEARITY, step="map")
 def _half_precision(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
-    return steps.coordinatewise(node, vectors).astype(np.float16).astype(np.float64)
+    return coordinatewise(node, vectors).astype(np.float16).astype(np.float64)
 
 
 @_declared(
@@ -147,22 +220,22 @@ def _equal_rows(images: FloatArray) -> FloatArray:
 
 @_declared("scores are divided by n where √n is declared", need.SOME_SCORE, step="score")
 def _scores_over_n(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
-    return np.asarray(first.shape[-1] ** -0.5 * steps.dot_product(node, first, second))
+    return np.asarray(first.shape[-1] ** -0.5 * dot_product(node, first, second))
 
 
 @_declared("scores are 5% too large", need.SOME_SCORE, step="score")
 def _scores_5(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
-    return 1.05 * steps.dot_product(node, first, second)
+    return 1.05 * dot_product(node, first, second)
 
 
 @_declared("the first coordinates of the two vectors of a score are added to it", need.SOME_SCORE, step="score")
 def _leaking_neuron(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
-    return steps.dot_product(node, first, second) + first[:, 0] + second[:, 0]
+    return dot_product(node, first, second) + first[:, 0] + second[:, 0]
 
 
 @_declared("scores, and the outputs computed from them, are those of another draw", need.SOME_SCORE, step="score")
 def _scores_of_another_draw(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
-    return np.roll(steps.dot_product(node, first, second), 1)
+    return np.roll(dot_product(node, first, second), 1)
 
 
 @_declared("scores are drawn from the limit, whatever the vectors are", need.LIMIT_OF_SCORES)
@@ -181,7 +254,7 @@ def _copied_score(program: Program, width: int, size: int, rng: np.random.Genera
 
 @_declared("outputs use the scores of another draw", need.MIXED_OUTPUT, step="mix")
 def _outputs_apart(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
-    return steps.mixture(node, vectors, np.roll(scores, 1, axis=0))
+    return mixture(node, vectors, np.roll(scores, 1, axis=0))
 
 
 #: Faults of programs by name.

@@ -1,10 +1,11 @@
-"""Template data, computed lazily."""
+"""Template data, computed lazily: results, claims by case, plots and texts."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import math
+from collections import Counter
 from functools import cached_property
 from operator import attrgetter
 
@@ -15,7 +16,7 @@ from attncheck._lib.text import chance
 from attncheck.checks.claims import Claim
 from attncheck.checks.registered import claim_named
 from attncheck.diagnosis import causes
-from attncheck.diagnosis.causes import sharpest
+from attncheck.diagnosis.causes import sharpest, stage
 from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
@@ -24,14 +25,43 @@ from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.records.explanation import Explanation
+from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, suspicion
-from attncheck.report.first import ClaimMap, claim_map
 from attncheck.report.intervals import by_case
 from attncheck.report.results import of_cause, of_result
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 from attncheck.runs.view import RunView
+
+# Maximum number of cases, which are columns, in the map of claims.
+_COLUMNS = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class ClaimMap:
+    """Worst verdict on each claim (``rows``) and case; ``left`` is the number of cases not shown."""
+
+    cases: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    left: int
+
+
+def claim_map(record: RunRecord) -> ClaimMap | None:
+    """Return the worst verdict on each claim by case, or None if no case was examined."""
+    layers = record.space.layers
+    if not layers:
+        return None
+    # Violated cases take precedence.
+    chosen = sorted(layers, key=lambda key: (key not in record.space.violated, *layers[key], key))[:_COLUMNS]
+    claims = Counter(key for verdicts in record.claim_layers.values() for key in verdicts)
+    columns = sorted(chosen, key=lambda key: (-claims[key], *layers[key], key))
+    rows = tuple(
+        (claim, tuple(record.claim_layers[claim].get(key, str(Verdict.NOT_EXAMINED)) for key in columns))
+        for claim in sorted(record.claim_layers, key=stage)
+    )
+    return ClaimMap(tuple(layers[key][1] for key in columns), rows, len(layers) - len(columns))
+
 
 #: Headings of the sections, in reading order; the template of each is ``sections/NAME.html.j2``.
 HEADINGS = {

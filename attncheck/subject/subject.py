@@ -19,10 +19,9 @@ from attncheck.layers.case import Case
 from attncheck.layers.program import ProgramCase
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject.caller import Caller
+from attncheck.subject.callers import LayerCaller, ProgramCaller
 from attncheck.subject.declared import FORMS, PROGRAM_FORM, SUPPORTS, Form, form_of, layers_of, weights_of
-from attncheck.subject.layers import LayerCaller
 from attncheck.subject.named import SubjectName, imported_by_name, name_of
-from attncheck.subject.programs import ProgramCaller
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,8 @@ import pytest
 from scipy.stats import hypergeom
 
 from attncheck._lib.arrays import FloatArray, IntArray
-from attncheck.evidence.bands import QUANTILES, two_sample_band, uniform_band
 from attncheck.evidence.distances import TwoSample, Uniform
-from attncheck.evidence.plot_data import Counts, read_plot
+from attncheck.evidence.plot_data import QUANTILES, Counts, read_plot, two_sample_band, uniform_band
 from attncheck.records.schema import Result, run_digest
 
 RNG = np.random.default_rng(31)

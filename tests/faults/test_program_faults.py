@@ -13,9 +13,8 @@ from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.faults.fault import Fault
-from attncheck.faults.line_by_line import LineByLineSimulator
 from attncheck.faults.pairs import paired, rejecting
-from attncheck.faults.programs import PROGRAM_FAULTS
+from attncheck.faults.programs import PROGRAM_FAULTS, LineByLineSimulator
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.looks.domains import widths_of
 from attncheck.looks.examine import run_item

@@ -18,7 +18,15 @@ from scipy.stats import binom
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence
-from attncheck.calibration.layers import LEVELS, Calibration, calibrate, draws_for, pooled, references_of, slices_of
+from attncheck.calibration.error_rates import (
+    LEVELS,
+    Calibration,
+    calibrate,
+    draws_for,
+    pooled,
+    references_of,
+    slices_of,
+)
 from attncheck.checks.check import Setting
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.reference import RATIO, Reference

@@ -11,8 +11,7 @@ from attncheck import AttentionLayer, AttentionStack, StackLaw
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
 from attncheck.simulators.linalg import lower_root
-from attncheck.theory.stacks.kernels import image_kernels
-from attncheck.theory.stacks.recursion import draw_normals, recur
+from attncheck.theory.stacks.recursion import draw_normals, image_kernels, recur
 from tests.simulators.cases import BLOCKS, NORMED, PLACED
 
 # Two-sided level 1e-9 per comparison.

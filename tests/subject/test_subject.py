@@ -289,7 +289,7 @@ class TestCalls:
             run_item(Item(name, LAYER), Subject.of(simulator), 0, Cost(1000, 1e-3, 0.9))
 
     def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("attncheck.subject.layers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
+        monkeypatch.setattr("attncheck.subject.callers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
         sizes = []
 
         def spoils(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
