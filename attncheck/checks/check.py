@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import DrawOn
 from attncheck.checks.claims import NOT_EXPOSED, TWO_VALUES
+from attncheck.checks.declared import NOTHING, AlternativeOf, Rejected
 from attncheck.checks.derived import DERIVED
 from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
 from attncheck.checks.reference import Reference
-from attncheck.checks.rejected import NOTHING, Rejected
 from attncheck.checks.sample import Sample
 from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Scale, TwoSample
@@ -111,30 +111,6 @@ class Setting(BaseSetting[AttentionLayer]):
         return min(self.layer.seq_len, self.layer.num_heads * self.head_rank)
 
 
-@dataclasses.dataclass(frozen=True)
-class AlternativeOf(Generic[_Setting]):
-    """The alternative that a check must detect.
-
-    Attributes
-    ----------
-    text : str
-        Description.
-    effect : callable Setting -> float
-        Effect in the unit of the check's family.
-    coarsest : callable Setting -> float, optional
-        Larger effect to settle for if detecting `effect` takes too many draws. None: settle for no other.
-    """
-
-    text: str
-    effect: Callable[[_Setting], float]
-    coarsest: Callable[[_Setting], float] | None = None
-
-    @classmethod
-    def of(cls, text: str, effect: float, coarsest: float | None = None) -> Self:
-        """Return an alternative with the same effect in every setting."""
-        return cls(text, lambda setting: effect, None if coarsest is None else lambda setting: coarsest)
-
-
 def _always(setting: Any) -> str:
     return ""
 
@@ -181,7 +157,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     compares : str
         Reference functional used by `measure`, or empty.
     stage : str
-        Stage of the computation that the check tests (`attncheck.checks.stages`); empty if it tests no single one.
+        Stage of the computation that the check tests (`attncheck.checks.declared`); empty if it tests no single one.
     fewest_draws : int
         Minimum number of draws in a look; tested first, because `family` and `alternative` may be slow.
     rejects : Rejected

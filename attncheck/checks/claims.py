@@ -59,6 +59,31 @@ class Claim:
         return self.statement
 
 
+@dataclasses.dataclass(frozen=True)
+class StatementRow:
+    """A statement of the paper, or several examined together.
+
+    Attributes
+    ----------
+    name : str
+        Name in the paper; several are separated by commas.
+    statement : str
+        The statement.
+    modules : tuple of str
+        Files in `properties/` that examine it, the most direct first.
+    examined : str
+        What is tested, exactly at finite width or in the limit with its rate.
+    not_examined : str
+        What is not tested, and why.
+    """
+
+    name: str
+    statement: str
+    modules: tuple[str, ...]
+    examined: str
+    not_examined: str
+
+
 #: Start of the reason for not examining a check whose arrays the subject does not return.
 NOT_EXPOSED = "the subject does not expose "
 #: Start of the reason for not examining a layer that the subject does not support.
@@ -72,3 +97,5 @@ LARGER = "a larger profile affords more"
 
 #: Claims in the order in which a layer computes: a fault violates the claim on its own step, and later ones.
 CLAIMS = {claim.name: claim for claim in rows("claims", Claim)}
+#: The paper's statements, in its order, its open problem and extensions last, with the properties that examine them.
+STATEMENTS = rows("statements", StatementRow)

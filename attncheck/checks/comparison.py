@@ -12,12 +12,11 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, CheckOf, Setting, positions
 from attncheck.checks.claims import ONE_NEURON
+from attncheck.checks.declared import GIVEN_SCORES, INPUTS, OUTPUTS, SCORES, Rejected
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional, FunctionalOf
 from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, ReferenceOf
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.sample import Sample
-from attncheck.checks.stages import GIVEN_SCORES, INPUTS, OUTPUTS, SCORES
 from attncheck.evidence.families import TwoSample
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer

@@ -9,16 +9,14 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
-from attncheck.checks.alternatives import of_correlation, of_direction, of_law, of_std
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import ONE_NEURON
+from attncheck.checks.declared import GIVEN_SCORES, Rejected, of_correlation, of_direction, of_law, of_std
 from attncheck.checks.grams import gram_checks
 from attncheck.checks.matrices import VALUE
 from attncheck.checks.reference import Reference
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
-from attncheck.checks.stages import GIVEN_SCORES
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers import regimes
 from attncheck.layers.requirements import SEVERAL_HEADS

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
-from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.claims import TWO_VALUES
+from attncheck.checks.declared import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES, Rejected, of_correlation, of_direction
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.sample import Sample
-from attncheck.checks.stages import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count

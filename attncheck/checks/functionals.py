@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.rejected import NOTHING, Rejected
+from attncheck.checks.declared import NOTHING, Rejected
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Arrays, weights_of
 from attncheck.layers import regimes

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck.checks.alternatives import of_correlation, of_law, of_std
 from attncheck.checks.check import Alternative, Check, Setting
+from attncheck.checks.declared import Rejected, of_correlation, of_law, of_std
 from attncheck.checks.draws import hashes
 from attncheck.checks.matrices import HeadMatrix
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual

@@ -7,18 +7,16 @@ from collections.abc import Callable
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.conditional import VALUES_GIVEN, residuals
+from attncheck.checks.declared import GIVEN_SCORES, Rejected, of_correlation
 from attncheck.checks.functionals import log, log_energy
 from attncheck.checks.grams import factor_entries
 from attncheck.checks.matrices import KEY, QUERY, VALUE
 from attncheck.checks.reference import Reference
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
 from attncheck.checks.scores import entries
-from attncheck.checks.stages import GIVEN_SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.layers import regimes

@@ -9,13 +9,11 @@ from scipy import special
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.alternatives import of_law
 from attncheck.checks.check import Alternative, Check, Setting, positions
+from attncheck.checks.declared import INPUTS, Rejected, of_law
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
 from attncheck.checks.reference import Reference
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.sample import Sample
-from attncheck.checks.stages import INPUTS
 from attncheck.evidence.families import Count, Uniform
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer

@@ -10,11 +10,10 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Alternative, Check, Setting
+from attncheck.checks.declared import KEYS, SCORES, VALUES, Rejected
 from attncheck.checks.derived import WHITENED
 from attncheck.checks.reference import Reference
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.sample import Sample
-from attncheck.checks.stages import KEYS, SCORES, VALUES
 from attncheck.evidence.groups import EqualVariances
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer

@@ -8,16 +8,14 @@ from collections.abc import Callable
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.alternatives import of_law
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
+from attncheck.checks.declared import GIVEN_SCORES, OUTPUTS, Rejected, of_law
 from attncheck.checks.derived import NORMAL
 from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
 from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.reference import Reference
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
-from attncheck.checks.stages import GIVEN_SCORES, OUTPUTS
 from attncheck.evidence.families import Count, Uniform
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, get_args
 
 from attncheck._lib.errors import InputError, check_choice, check_integer, refuse
-from attncheck.checks.check import Alternative, AlternativeOf, Check, CheckOf, Kind, Setting
+from attncheck.checks.check import Alternative, Check, CheckOf, Kind, Setting
 from attncheck.checks.claims import Claim
+from attncheck.checks.declared import AlternativeOf, Rejected
 from attncheck.checks.reference import Reference
 from attncheck.checks.registered import Registration, Simulator, add
 from attncheck.checks.registry import EVERY_PROPERTY
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Scale, TwoSample, Uniform

@@ -11,18 +11,25 @@ import functools
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.declared import (
+    SCORES,
+    Rejected,
+    of_correlation,
+    of_direction,
+    of_kurtosis,
+    of_law,
+    of_spread,
+    of_std,
+)
 from attncheck.checks.derived import BY_ROWS, NORMAL
 from attncheck.checks.functionals import log
 from attncheck.checks.grams import gram_checks
 from attncheck.checks.laws import mixture_uniform
 from attncheck.checks.matrices import KEY, QUERY
 from attncheck.checks.reference import RATIO, Reference
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
-from attncheck.checks.stages import SCORES
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Scale, Smooth, TwoSample, Uniform
 from attncheck.layers import regimes

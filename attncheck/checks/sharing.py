@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.conditional import VALUES_GIVEN
+from attncheck.checks.declared import GIVEN_SCORES, SCORES, Rejected, of_correlation, of_direction
 from attncheck.checks.derived import BY_ROWS, WHITENED
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
-from attncheck.checks.stages import GIVEN_SCORES, SCORES
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.evidence.groups import LargestAssociation

@@ -11,10 +11,9 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import counted
 from attncheck.checks.check import AnyCheck
-from attncheck.checks.claims import CLAIMS, Claim
+from attncheck.checks.claims import CLAIMS, STATEMENTS, Claim
 from attncheck.checks.registered import claim_named, registrations
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, all_checks, all_properties, checks_of
-from attncheck.checks.statements import STATEMENTS
 from attncheck.faults import Fault, all_faults
 from attncheck.faults.pairs import paired, rejecting
 from attncheck.faults.programs import PROGRAM_FAULTS

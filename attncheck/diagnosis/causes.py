@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attncheck._lib.text import listed
 from attncheck.checks.claims import CLAIMS
+from attncheck.checks.declared import DRAWS, INPUTS, OUTPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES
 from attncheck.checks.registry import find_check
-from attncheck.checks.stages import DRAWS, INPUTS, OUTPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.explanation import Explanation

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks import stages
+from attncheck.checks import declared
 from attncheck.checks.derived import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
@@ -35,11 +35,11 @@ _STEPS = 3
 # Maximum numbers shown in a message.
 _MOST_LINES = 8
 _STAGES = {
-    KEYS: stages.KEYS,
-    SCORES: stages.SCORES,
-    SCORES_GIVEN: stages.SCORES,
-    VALUES: stages.VALUES,
-    OUTPUTS: stages.IN_OUTPUTS,
+    KEYS: declared.KEYS,
+    SCORES: declared.SCORES,
+    SCORES_GIVEN: declared.SCORES,
+    VALUES: declared.VALUES,
+    OUTPUTS: declared.IN_OUTPUTS,
 }
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import BoolArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond
-from attncheck.checks.stages import AFTER, IN_OUTPUTS, SCORES, WEIGHTS_OR_VALUES
+from attncheck.checks.declared import AFTER, IN_OUTPUTS, SCORES, WEIGHTS_OR_VALUES
 from attncheck.checks.structure import permutation, random_by_position, reordered
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible

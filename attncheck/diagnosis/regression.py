@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair
-from attncheck.checks.stages import AFTER, SCORES, WEIGHTS_OR_VALUES
+from attncheck.checks.declared import AFTER, SCORES, WEIGHTS_OR_VALUES
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.faults import FAULTS

@@ -21,7 +21,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Answer, Pair, Respond, answers, differ, drawn_on, pair_of
-from attncheck.checks.stages import DRAWS, INPUTS, SCORES, STAGES
+from attncheck.checks.declared import DRAWS, INPUTS, SCORES, STAGES
 from attncheck.checks.structure import growth, permutation
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.mistakes import MISTAKES

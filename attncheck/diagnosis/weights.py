@@ -9,7 +9,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair, Respond
-from attncheck.checks.stages import WEIGHTS_OR_VALUES
+from attncheck.checks.declared import WEIGHTS_OR_VALUES
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.scores import has_offset, small_with_inputs

@@ -49,7 +49,7 @@ class Explanation(msgspec.Struct, frozen=True):
     text : str
     certainty : Certainty
     stage : str
-        Stage of the computation where the subject deviates (`attncheck.checks.stages`); empty if it is not known, or
+        Stage of the computation where the subject deviates (`attncheck.checks.declared`); empty if it is not known, or
         part of the text.
     plot : Plot or dict, optional
         What the subject does instead of its declaration; a record holds built-in types.

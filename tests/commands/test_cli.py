@@ -13,9 +13,8 @@ import pytest
 import attncheck
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.check import Check
-from attncheck.checks.claims import CLAIMS
+from attncheck.checks.claims import CLAIMS, STATEMENTS
 from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES
-from attncheck.checks.statements import STATEMENTS
 from attncheck.commands.cli import app, main
 from attncheck.faults import FAULTS
 from attncheck.faults.pairs import paired, rejecting

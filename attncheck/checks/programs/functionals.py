@@ -11,11 +11,10 @@ from functools import cached_property
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.alternatives import of_law
 from attncheck.checks.comparison import compared
+from attncheck.checks.declared import Rejected, of_law
 from attncheck.checks.functionals import FunctionalOf, log, log_energy
 from attncheck.checks.reference import RATIO, ReferenceOf
-from attncheck.checks.rejected import Rejected
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from attncheck.checks.check import AlternativeOf, CheckOf
+from attncheck.checks.check import CheckOf
+from attncheck.checks.declared import AlternativeOf
 from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 

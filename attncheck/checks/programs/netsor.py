@@ -12,12 +12,11 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.alternatives import of_correlation, of_law
+from attncheck.checks.declared import Rejected, of_correlation, of_law
 from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
-from attncheck.checks.rejected import Rejected
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.layers.program import Node, Nonlin, Output

@@ -11,14 +11,13 @@ import functools
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.alternatives import of_correlation, of_law
+from attncheck.checks.declared import Rejected, of_correlation, of_law
 from attncheck.checks.functionals import log
 from attncheck.checks.independence import standard
 from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.residuals import conditioned_sides
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
-from attncheck.checks.rejected import Rejected
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.program.extent import vectors_of
 

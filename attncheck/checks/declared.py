@@ -1,0 +1,144 @@
+"""What a check declares beside its statistic: its stage, its alternative, and the wrong simulators that it rejects.
+
+Alternatives are those that it must detect on a single case; pools detect smaller effects common to many cases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar
+
+from attncheck.layers.attention import AttentionLayer
+
+DRAWS, INPUTS, KEYS, SCORES, VALUES = "draws", "inputs", "keys", "scores", "values"
+WEIGHTS_OR_VALUES, AFTER = "attention weights or values", "after the scores"
+GIVEN_SCORES, OUTPUTS, IN_OUTPUTS = "outputs given scores", "outputs", "seen in the outputs"
+#: The stages, in order.
+STAGES = (
+    DRAWS,
+    INPUTS,
+    KEYS,
+    SCORES,
+    VALUES,
+    WEIGHTS_OR_VALUES,
+    AFTER,
+    GIVEN_SCORES,
+    OUTPUTS,
+    IN_OUTPUTS,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rejected:
+    """Wrong simulators that a check must reject.
+
+    Attributes
+    ----------
+    faults : tuple of str or callable
+        Names in `attncheck.faults` (of programs: in `attncheck.faults.programs`), or functions.
+    layer : AttentionLayer or None
+        A layer on which the check rejects the first fault within some thousands of draws.
+
+    Examples
+    --------
+    >>> Rejected.of("matrix_std_5", "fresh_matrices").faults
+    ('matrix_std_5', 'fresh_matrices')
+    """
+
+    faults: tuple[str | Callable[..., object], ...] = ()
+    layer: AttentionLayer | None = None
+
+    @classmethod
+    def of(cls, *faults: str | Callable[..., object], on: AttentionLayer | None = None) -> Self:
+        """Return the faults, the first of which shows on a layer."""
+        return cls(faults, on)
+
+
+#: No fault.
+NOTHING = Rejected()
+
+
+_Setting = TypeVar("_Setting")
+# Kolmogorov distance to detect, and the largest one to settle for if that takes too many draws.
+_DISTANCE, _FAR = 0.07, 0.2
+# The same for correlations and smooth components.
+_CORRELATION, _STRONG = 0.14, 0.4
+# Correlation to detect if each draw contributes many entries.
+_ALONG = 0.07
+
+
+@dataclasses.dataclass(frozen=True)
+class AlternativeOf(Generic[_Setting]):
+    """The alternative that a check must detect.
+
+    Attributes
+    ----------
+    text : str
+        Description.
+    effect : callable Setting -> float
+        Effect in the unit of the check's family.
+    coarsest : callable Setting -> float, optional
+        Larger effect to settle for if detecting `effect` takes too many draws. None: settle for no other.
+    """
+
+    text: str
+    effect: Callable[[_Setting], float]
+    coarsest: Callable[[_Setting], float] | None = None
+
+    @classmethod
+    def of(cls, text: str, effect: float, coarsest: float | None = None) -> Self:
+        """Return an alternative with the same effect in every setting."""
+        return cls(text, lambda setting: effect, None if coarsest is None else lambda setting: coarsest)
+
+
+def of_law(error: float = 0.0) -> AlternativeOf[Any]:
+    """Return the alternative of a law at Kolmogorov distance 0.07 plus `error`, the error of the reference law.
+
+    Examples
+    --------
+    >>> of_law().text
+    'a law at Kolmogorov distance 0.07'
+    """
+    return AlternativeOf.of(f"a law at Kolmogorov distance {_DISTANCE:g}", _DISTANCE + error, coarsest=_FAR)
+
+
+def of_correlation(where: str = "") -> AlternativeOf[Any]:
+    """Return the alternative of a correlation of 0.14; `where` completes its text, e.g. "between heads".
+
+    Examples
+    --------
+    >>> of_correlation("between heads").text
+    'a correlation of 0.14 between heads'
+    """
+    return _correlation(_CORRELATION, where)
+
+
+def of_direction(where: str = "") -> AlternativeOf[Any]:
+    """Return the alternative of a correlation of 0.07, for checks with many entries per draw."""
+    return _correlation(_ALONG, where)
+
+
+def _correlation(size: float, where: str) -> AlternativeOf[Any]:
+    return AlternativeOf.of(f"a correlation of {size:g} {where}".rstrip(), size, coarsest=_STRONG)
+
+
+def of_std() -> AlternativeOf[Any]:
+    """Return the alternative of a standard deviation off by 3%.
+
+    Examples
+    --------
+    >>> of_std().text
+    'a standard deviation off by 3% (variance ratio 1.0609)'
+    """
+    return AlternativeOf.of("a standard deviation off by 3% (variance ratio 1.0609)", 1.0609, coarsest=1.21)
+
+
+def of_spread() -> AlternativeOf[Any]:
+    """Return the alternative of a standard deviation off by 10%: a second smooth component of 0.14."""
+    return AlternativeOf.of("a standard deviation off by about 10%", _CORRELATION, coarsest=_STRONG)
+
+
+def of_kurtosis() -> AlternativeOf[Any]:
+    """Return the alternative of a wrong kurtosis: a fourth smooth component of 0.14."""
+    return AlternativeOf.of(f"a fourth component of {_CORRELATION:g}", _CORRELATION, coarsest=_STRONG)
