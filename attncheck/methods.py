@@ -82,7 +82,7 @@ def simulate(
     method : {"direct", "matrix-free", "collapsed", "limit"}, optional
         "direct" multiplies n × n matrices; "matrix-free" and "collapsed" have exactly the same law and cost much
         less; "limit" is the infinite-width law of the theorem, conjectured for stacks. The default
-        is "collapsed" for layers and stacks, and "matrix-free" for programs, which do not support "collapsed".
+        is "collapsed" for layers, and "matrix-free" for stacks and programs, which do not support "collapsed".
     coordinates : int
         Number of output and input neurons to return; at most the width.
     memory : int
@@ -152,7 +152,7 @@ def simulate_chunks(
     chosen: Method = default if method is None else method
     check_choice("method", chosen, NAMES)
     if chosen not in methods:
-        refuse("method", chosen, "supports layers and stacks only", f'use "{default}", exact for any {layer.kind}')
+        refuse("method", chosen, "supports layers only", f'use "{default}", exact for any {layer.kind}')
     root = root_of(seed)
     work = methods[chosen](layer, coordinates)
     alternative = None if chosen in (default, "limit") else (default, methods[default](layer, coordinates))

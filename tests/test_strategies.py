@@ -30,7 +30,7 @@ from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples, random_layers, random_programs, traits
 from attncheck.looks.profiles import PROFILES
-from attncheck.methods import NAMES
+from attncheck.methods import METHODS
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, STDS, WIDTHS, layers
@@ -155,7 +155,9 @@ def test_impossible_bounds_are_refused(bounds: dict[str, Any], said: str) -> Non
 
 
 @settings(max_examples=40)
-@given(stacks(max_entries=2_000) | stacks(max_entries=2_000, blocks=True), st.sampled_from(list(NAMES)))
+@given(
+    stacks(max_entries=2_000) | stacks(max_entries=2_000, blocks=True), st.sampled_from(list(METHODS[AttentionStack]))
+)
 def test_every_stack_simulates(stack: AttentionStack, method: Any) -> None:
     draws = simulate(stack, 2, method=method, coordinates=stack.width)
     assert draws.outputs.shape == (2, stack.seq_len, stack.width)

@@ -50,11 +50,6 @@ def _literal_layer(layer: AttentionLayer, coordinates: int, method: str) -> Draw
     return DrawPlan(draw, layer, coordinates, entries, program_entries(layer))
 
 
-def _collapsed_stack(stack: AttentionStack, coordinates: int) -> DrawPlan[StackDraws]:
-    check_coordinates(coordinates, stack.width)
-    return DrawPlan(stacks.draw_collapsed_stack, stack, coordinates, stacks.collapsed_entries(stack, coordinates))
-
-
 def _literal_stack(stack: AttentionStack, coordinates: int, method: str) -> DrawPlan[StackDraws]:
     check_coordinates(coordinates, stack.width)
     return _literal(stacks.draw_stack_program, stack, coordinates, stacks.literal_entries(stack), method)
@@ -79,6 +74,6 @@ def _literals(plan: Callable[..., DrawPlan[Any]]) -> dict[str, WorkOf[Any, Any]]
 
 FINITE: Mapping[type, Mapping[str, WorkOf[Any, Any]]] = {
     AttentionLayer: {**_literals(_literal_layer), "collapsed": collapsed_layer},
-    AttentionStack: {**_literals(_literal_stack), "collapsed": _collapsed_stack},
+    AttentionStack: _literals(_literal_stack),
     ProgramAt: _literals(_literal_program),
 }
