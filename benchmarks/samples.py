@@ -16,8 +16,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.error_rates import DRAWS, LEVELS, Calibration
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.programs.functionals import ProgramReference
-from attncheck.checks.programs.kinds import ProgramCheck
+from attncheck.checks.programs.functionals import ProgramCheck, ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import RATIO
 from attncheck.checks.registry import CHECKS

@@ -1,12 +1,30 @@
-"""Names of parameters and modules that differ only in numbers."""
+"""Names of parameters and modules that differ only in numbers, and items grouped by a key."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from attncheck._lib.groups import grouped
 from attncheck._lib.text import listed
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Group items by key, with keys and items in order of appearance.
+
+    Examples
+    --------
+    >>> grouped(["one", "two", "three"], len)
+    {3: ['one', 'two'], 5: ['three']}
+    """
+    groups: dict[_Key, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
 
 # Numbers that are whole words of a name, as in h.2 and Dense_0, but not in linear1.
 _NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")

@@ -19,7 +19,7 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
-from attncheck.evidence.text import expected
+from attncheck.evidence.verdicts import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.mask import nested

@@ -4,7 +4,7 @@ If queries and keys are normalised, scores are not Gaussian given the keys. Rota
 keys, values and single scores given the inputs, but conditioning scores on keys then needs the keys themselves, not
 only their Gram matrices.
 
-If the scores cannot be whitened by rows and columns, `attncheck.checks.turned` whitens all visible scores of a head at
+If the scores cannot be whitened by rows and columns, `attncheck.checks.sample` whitens all visible scores of a head at
 once, for a limited number of positions.
 """
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.groups import grouped
-from attncheck._lib.names import indices, name_of, pattern_of
+from attncheck._lib.names import grouped, indices, name_of, pattern_of
 from attncheck._lib.text import first_few, listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from attncheck._lib.groups import grouped
+from attncheck._lib.names import grouped
 from attncheck._lib.text import counted, first_few
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.ledger import Finding

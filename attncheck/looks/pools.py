@@ -25,8 +25,7 @@ from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import Summary, from_record, to_record
-from attncheck.evidence.text import expected
-from attncheck.evidence.verdicts import Trail, Verdict
+from attncheck.evidence.verdicts import Trail, Verdict, expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, modules_of, read_case
 from attncheck.layers.features import features_of

@@ -10,8 +10,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
-from attncheck._lib.groups import grouped
-from attncheck._lib.names import name_of, names_of, pattern_of
+from attncheck._lib.names import grouped, name_of, names_of, pattern_of
 from attncheck._lib.text import listed
 from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.forward import BACKWARD

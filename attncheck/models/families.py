@@ -7,8 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from attncheck._lib.groups import grouped
-from attncheck._lib.names import indices, name_of, pattern_of, similar_names
+from attncheck._lib.names import grouped, indices, name_of, pattern_of, similar_names
 from attncheck.frameworks.laws import LAWS, UNKNOWN
 from attncheck.models.parameters import FIXED, NEVER_DRAWN, NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 

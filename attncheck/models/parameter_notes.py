@@ -8,8 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from attncheck._lib.groups import grouped
-from attncheck._lib.names import indices, part_of, pattern_of
+from attncheck._lib.names import grouped, indices, part_of, pattern_of
 from attncheck._lib.text import counted, first_few, listed
 from attncheck.frameworks.framework import Parameter
 from attncheck.frameworks.initialiser import same_layers

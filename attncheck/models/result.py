@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.groups import grouped
+from attncheck._lib.names import grouped
 from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import LEVELS, excluding
 from attncheck.frameworks.expectations import declared as declarations

@@ -59,12 +59,12 @@ def perform_all(
     workers: Workers | None = None,
     on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Mapping[Task, Arrays]:
-    """Perform the tasks of figures, the most expensive first, and return their numbers.
+    """Perform the tasks of figures, the expensive computations first, and return their numbers.
 
     By default, this process does the work.
     `on_progress` is called with the number of finished tasks, the number of all tasks, and the last finished task.
     """
-    tasks = sorted((task for name in names for task in units.tasks_of(name)), key=lambda task: -task.cost)
+    tasks = sorted((task for name in names for task in units.tasks_of(name)), key=lambda task: task.trial)
     perform = functools.partial(units.perform, seed=manifest.seed, scale=manifest.scale)
     running = workers or InProcess()
     results: dict[Task, Arrays] = {}

@@ -82,15 +82,6 @@ class Task:
     subject: Subject
     trial: int = 0
 
-    @property
-    def cost(self) -> float:
-        """Approximate cost, as a number of normals to draw; the most expensive tasks start first."""
-        layer = self.subject.layer
-        if isinstance(self.subject, ExactDistance):
-            return 1e12 * layer.width * layer.num_heads
-        inputs = 0 if self.subject.limit else layer.seq_len * layer.width
-        return EXPERIMENTS[self.experiment].draws * (inputs + 8.0 * layer.num_heads * layer.seq_len)
-
 
 def _key_of(subject: Subject) -> dict[str, Any]:
     return {**set_fields(subject), "layer": subject.layer.key}

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.groups import grouped
+from attncheck._lib.names import grouped
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.names import layer_name

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
 
 from attncheck._lib.text import counted, printable
-from attncheck.evidence.text import expected
-from attncheck.evidence.verdicts import Verdict
+from attncheck.evidence.verdicts import Verdict, expected
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally

@@ -11,7 +11,7 @@ import jinja2
 from attncheck._lib import text
 from attncheck._lib.files import write_file
 from attncheck.diagnosis.causes import sharpest
-from attncheck.evidence.text import expected
+from attncheck.evidence.verdicts import expected
 from attncheck.layers.names import layer_name
 from attncheck.records.text import interval, label_of
 from attncheck.report.view import FAILURES, HEADINGS, POOLS, PageView, looks, pairs, visits

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.groups import grouped
+from attncheck._lib.names import grouped
 from attncheck.evidence.looks import Evaluator
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.looks.pools import examine_pools, pools_of

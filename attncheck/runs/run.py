@@ -12,7 +12,7 @@ from typing import Any
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_integer, check_number, refuse
-from attncheck._lib.groups import grouped
+from attncheck._lib.names import grouped
 from attncheck._lib.workers import Workers
 from attncheck.checks.registered import is_in, load_checks, modules_with, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, all_properties, checks_of

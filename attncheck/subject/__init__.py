@@ -11,7 +11,7 @@ from attncheck.layers.program.extent import vectors_of
 from attncheck.methods import Method, simulate
 from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
-from attncheck.subject.caller import StoppedCall
+from attncheck.subject.callers import StoppedCall
 from attncheck.subject.named import SubjectName
 from attncheck.subject.subject import Subject
 

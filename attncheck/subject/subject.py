@@ -18,8 +18,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.program import ProgramCase
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
-from attncheck.subject.caller import Caller
-from attncheck.subject.callers import LayerCaller, ProgramCaller
+from attncheck.subject.callers import Caller, LayerCaller, ProgramCaller
 from attncheck.subject.declared import FORMS, PROGRAM_FORM, SUPPORTS, Form, form_of, layers_of, weights_of
 from attncheck.subject.named import SubjectName, imported_by_name, name_of
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.declared import Rejected
-from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck, no_limit, several_widths
+from attncheck.checks.programs.functionals import ProgramAlternative, ProgramCheck, no_limit, several_widths
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.orders import Order
 from attncheck.layers.program import Initial, Node, Output, Program, ProgramCase, Score

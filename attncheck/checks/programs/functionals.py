@@ -11,15 +11,35 @@ from functools import cached_property
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
+from attncheck.checks.check import CheckOf
 from attncheck.checks.comparison import compared
-from attncheck.checks.declared import Rejected, of_law
+from attncheck.checks.declared import AlternativeOf, Rejected, of_law
 from attncheck.checks.functionals import FunctionalOf, log, log_energy
+from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of
 from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_SCORE, OfProgram
 from attncheck.methods import simulate_chunks
+
+#: Fields needed for exact statements on vectors.
+ONE_WIDTH = frozenset({"vectors", "gram"})
+
+
+def several_widths(setting: ProgramSetting) -> str:
+    """Return the reason to exclude a case without three suitable widths, or an empty string."""
+    widths = setting.case.widths
+    even = len(widths) == 3 and widths[1] ** 2 == widths[0] * widths[2] and widths[0] >= 32
+    return "" if even else "an order in n needs three widths of at least 32, in a fixed ratio"
+
+
+def no_limit(setting: ProgramSetting) -> str:
+    """Return the reason to exclude a program without a limit by Definition 1, or an empty string."""
+    covered = setting.case.program.coverage()
+    worst = covered.worst
+    return "" if covered.has_limit else f"no limit is stated: {worst.name} {worst.statement}, {worst.reason}"
+
 
 # Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5
@@ -104,6 +124,10 @@ class ProgramReference(ReferenceOf[ProgramCase]):
         at = program.at(self.case.width)
         drawn = simulate_chunks(at, size, self.size, self.seed, method="matrix-free", coordinates=coordinates)
         return self.values_of(PROGRAM_FUNCTIONALS, program, coordinates, drawn)
+
+
+ProgramCheck = CheckOf[ProgramSetting, ProgramSample, ProgramReference]
+ProgramAlternative = AlternativeOf[ProgramSetting]
 
 
 CHECKS = tuple(

@@ -13,8 +13,7 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.declared import Rejected, of_correlation, of_law
-from attncheck.checks.programs.functionals import ProgramReference
-from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramAlternative, ProgramCheck
+from attncheck.checks.programs.functionals import ONE_WIDTH, ProgramAlternative, ProgramCheck, ProgramReference
 from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual

@@ -14,8 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.declared import Rejected, of_correlation, of_law
 from attncheck.checks.functionals import log
 from attncheck.checks.independence import standard
-from attncheck.checks.programs.functionals import ProgramReference
-from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
+from attncheck.checks.programs.functionals import ProgramAlternative, ProgramCheck, ProgramReference
 from attncheck.checks.programs.residuals import conditioned_sides
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform

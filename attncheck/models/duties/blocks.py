@@ -13,8 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from attncheck._lib.groups import grouped
-from attncheck._lib.names import names_of, pattern_of
+from attncheck._lib.names import grouped, names_of, pattern_of
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.trace import CoreTrace, Trace
 from attncheck.models.calls import ModuleCall

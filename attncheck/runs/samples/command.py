@@ -14,8 +14,7 @@ from attncheck.diagnosis.differences import differences
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
-from attncheck.evidence.text import allowed
-from attncheck.evidence.verdicts import Verdict
+from attncheck.evidence.verdicts import Verdict, allowed
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.conclusion import closing_of, ledger_of
 from attncheck.records.explanation import Explanation
