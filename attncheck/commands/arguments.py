@@ -18,6 +18,8 @@ PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5"]
 Out = Parameter(name=["--out", "-o"])
 #: A flag with the short form ``-v``.
 Verbose = Parameter(name=["--verbose", "-v"], negative="")
+#: A flag without a negative form.
+Program = Annotated[bool, Parameter(negative="")]
 
 
 def _option(read: Callable[[str, str], Any]) -> Parameter:

@@ -9,15 +9,15 @@ from pathlib import Path
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_file
-from attncheck.commands.arguments import Template, folder_of
+from attncheck.commands.arguments import Program, Template, folder_of
 
 _START = Path(__file__).parent / "start"
 _WORKFLOW = ".github/workflows/attncheck.yml"
 _PLACEHOLDER = "https://github.com/OWNER/attncheck"
 
 
-def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
-    """Create a starter layer, test and GitHub workflow.
+def init(folder: str = ".", /, *, framework: Template = "numpy", program: Program = False) -> int:
+    """Create a starter layer or program, test and GitHub workflow.
 
     Existing files are never overwritten. The workflow names a repository of attncheck to replace.
 
@@ -27,16 +27,23 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
         Folder to create them in: the root of a repository, so that GitHub finds the workflow.
     framework
         NumPy simulator, or layer of a framework.
+    program
+        Write a Netsor program with its NumPy simulator instead of a layer.
     """
+    if program and framework != "numpy":
+        refuse("framework", framework, "is for layers", "leave it out, or leave out --program")
     path, extra = folder_of(folder, "folder"), f"[{framework}]"
     module, command = "layer", "attncheck inspect layer:build --width 64"
     if framework == "numpy":
         extra, module, command = "", "simulator", "attncheck run --subject simulator:simulate --profile smoke"
+    start = _START / ("program" if program else framework)
     names = (f"{module}.py", f"test_{module}.py", _WORKFLOW)
     if there := [name for name in names if os.path.lexists(path / name)]:
         refuse("folder", folder, f"already has {', '.join(there)}", "move it away, or choose another folder")
-    texts = [(_START / framework / f"{name}.txt").read_text(encoding="utf-8") for name in names[:2]]
+    texts = [(start / f"{name}.txt").read_text(encoding="utf-8") for name in names[:2]]
     workflow = (_START / "attncheck.yml.txt").read_text(encoding="utf-8")
+    if program:  # a run tests example programs, which this simulator does not know
+        workflow, command = workflow.partition("      - run: <command>")[0], ""
     requirement = f'"attncheck{extra} @ git+{_PLACEHOLDER}"'
     examined = command + " --report report.html" * (framework == "numpy")
     for word, value in (("requirement", requirement), ("test", names[1]), ("command", examined)):
@@ -47,6 +54,6 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     print(f"next:\n  cd {path}" if path != Path() else "next:")
     if extra and importlib.util.find_spec(framework) is None:
         print(f"  python -m pip install {framework}{' jax' * (framework == 'keras')}")
-    print(f"  python -m pytest {names[1]}\n  {command}")
+    print(f"  python -m pytest {names[1]}" + f"\n  {command}" * bool(command))
     print(f"before you push: replace {_PLACEHOLDER} in the workflow; attncheck has no release yet")
     return ExitCode.CONSISTENT

@@ -21,6 +21,8 @@ from attncheck.diagnosis.estimates import (
 from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.item import Item
+from attncheck.looks.result import violated
+from attncheck.records.schema import Result
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
@@ -39,11 +41,14 @@ _AGAIN = 0.01
 _DISTINCT = 1e-6
 
 
-def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
-    """Return messages for estimates of a violated test item that differ from the declaration."""
+def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result]) -> list[str]:
+    """Return messages for estimates of a violated test item that differ from the declaration.
+
+    For a program this is the text of the most informative of the item's `results`.
+    """
     layer = unit.case
     if not isinstance(layer, AttentionLayer):
-        return []  # messages of checks of programs already name the differences
+        return [violated(results)[0].text]
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     sample = subject.draw(layer, size, stream(seed, layer.key, role="diagnosis"))
     root = seed_sequence(seed, layer.key, role="diagnosis/reference")

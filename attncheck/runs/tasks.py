@@ -66,7 +66,7 @@ class CaseTask:
         """Add a diagnosis to violated results."""
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
-            diagnosis = diagnose(self.items[0], subject, self.seed)
+            diagnosis = diagnose(self.items[0], subject, self.seed, results)
         violation = str(Verdict.VIOLATED)
         return [
             msgspec.structs.replace(result, diagnosis=diagnosis) if result.verdict == violation else result

@@ -15,9 +15,13 @@ from attncheck.commands.cli import main
 pytest_plugins = ["pytester"]
 
 FILES = {
-    "numpy": ["simulator.py", "test_simulator.py", ".github/workflows/attncheck.yml"],
+    **{name: ["simulator.py", "test_simulator.py", ".github/workflows/attncheck.yml"] for name in ("numpy", "program")},
     **{name: ["layer.py", "test_layer.py", ".github/workflows/attncheck.yml"] for name in ("torch", "flax", "keras")},
 }
+
+
+#: Options of the kinds of starters.
+OPTIONS = {kind: ["--program"] if kind == "program" else ["--framework", kind] for kind in FILES}
 
 
 def files_in(folder: Path) -> list[str]:
@@ -26,16 +30,17 @@ def files_in(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("framework", FILES)
 def test_what_is_written_is_listed(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", str(tmp_path / "new"), "--framework", framework]) == ExitCode.CONSISTENT
+    assert main(["init", str(tmp_path / "new"), *OPTIONS[framework]]) == ExitCode.CONSISTENT
     said = capsys.readouterr().out.splitlines()
     assert files_in(tmp_path / "new") == sorted(FILES[framework])
     assert said[: len(FILES[framework])] == [f"wrote {tmp_path / 'new' / name}" for name in FILES[framework]]
     assert said[3:5] == ["next:", f"  cd {tmp_path / 'new'}"]
-    installed = framework == "numpy" or importlib.util.find_spec(framework) is not None
+    plain = framework in ("numpy", "program")
+    installed = plain or importlib.util.find_spec(framework) is not None
     assert said[5].startswith(f"  python -m pip install {framework}") != installed
     assert f"  python -m pytest {FILES[framework][1]}" in said[5:7]
     workflow = (tmp_path / "new/.github/workflows/attncheck.yml").read_text(encoding="utf-8")
-    extra = "" if framework == "numpy" else f"[{framework}]"
+    extra = "" if plain else f"[{framework}]"
     assert f'- run: python -m pip install "attncheck{extra} @ git+https://github.com/OWNER/attncheck"\n' in workflow
     assert "<" not in workflow
     assert "before you push: replace https://github.com/OWNER/attncheck" in "\n".join(said)
@@ -69,13 +74,36 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.Cap
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_the_files_work_unchanged(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In the current folder; the test passes, and the first run and the gate count the same plan."""
+@pytest.fixture
+def _no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget simulators of this name, here and for the tests that follow."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "simulator", sys)
-    del sys.modules["simulator"]  # again at the end: other tests have simulators of this name
+    del sys.modules["simulator"]
+
+
+@pytest.mark.usefixtures("_no_simulator")
+def test_the_starter_of_a_program_is_right_and_its_test_sees_scores_over_n(pytester: pytest.Pytester) -> None:
+    assert main(["init", "--program"]) == ExitCode.CONSISTENT
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    simulator = pytester.path / "simulator.py"
+    text = simulator.read_text(encoding="utf-8")
+    assert text.count("/ np.sqrt(width)") == 1
+    simulator.write_text(text.replace("/ np.sqrt(width)", "/ width"), encoding="utf-8")
+    wrong = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    wrong.assert_outcomes(failed=1)
+    wrong.stdout.fnmatch_lines(["*cause: * the scaling of the scores*", "*observed: variance of scores*expected 1*"])
+
+
+@pytest.mark.parametrize("framework", ["torch", "flax"])
+def test_programs_have_no_framework(framework: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--program", "--framework", framework]) == ExitCode.UNUSABLE
+    assert f"framework='{framework}': is for layers; leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_no_simulator")
+def test_the_files_work_unchanged(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the current folder; the test passes, and the first run and the gate count the same plan."""
     assert main(["init"]) == ExitCode.CONSISTENT
     assert files_in(pytester.path) == sorted(FILES["numpy"])
     assert capsys.readouterr().out.splitlines()[3:5] == ["next:", "  python -m pytest test_simulator.py"]

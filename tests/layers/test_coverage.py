@@ -44,6 +44,10 @@ def signed(vector: FloatArray, score: FloatArray) -> FloatArray:
     return np.multiply(np.sign(score), vector)
 
 
+def gated(vector: FloatArray, score: FloatArray) -> FloatArray:
+    return np.multiply(np.tanh(score), vector)
+
+
 def circular(w: Written) -> Node:
     inner = w.program.nonlin(tanh(), w.apply("Q", w.x1))
     w.score("Q", "L")
@@ -118,8 +122,7 @@ def silent(w: Written, **zero: float) -> Node:
 
 beyond = declared(lambda x: np.clip(x, 30.0, 31.0) - 30.0, order=1, bounded=True, name="beyond")
 CLIP = "is not a bounded function; clip it"
-KNOWN = "use a function that attncheck knows, or attncheck.declared"
-MIXES = "use a function that attncheck knows, or one of attncheck.layers.program.mixes"
+KNOWN = "use a function that attncheck knows, or declare it: attncheck.declared(φ, order="
 SCORES = "depends on g3, a product with Q, a matrix of scores; give"
 
 #: The last node of each program is examined, and the start of its reason. Several scores are written in order.
@@ -132,6 +135,7 @@ BOUNDARY: list[tuple[str, Callable[[Written], Node], CoverageKind, str]] = [
     ("bounded of several", bounded_of_several, CoverageKind.SCORE, ""),
     ("mostly zero", lambda w: w.score("Q", "K", image(w, beyond)), CoverageKind.SCORE, ""),
     ("mixed", lambda w: output_of(w, sigmoid_mix), CoverageKind.OUTPUT, ""),
+    ("declared", lambda w: output_of(w, declared(gated, order=2, bounded=False)), CoverageKind.OUTPUT, ""),
     ("product", lambda w: output_of(w, np.multiply), CoverageKind.OUTPUT, ""),
     ("tied", lambda w: w.score("Q", "Q"), CoverageKind.TIED, "Q is on both sides; give the score two matrices"),
     ("value is key", value_is_key, CoverageKind.EXTRA_USE, "K also makes g5, which is in no score; give that one a"),
@@ -144,9 +148,9 @@ BOUNDARY: list[tuple[str, Callable[[Written], Node], CoverageKind, str]] = [
     ("cycle", lambda w: around(w, tanh()), CoverageKind.CYCLIC, "the matrices A · C · B form a cycle"),
     ("unbounded cycle", lambda w: around(w, relu()), CoverageKind.UNBOUNDED, f"x3 {CLIP}"),
     ("undeclared cycle", lambda w: around(w, np.sign), CoverageKind.UNDECLARED, KNOWN),
-    ("discontinuous", lambda w: output_of(w, signed), CoverageKind.UNDECLARED, MIXES),
-    ("discontinuous row", lambda w: output_of(w, row_of_signs()), CoverageKind.UNDECLARED, MIXES),
-    ("after it", lambda w: w.program.nonlin(tanh(), output_of(w, signed)), CoverageKind.UNDECLARED, MIXES),
+    ("discontinuous", lambda w: output_of(w, signed), CoverageKind.UNDECLARED, KNOWN),
+    ("discontinuous row", lambda w: output_of(w, row_of_signs()), CoverageKind.UNDECLARED, KNOWN),
+    ("after it", lambda w: w.program.nonlin(tanh(), output_of(w, signed)), CoverageKind.UNDECLARED, KNOWN),
     ("no initial", lambda w: silent(w, initial=0.0), CoverageKind.ZERO, "g4 is 0"),
     ("no factor", lambda w: silent(w, factor=0.0), CoverageKind.ZERO, "its factor is 0"),
     ("no weight", lambda w: silent(w, weight=0.0), CoverageKind.ZERO, "g3 is 0"),

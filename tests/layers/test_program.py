@@ -39,7 +39,7 @@ def written() -> Program:
     left, right = program.matmul(low, x), program.matmul(low, program.nonlin(clip(3.0), both))
     wide = program.score(program.matmul(W, x), program.matmul(back, left, "v"), 0.25, "s")
     short = program.score(left, right)
-    program.output(gate, [both], [short, wide])
+    program.output(declared(gate, order=2, bounded=False), [both], [short, wide])
     zero = program.matmul(program.weight("zero", 0.0), x)
     program.nonlin(declared(softplus, order=1, bounded=False), zero)
     return program

@@ -156,7 +156,7 @@ class TestDiagnosis:
     @pytest.mark.sampled
     @pytest.mark.parametrize(("subject", "name", "layer", "sentence"), DIAGNOSES)
     def test_says_what_differs(self, subject: Any, name: str, layer: AttentionLayer, sentence: str) -> None:
-        sentences = diagnose(Item(name, layer), Subject.of(subject), 0)
+        sentences = diagnose(Item(name, layer), Subject.of(subject), 0, [])
         assert any(re.match(sentence, text) for text in sentences) if sentence else sentences == []
 
     def test_scales_of_heads_are_told_where_they_differ(self) -> None:

@@ -4,7 +4,7 @@ A new known function needs an entry in ``attncheck.layers.nonlinearity.function`
 for any other function.
 """
 
-from attncheck.layers.nonlinearity.declared import DeclaredFunction, declared
+from attncheck.layers.nonlinearity.declared import DeclaredFunction, DeclaredMix, declared
 from attncheck.layers.nonlinearity.families import (
     clip,
     erf,
@@ -20,6 +20,7 @@ from attncheck.layers.nonlinearity.function import Nonlinearity
 
 __all__ = [
     "DeclaredFunction",
+    "DeclaredMix",
     "Nonlinearity",
     "clip",
     "declared",

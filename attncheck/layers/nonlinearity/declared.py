@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,11 +38,7 @@ class DeclaredFunction(Nonlinearity):
     def __post_init__(self) -> None:
         if not self.name:
             refuse("name", self.name, "must not be empty", 'pass text, e.g. name="swish"')
-        order = check_integer("order", self.order, 1, "pass the pseudo-Lipschitz order, e.g. order=1")
-        if order > LARGEST_ORDER:
-            refuse("order", order, "is too large for double precision", f"pass at most {LARGEST_ORDER}")
-        if not isinstance(self.bounded, bool):
-            refuse("bounded", self.bounded, "must be true or false", "pass True if φ is bounded, else False")
+        _check_properties(self.order, self.bounded)
         if self.parameters:
             refuse("parameters", self.parameters, "is for built-in functions only", "write them into the function")
         _check_function(self.function)
@@ -59,15 +56,55 @@ class DeclaredFunction(Nonlinearity):
         return quadrature.dual(self, self.order, v1, v2, c, smooth=False)
 
 
-def declared(function: Function, *, order: int, bounded: bool, name: str | None = None) -> DeclaredFunction:
-    """Return any function as a nonlinearity, with its order and boundedness declared.
+@dataclasses.dataclass(frozen=True)
+class DeclaredMix:
+    """A user's function of several arrays, with its declared properties; build one with `declared`.
+
+    Attributes
+    ----------
+    function : callable
+        φ of arrays that broadcast against each other, such as vectors and scores.
+    """
+
+    name: str
+    order: int
+    bounded: bool
+    function: Callable[..., FloatArray]
+
+    def __post_init__(self) -> None:
+        _check_properties(self.order, self.bounded)
+
+    def __call__(self, *arrays: FloatArray) -> FloatArray:
+        """Return φ of the arrays."""
+        return self.function(*arrays)
+
+    @property
+    def path(self) -> str:
+        """Import path of the function as ``module:qualname``, or empty."""
+        return path_of(self.function)
+
+
+@overload
+def declared(function: Function, *, order: int, bounded: bool, name: str | None = None) -> DeclaredFunction: ...
+
+
+@overload
+def declared(
+    function: Callable[..., FloatArray], *, order: int, bounded: bool, name: str | None = None
+) -> DeclaredMix: ...
+
+
+def declared(
+    function: Callable[..., FloatArray], *, order: int, bounded: bool, name: str | None = None
+) -> DeclaredFunction | DeclaredMix:
+    """Return any function as a nonlinearity, or a mix if it takes several arrays, with order and boundedness declared.
 
     Declarations are not verified. A larger order or ``bounded=False`` is always safe.
 
     Parameters
     ----------
     function : callable
-        φ, vectorised: maps an array entry by entry, in double precision.
+        φ, vectorised: maps an array entry by entry, in double precision; or several arrays that broadcast.
     order : int
         Pseudo-Lipschitz order of φ, from 1 to 64.
     bounded : bool
@@ -77,8 +114,8 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
 
     Returns
     -------
-    DeclaredFunction
-        Its `dual` uses quadrature, with an error estimate.
+    DeclaredFunction or DeclaredMix
+        The `dual` of a function of one array uses quadrature, with an error estimate.
 
     Raises
     ------
@@ -87,12 +124,35 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
 
     Examples
     --------
-    >>> declared(np.arctan, order=1, bounded=True).path
-    'numpy:arctan'
+    >>> declared(np.arctan, order=1, bounded=True).path, declared(np.hypot, order=1, bounded=False).path
+    ('numpy:arctan', 'numpy:hypot')
     """
     if not callable(function):
         refuse("function", function, "cannot be called", _VECTORISE)
-    return DeclaredFunction(short_name(function) if name is None else name, (), order, bounded, function)
+    known = short_name(function) if name is None else name
+    if _takes_several(function):
+        return DeclaredMix(known, order, bounded, function)
+    return DeclaredFunction(known, (), order, bounded, function)
+
+
+def _takes_several(function: Callable[..., FloatArray]) -> bool:
+    """Return whether a function needs more than one array."""
+    if isinstance(function, np.ufunc):
+        return function.nin > 1
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a built-in function without a signature
+        return False
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    return len(needed) > 1
+
+
+def _check_properties(order: int, bounded: bool) -> None:
+    number = check_integer("order", order, 1, "pass the pseudo-Lipschitz order, e.g. order=1")
+    if number > LARGEST_ORDER:
+        refuse("order", number, "is too large for double precision", f"pass at most {LARGEST_ORDER}")
+    if not isinstance(bounded, bool):
+        refuse("bounded", bounded, "must be true or false", "pass True if φ is bounded, else False")
 
 
 def _check_function(function: Function) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice
-from attncheck.layers.nonlinearity import Nonlinearity
+from attncheck.layers.nonlinearity import DeclaredMix, Nonlinearity
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
@@ -178,8 +178,7 @@ def _local_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
         if isinstance(node, MatMul) and node.parents[0] in after:
             yield LineCoverage(node.name, CoverageKind.CONJECTURE, f"{node.parents[0].name} depends on scores")
         if isinstance(node, Nonlin | Output) and not _known(node.function):
-            declared = "attncheck.declared" if len(node.parents) == 1 else "one of attncheck.layers.program.mixes"
-            remedy = f"use a function that attncheck knows, or {declared}"
+            remedy = "use a function that attncheck knows, or declare it: attncheck.declared(φ, order=…, bounded=…)"
             yield LineCoverage(node.name, CoverageKind.UNDECLARED, remedy)
         if node.size is not None and not isinstance(node, Score):
             yield LineCoverage(node.name, CoverageKind.FIXED_SIZE, f"{node.name} has {node.size} coordinates")
@@ -234,7 +233,7 @@ def _known(function: Any) -> bool:
         function = function.function
     if isinstance(function, AttentionRow):
         return not function.layer.map.traits.may_jump
-    if isinstance(function, Nonlinearity | LinearCombination):
+    if isinstance(function, Nonlinearity | DeclaredMix | LinearCombination):
         return True
     return any(function is candidate for candidate in (*MIXES.values(), *_OF_SEVERAL))
 
@@ -243,7 +242,7 @@ def _bounded(node: Node) -> bool:
     """Return whether a line is a bounded function, or a known one, hence continuous, of bounded lines."""
     if not isinstance(node, Nonlin):
         return False
-    if isinstance(node.function, Nonlinearity) and node.function.bounded:
+    if isinstance(node.function, Nonlinearity | DeclaredMix) and node.function.bounded:
         return True
     return _known(node.function) and all(map(_bounded, node.parents))
 

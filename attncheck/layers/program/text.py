@@ -10,7 +10,7 @@ from attncheck._lib.errors import InputError, check_choice, refuse
 from attncheck._lib.imports import imported, path_of
 from attncheck._lib.streams import set_fields
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.nonlinearity import DeclaredFunction, Nonlinearity, declared
+from attncheck.layers.nonlinearity import DeclaredFunction, DeclaredMix, Nonlinearity, declared
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction, name_of
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
@@ -131,7 +131,7 @@ def _write_function(function: Any) -> dict[str, Any]:
         return {"linear": list(function.coefficients)}
     if isinstance(function, AttentionRow):
         return {"attention": function.position, "layer": set_fields(function.layer)}
-    if isinstance(function, DeclaredFunction):  # before `Nonlinearity`, its base class
+    if isinstance(function, DeclaredFunction | DeclaredMix):  # before `Nonlinearity`, its base class
         promise = {"order": function.order, "bounded": function.bounded}
         return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}
     if isinstance(function, Nonlinearity):
