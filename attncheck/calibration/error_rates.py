@@ -18,8 +18,7 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_integer, refuse
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.calibration.power.rows import PowerEntry, PowerRow, rows_of
-from attncheck.calibration.power.table import measure, verified
+from attncheck.calibration.power import PowerEntry, PowerRow, measure, rows_of, verified
 from attncheck.checks.check import AnyCheck, Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.registry import PROGRAM_PROPERTIES, all_checks, check_named, checks_of

@@ -1,18 +1,18 @@
-"""Records in memory."""
+"""Records in memory, and the closing line from the ledger of their lines."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from attncheck._lib.errors import InputError
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.ledger import Conclusion, Entry, Ledger
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.conclusion import entry_of, ledger_of
 from attncheck.records.schema import (
     Closing,
     Line,
@@ -26,6 +26,24 @@ from attncheck.records.schema import (
 )
 from attncheck.records.scope import Scope
 from attncheck.records.tallies import Space, Tally, tallied
+
+
+def entry_of(line: Result) -> Entry:
+    """Return the ledger entry of a line; entries on one case share draws."""
+    return Entry(line.id, case_key(line), line.verdict, tuple(line.p_values), line.combined, line.continuous)
+
+
+def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Result]) -> Ledger:
+    """Return the ledger of the given results."""
+    ledger = Ledger(planned, seed)
+    for line in lines:
+        ledger.take(entry_of(line))
+    return ledger
+
+
+def closing_of(conclusion: Conclusion, results: Sequence[Result], seconds: float, **fields: Any) -> Closing:
+    """Return the closing line of a run with these results."""
+    return Closing(run_digest(results), conclusion.verdict, list(conclusion.reasons), len(results), seconds, **fields)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -22,15 +22,14 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.looks.domains import PROGRAMS, case_of, domain_of
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
-from attncheck.records.conclusion import closing_of
 from attncheck.records.explanation import Explanation
-from attncheck.records.run_record import record_of
+from attncheck.records.run_record import closing_of, record_of
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
-from attncheck.runs.diagnosis import explained
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.summary import labelled, summarize
+from attncheck.runs.tasks import explained
 from attncheck.runs.view import RunView
 
 # Number of uncovered lines shown.

@@ -15,15 +15,13 @@ from attncheck.diagnosis.messages import explain
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
-from attncheck.records.conclusion import closing_of
 from attncheck.records.explanation import Explanation
-from attncheck.records.run_record import RunRecord, record_of
+from attncheck.records.run_record import RunRecord, closing_of, record_of
 from attncheck.records.schema import Closing, Result
 from attncheck.records.writer import Writer
-from attncheck.runs.diagnosis import explained
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
-from attncheck.runs.tasks import Examination
+from attncheck.runs.tasks import Examination, explained
 from attncheck.runs.view import RunView
 
 # Maximum number of errors in a record, and maximum length of each.

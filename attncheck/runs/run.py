@@ -27,8 +27,8 @@ from attncheck.looks.pools import examine_pools, fresh, most_pools, pools_of
 from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.result import violated
 from attncheck.looks.substitutes import substitute
-from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import environment_fields
+from attncheck.records.run_record import ledger_of
 from attncheck.records.schema import Manifest, PlannedResult, Result, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.runs.options import RunOptions, count, typed

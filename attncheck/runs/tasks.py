@@ -1,4 +1,4 @@
-"""Tasks: the test items of one case, described so that any process can examine them."""
+"""Tasks: the test items of one case, or an explanation, described so that any process can do them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,23 @@ from attncheck._lib.errors import InputError, foreign_traceback
 from attncheck._lib.text import inert
 from attncheck.checks.registered import load_checks
 from attncheck.diagnosis.differences import diagnose
+from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
 from attncheck.looks.examine import run_items
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
+from attncheck.records.explanation import Explanation
 from attncheck.records.schema import Result
 from attncheck.subject import StoppedCall, Subject, SubjectName
 from attncheck.subject.guard import guarded
+
+
+def explained(subject: Subject | SubjectName, results: Sequence[Result], seed: int) -> tuple[Explanation, ...]:
+    """Return explanations of the violations of a run, best first, sought in the process where this is called."""
+    subject = subject_here(subject)
+    return explanations(Violations(tuple(results), seed, subject.weights, subject))
 
 
 @dataclasses.dataclass(frozen=True)

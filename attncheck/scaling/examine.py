@@ -17,8 +17,17 @@ from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine_blocks
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.scaling.exponents import TERMS, exponents, means, seeds_needed
-from attncheck.scaling.orders import NEXT, shares
-from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, ExponentPrediction, TapSeries, check_all_fit
+from attncheck.scaling.predictions import (
+    CHANGE,
+    INIT,
+    NEXT,
+    SHARE,
+    Expectation,
+    ExponentPrediction,
+    TapSeries,
+    check_all_fit,
+    shares,
+)
 from attncheck.scaling.result import Widths, WidthsRow
 from attncheck.scaling.taps import Make, Model, Tap
 

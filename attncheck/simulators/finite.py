@@ -1,4 +1,4 @@
-"""Finite-width methods: the same law at different costs."""
+"""Finite-width methods: the same law at different costs. Stacks are drawn from their programs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,65 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Batch, Draws, ProgramDraws, StackDraws
-from attncheck.layers.program import ProgramAt
+from attncheck.layers.norm import normalised
+from attncheck.layers.program import Node, ProgramAt, Step
 from attncheck.layers.program.extent import Entries, entries_of, results_of
 from attncheck.layers.stack import AttentionStack
-from attncheck.simulators import stacks
+from attncheck.layers.stack_program import StackProgram
 from attncheck.simulators.blocks import DrawPlan, check_coordinates
 from attncheck.simulators.collapsed import draw_collapsed, input_entries
+from attncheck.simulators.interpret import interpret
 from attncheck.simulators.layers import draw_program, key_entries, matrix_entries, program_entries, vector_entries
+from attncheck.simulators.linalg import gram_of
 from attncheck.simulators.multipliers import DirectMultiplier, Matrices, MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_lines
+
+
+@functools.lru_cache(maxsize=8)
+def _plan(stack: AttentionStack) -> tuple[StackProgram, tuple[Step, ...]]:
+    expansion = stack.expand()
+    return expansion, expansion.program.steps()
+
+
+def draw_stack_program(
+    stack: AttentionStack,
+    size: int,
+    coordinates: int,
+    rng: np.random.Generator,
+    multiplier: Matrices,
+) -> StackDraws:
+    """Draw a stack by interpreting its program, with weights from ``multiplier(width, rng)``."""
+    expansion, steps = _plan(stack)
+    keep = {node for layer in expansion.layers for node in layer.inputs}
+    norms: dict[Node, Callable[[FloatArray], FloatArray]] = {}
+    if stack.layer.norm:
+        read = keep.union(*expansion.reads)
+        norms |= dict.fromkeys(read, functools.partial(normalised, stack.layer.norm))
+    if stack.post_norm:
+        after = [node for stream in (*expansion.between, *expansion.streams[1:]) for node in stream]
+        norms |= dict.fromkeys(after, functools.partial(normalised, stack.post_norm))
+    multiply = multiplier(stack.width, rng)
+    values = interpret(steps, stack.width, size, coordinates, keep | set(norms), multiply, rng, normalise=norms)
+    inputs = np.stack([values.stack(layer.inputs) for layer in expansion.layers], axis=1)
+    streams = np.stack([values.stack(nodes, coordinates) for nodes in expansion.streams], axis=1)
+    shape = (size, stack.num_heads, stack.seq_len, stack.seq_len)
+    return StackDraws(
+        outputs=streams[:, -1].copy(),
+        scores=np.stack([values.stack(layer.scores).reshape(shape) for layer in expansion.layers], axis=1),
+        streams=streams[:, :-1].copy(),
+        grams=gram_of(inputs),
+    )
+
+
+def literal_entries(stack: AttentionStack) -> Entries:
+    """Return the memory bounds of a draw of the stack's program."""
+    return entries_of(_plan(stack)[0].program, stack.width)
+
 
 _Described = TypeVar("_Described")
 _Drawn = TypeVar("_Drawn", bound=Batch)
@@ -52,7 +100,7 @@ def _literal_layer(layer: AttentionLayer, coordinates: int, method: str) -> Draw
 
 def _literal_stack(stack: AttentionStack, coordinates: int, method: str) -> DrawPlan[StackDraws]:
     check_coordinates(coordinates, stack.width)
-    return _literal(stacks.draw_stack_program, stack, coordinates, stacks.literal_entries(stack), method)
+    return _literal(draw_stack_program, stack, coordinates, literal_entries(stack), method)
 
 
 def _literal_program(case: ProgramAt, coordinates: int, method: str) -> DrawPlan[ProgramDraws]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from attncheck.calibration.power import PowerEntry, PowerRow, entries_of, table
+from attncheck.calibration import power as table
+from attncheck.calibration.power import PowerEntry, PowerRow, entries_of
 from attncheck.looks.profiles import Profile, profile_named
 
 SMOKE = profile_named("smoke")

@@ -11,7 +11,7 @@ from scipy import stats
 
 from attncheck._lib.errors import InputError
 from attncheck.scaling.exponents import exponents, seeds_needed, slope_weights
-from attncheck.scaling.orders import shares
+from attncheck.scaling.predictions import shares
 
 FloatArray = NDArray[np.float64]
 WIDTHS = (64, 128, 256, 512, 1024)

@@ -16,10 +16,9 @@ from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict, allowed
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.conclusion import closing_of, ledger_of
 from attncheck.records.explanation import Explanation
 from attncheck.records.manifest import environment_fields
-from attncheck.records.run_record import record_of
+from attncheck.records.run_record import closing_of, ledger_of, record_of
 from attncheck.records.schema import Line, Manifest, PlannedResult, Result, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.records.writer import Writer
