@@ -142,6 +142,20 @@ class Effective:
         matrix: FloatArray = getattr(self, role)
         return matrix
 
+    def shared_by(self, maps: int, precision: float) -> list[str]:
+        """Return which of queries, keys and values several attention maps, each of as many heads, share."""
+        if maps == 1:
+            return []
+        parts = {role: np.split(self[role], maps, axis=1) for role in ("query", "key", "value")}
+        return [role for role, part in parts.items() if len(groups_of(part, precision)) == 1]
+
+    def of_first(self, maps: int) -> Effective:
+        """Return the matrices of the heads of the first of some attention maps."""
+        queries, keys = self.query.shape[1] // maps, self.key.shape[1] // maps
+        output = self.output[: queries * self.value.shape[2]]
+        parts = self.query[:, :queries], self.key[:, :keys], self.value[:, :keys], output
+        return Effective(*parts, biases=self.biases, past=self.past)
+
 
 class ModuleReader:
     """Reader of the matrices of modules on one code path; the layout of attention is determined once for all draws.

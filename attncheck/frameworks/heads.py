@@ -16,17 +16,11 @@ from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.notes import Note, wrong
 
 
-def sharing_maps(first: Effective, maps: int, precision: float) -> int:
-    """Return the number of attention maps, each of as many heads, if they have the same values, else 1."""
-    return maps if maps > 1 and len(groups_of(np.split(first.value, maps, axis=1), precision)) == 1 else 1
-
-
-def of_first_map(draw: Effective, maps: int) -> Effective:
-    """Return the matrices of the heads of the first of some attention maps."""
-    queries, keys = draw.query.shape[1] // maps, draw.key.shape[1] // maps
-    output = draw.output[: queries * draw.value.shape[2]]
-    parts = draw.query[:, :queries], draw.key[:, :keys], draw.value[:, :keys], output
-    return Effective(*parts, biases=draw.biases, past=draw.past)
+def about_maps(maps: int, shared: Sequence[str]) -> Note:
+    """Report what several attention maps share."""
+    texts = {"query": "queries", "key": "keys", "value": "values"}
+    text = f"{maps} attention maps have the same {listed(texts[role] for role in shared)}"
+    return Note(text + ", as in differential attention" * (list(shared) == ["value"]))
 
 
 def about_heads(

@@ -16,7 +16,7 @@ from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
 from attncheck.frameworks.framework import adapter_of, generator_restored, parameters_of
-from attncheck.frameworks.heads import about_heads, of_first_map, sharing_maps
+from attncheck.frameworks.heads import about_heads, about_maps
 from attncheck.frameworks.initialiser import (
     biased,
     constant,
@@ -120,16 +120,18 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
     precision = adapter.precision
-    labels = kv_labels(first, precision)
+    # Maps that share all of queries, keys and values have the same heads.
+    maps = probe.maps if len(probe.by_maps) == len(ROLES) else 1
+    labels = kv_labels(first.of_first(maps), precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
     unused = _unused(adapter.unused(state, probe.x, reader.path) if calls_module else ())
     # If `make` returns the same module every time, later draws modify it, so it is probed first.
     leaking = list(leaks(probe, forward, formula))
-    read = [_ungained(draw, gains) for draw in (first, *_later_draws(reader, first, draws, seed))]
+    read = [_ungained(draw, gains).of_first(maps) for draw in (first, *_later_draws(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
-    maps = sharing_maps(first, reader.layout.parallel, precision)
-    of_values = [of_first_map(draw, maps) for draw in read]
-    by_role = {"query": read, "key": read, "value": of_values, "output": of_values}
+    of_maps = [draw.of_first(probe.maps // maps) for draw in read]
+    by_role = {role: of_maps if role in probe.by_maps else read for role in ROLES}
+    by_role["output"] = by_role["value"]
     weights = {r: matrix_of(r, by_role[r], distinct, precision, reader.norm == LAYER) for r in roles}
     # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
@@ -145,7 +147,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         *after,
         *repeated(read, roles, labels, precision),
         *constant(first, roles, parameters),
-        *([Note(f"{maps} attention maps have the same values, as in differential attention")] if maps > 1 else []),
+        *([about_maps(probe.maps, probe.by_maps)] if probe.by_maps else []),
         *about_heads(by_role, roles, labels, precision),
         *biased({role: matrix for role, matrix in weights.items() if PLACED not in inputs.kinds.get(role, ())}),
         *copies,
@@ -154,7 +156,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     ]
     if probe.seen.calls > 1:
         notes.append(Note(f"attention runs {probe.seen.calls} times per forward pass: only the first is inspected"))
-    number = probe.num_heads
+    number = probe.num_heads // maps
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
     rotation = positions.rotation if positions.name == ROTARY else None
@@ -177,7 +179,8 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
     forward = dataclasses.replace(forward, positions=positions.name, rotary_base=base)
     missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
-    notes = about_weights(forward, formula, probe.seen, "" if forward.known else probe.derivation(probe.seen))
+    derivation = "" if forward.known else probe.derivation(probe.seen)
+    notes = about_weights(forward, formula, probe.seen, derivation, probe.maps if probe.by_maps else 1)
     if len(missing):
         notes.append(wrong(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}"))
     return forward, formula, notes

@@ -51,6 +51,9 @@ class Probe:
         self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
         self.num_heads = matrices.query.shape[1]
         self.bound = rounding(reader.adapter.precision, max(reader.width, self.num_heads * self.value_dim))
+        self.maps = reader.layout.parallel
+        #: Which of queries, keys and values the attention maps share.
+        self.by_maps = matrices.shared_by(self.maps, reader.adapter.precision)
         #: Factor of the inputs that keeps weights from underflowing.
         self.size = 1.0
         self.length = _POSITIONS if reader.any_length else reader.length
@@ -158,7 +161,7 @@ class Probe:
             text = "softmax is applied twice; the first time, the weights are"
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = np.log(call.weights)
-            weights = logs + (1.0 - logs.sum(-1, keepdims=True)) / logs.shape[-1]  # rows have the sum 1
+                weights = logs + (1.0 - logs.sum(-1, keepdims=True)) / logs.shape[-1]  # rows have the sum 1
         else:
             ends = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (sums.min(), sums.max())))
             text = f"rows of the attention weights sum to {ends}, and not to 1; divided by these, they are"

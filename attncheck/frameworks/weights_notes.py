@@ -35,8 +35,10 @@ _FITTED, _NO_BIAS = 2e-2, 1e-3
 _FEWEST = 3
 
 
-def about_weights(forward: Forward, formula: Formula, call: AttentionCall, derivation: str = "") -> list[Note]:
-    """Return notes on the formula of attention weights.
+def about_weights(
+    forward: Forward, formula: Formula, call: AttentionCall, derivation: str = "", maps: int = 1
+) -> list[Note]:
+    """Return notes on the formula of attention weights, of `maps` maps that share queries, keys or values.
 
     `forward` and `formula` are the same formula for users and in numbers, fitted to `call`. `derivation` says how
     the weights come from those of a known formula.
@@ -51,8 +53,8 @@ def about_weights(forward: Forward, formula: Formula, call: AttentionCall, deriv
         return notes or [wrong(derivation)]
     if not forward.known:
         return notes or [asks(f"the attention weights are {forward}")]
-    notes += [*_about_map(forward), *_about_mask(forward, formula, length), *_about_scores(forward, formula)]
-    if formula.groups == TILED:
+    notes += [*_about_map(forward), *_about_mask(forward, formula, length, maps), *_about_scores(forward, formula)]
+    if formula.groups == TILED and maps == 1:
         kv, number = call.key.shape[1], call.query.shape[1]
         notes.append(tiled_heads(kv, number))
     return notes
@@ -76,12 +78,14 @@ def _about_map(forward: Forward) -> Iterator[Note]:
         yield wrong(forward.map if forward.map in AXES else f"the attention map is {forward.map}, not softmax")
 
 
-def _about_mask(forward: Forward, formula: Formula, length: int) -> Iterator[Note]:
+def _about_mask(forward: Forward, formula: Formula, length: int, maps: int) -> Iterator[Note]:
     support = _visible(forward, formula, length)
     yield from _about_hidden(support)
     differ = formula.shown is not None and formula.shown.ndim == 3
-    if differ:
-        yield wrong("heads have different masks")
+    if formula.shown is not None and differ:
+        by_map = np.split(formula.shown, maps)
+        same = all(np.array_equal(mask, masks[0]) for masks in by_map for mask in masks)
+        yield wrong("heads have different masks") if not same else asks("attention maps have different masks")
     if forward.mask == OFF_BY_ONE or _sees_next(support, forward.mask):
         yield wrong("position i sees i + 1: the causal mask is off by one")
     elif differ:
