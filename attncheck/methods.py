@@ -12,8 +12,7 @@ import numpy as np
 from attncheck._lib.errors import check_choice, check_integer, refuse
 from attncheck._lib.memory import DEFAULT_MEMORY
 from attncheck.layers.attention import AttentionLayer, check_layer
-from attncheck.layers.description import Description
-from attncheck.layers.draws import Batch, Draws, ProgramDraws, StackDraws
+from attncheck.layers.draws import Batch, Description, Draws, ProgramDraws, StackDraws
 from attncheck.layers.parts.scores import one_covariance
 from attncheck.layers.program import Program, ProgramAt
 from attncheck.layers.stack import AttentionStack

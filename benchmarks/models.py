@@ -22,8 +22,8 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.measured import spread, table
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import smallest_integer
+from attncheck.evidence.looks import Budget
 from attncheck.scaling.exponents import exponents
 from benchmarks import wild_bugs, zoo_models
 from benchmarks.pages import WORKERS, cell, over

@@ -18,7 +18,7 @@ from attncheck import api
 ROOT = Path(__file__).resolve().parents[1]
 WRONG = {
     "Arrows between rooms run one way": ("_lib/errors.py", "from attncheck.layers.attention import AttentionLayer"),
-    "No circle between modules or folders": ("evidence/budget.py", "import attncheck.evidence.ledger"),
+    "No circle between modules or folders": ("evidence/looks.py", "import attncheck.evidence.ledger"),
     "Nothing inside imports the front door": ("gate/judge.py", "import attncheck"),
 }
 

@@ -21,9 +21,8 @@ from attncheck._lib.workers import InProcess, Workers
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registered import load_checks, registrations
 from attncheck.checks.registry import PROPERTIES, check_named, checks_of
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.looks import detection, per_look_power
+from attncheck.evidence.looks import Budget, detection, per_look_power
 from attncheck.faults import EXPOSURES, FAULTS, Fault, all_faults, exposing
 from attncheck.faults.pairs import fault_named, paired
 from attncheck.layers.attention import AttentionLayer

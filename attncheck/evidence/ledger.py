@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck._lib.streams import digest
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.distances import Uniform
 from attncheck.evidence.family import Outcome
+from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
 
 _REMEDY = "make one entry per planned statistic"

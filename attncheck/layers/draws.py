@@ -1,13 +1,46 @@
-"""Draws of layers, stacks and programs: arrays with one row per draw."""
+"""What layers, stacks and programs at a width share, and their draws: arrays with one row per draw."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
+
+_Drawn = TypeVar("_Drawn", bound="Batch", covariant=True)
+
+
+class Description(Protocol[_Drawn]):
+    """Frozen description of a layer, stack or program at a width.
+
+    Attributes
+    ----------
+    kind : str
+        "layer", "stack" or "program", for messages.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def width(self) -> int:
+        """n, the number of neurons of its vectors."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Permanent identifier in streams, records and digests."""
+        ...
+
+    @property
+    def drawn(self) -> type[_Drawn]:
+        """The class of the description's draws."""
+        ...
+
+    def describe(self) -> str:
+        """Return a short name."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from attncheck._lib.errors import check_choice
-from attncheck.evidence.budget import Budget
+from attncheck.evidence.looks import Budget
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.regimes import CAUSAL, EIGHT_HEADS, NARROW, ONE_POSITION, REGIMES, STANDARD, TWO_NEURONS, WIDE

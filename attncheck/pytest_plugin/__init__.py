@@ -17,8 +17,7 @@ import pytest
 
 from attncheck.pytest_plugin import cases
 from attncheck.pytest_plugin.marks import EXAMINES, examines
-from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship
-from attncheck.pytest_plugin.reporter import Reporter
+from attncheck.pytest_plugin.reporter import Reporter, ReportPayload, parcel, ship
 from attncheck.runs.options import RECORD, TIMEOUT, RunOptions, drawn_seed
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attncheck._lib.errors import InputError
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion, Entry, Ledger
+from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import (
     Closing,

@@ -12,8 +12,8 @@ from attncheck._lib.progress import counted_off
 from attncheck._lib.workers import InProcess
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.diagnosis.messages import explain
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.looks import Budget
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import EXACT_WIDTHS
 from attncheck.layers.names import layer_call

@@ -16,8 +16,8 @@ from attncheck._lib.names import grouped
 from attncheck._lib.workers import Workers
 from attncheck.checks.registered import is_in, load_checks, modules_with, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, all_properties, checks_of
-from attncheck.evidence.budget import ROOM, Budget
 from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.looks import ROOM, Budget
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.looks.domains import LAYERS, PROGRAMS, domain_of

@@ -12,9 +12,8 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_integer, check_integers, check_number, refuse
 from attncheck._lib.streams import seed_sequence
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.looks import examine_blocks
+from attncheck.evidence.looks import Budget, examine_blocks
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.scaling.exponents import TERMS, exponents, means, seeds_needed
 from attncheck.scaling.predictions import (

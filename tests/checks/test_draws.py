@@ -17,7 +17,7 @@ from attncheck.checks.draws import _distinct, _neighbours, hashes, marks
 from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
-from attncheck.evidence.budget import Budget
+from attncheck.evidence.looks import Budget
 from attncheck.evidence.normal import Association
 from attncheck.evidence.summaries import NormalScore
 from attncheck.layers.attention_map import attention_weights

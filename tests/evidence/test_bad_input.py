@@ -14,12 +14,11 @@ from scipy import stats
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import digest, stream
 from attncheck.evidence import Evidence
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.exchange import Calls, Trend
 from attncheck.evidence.families import Association, Count, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.groups import EqualVariances, LargestAssociation
 from attncheck.evidence.ledger import Entry
-from attncheck.evidence.looks import detection, examine, examine_blocks, per_look_power
+from attncheck.evidence.looks import Budget, detection, examine, examine_blocks, per_look_power
 from attncheck.evidence.orders import Order
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import Events, NormalScore, from_record

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from attncheck._lib.streams import stream
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.distances import Uniform
 from attncheck.evidence.ledger import Completeness, Conclusion, Entry, Ledger, compare
+from attncheck.evidence.looks import Budget
 
 Bounds = Callable[[int, float], tuple[int, int]]
 

@@ -7,9 +7,8 @@ from itertools import product
 
 import pytest
 
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.families import Outcome
-from attncheck.evidence.looks import detection, examine, examine_blocks, per_look_power
+from attncheck.evidence.looks import Budget, detection, examine, examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Verdict
 
 Bounds = Callable[[int, float], tuple[int, int]]

@@ -12,9 +12,9 @@ import pytest
 
 from attncheck._lib.processes import Processes
 from attncheck._lib.workers import InProcess, Workers
+from attncheck.commands.session import examined
 from attncheck.looks.item import Item
 from attncheck.records.schema import Result
-from attncheck.runs.loop import examined
 from attncheck.runs.run import Run
 from tests.recorded import results_in
 

@@ -11,7 +11,7 @@ import pytest
 from attncheck import faults
 from attncheck._lib.errors import InputError
 from attncheck.checks.registry import checks_of
-from attncheck.evidence.budget import ROOM
+from attncheck.evidence.looks import ROOM
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item

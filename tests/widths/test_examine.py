@@ -15,7 +15,7 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck._lib.errors import InputError
-from attncheck.evidence.budget import Budget
+from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
 from attncheck.scaling.predictions import CHANGE, INIT, ExponentPrediction, TapSeries, expectation

@@ -12,8 +12,8 @@ from attncheck._lib.text import chance, counted, mde_text
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import differences
 from attncheck.diagnosis.sources import Violations, explanations
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict, allowed
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.explanation import Explanation

@@ -21,9 +21,8 @@ from attncheck._lib.text import mde_text
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import Sample
-from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import DRAWS_CAP, Outcome
-from attncheck.evidence.looks import examine_blocks, per_look_power
+from attncheck.evidence.looks import Budget, examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.item import Item
