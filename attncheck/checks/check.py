@@ -115,7 +115,7 @@ def _always(setting: Any) -> str:
     return ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # checks are keys: comparing and hashing all fields takes long
 class CheckOf(Generic[_Setting, _Sample, _Reference]):
     """A statistic for a claim, with its test and sample size.
 

@@ -11,12 +11,12 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
+from attncheck._lib.kept import kept
 from attncheck.checks.declared import NOTHING, Rejected
 from attncheck.checks.rotation import neighbours
-from attncheck.checks.sample import Arrays, weights_of
+from attncheck.checks.sample import Sample
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import (
     DISTINGUISHABLE_POSITIONS,
@@ -69,33 +69,33 @@ class FunctionalOf(Generic[_Described, _Arrays]):
         return self.neurons <= neurons and not self.requires.reason(described)
 
 
-Functional = FunctionalOf[AttentionLayer, Arrays]
+Functional = FunctionalOf[AttentionLayer, Sample]
 
 
-def _scores(arrays: Arrays) -> FloatArray:
-    assert arrays.scores is not None
-    return arrays.scores
+def _scores(sample: Sample) -> FloatArray:
+    return sample.need("scores")
 
 
-def _inputs(arrays: Arrays) -> FloatArray:
+@kept
+def _inputs(sample: Sample) -> FloatArray:
     """Return the inputs of two neurons, the same as in `two_neurons`."""
-    assert arrays.inputs is not None
-    return neighbours(arrays.inputs, 2)
+    return neighbours(sample.need("inputs"), 2)
 
 
-def _gram(arrays: Arrays) -> FloatArray:
-    assert arrays.input_gram is not None
-    return arrays.input_gram
+def _gram(sample: Sample) -> FloatArray:
+    return sample.need("input_gram")
 
 
-def two_neurons(arrays: Arrays) -> FloatArray:
+@kept
+def two_neurons(sample: Sample) -> FloatArray:
     """Return the outputs of two neurons that rotate from draw to draw, (draws, positions, 2)."""
-    return neighbours(arrays.outputs, 2)
+    return neighbours(sample.outputs, 2)
 
 
-def several_neurons(arrays: Arrays) -> FloatArray:
+@kept
+def several_neurons(sample: Sample) -> FloatArray:
     """Return the outputs of up to `NEURONS` neurons that rotate from draw to draw, (draws, positions, neurons)."""
-    return neighbours(arrays.outputs, NEURONS)
+    return neighbours(sample.outputs, NEURONS)
 
 
 def log_energy(values: FloatArray) -> FloatArray:
@@ -108,40 +108,40 @@ def log(values: FloatArray) -> FloatArray:
     return np.asarray(np.log(np.maximum(values, 1e-300)))
 
 
-def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    return log_energy(np.where(visible(layer), _scores(arrays), 0.0))
+@kept
+def _score_energy(sample: Sample) -> FloatArray:
+    return log_energy(sample.told_scores)
 
 
-def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+def _row_entropy(layer: AttentionLayer, sample: Sample) -> FloatArray:
     """Return the entropy of the last row of the first head's attention weights."""
-    weights = weights_of(layer, arrays, slice(1))[:, 0, -1]
-    return np.asarray(special.entr(weights).sum(axis=-1))
+    return np.asarray(special.entr(sample.weights[:, 0, -1]).sum(axis=-1))
 
 
-def _log_volumes(arrays: Arrays) -> FloatArray:
+@kept
+def _log_volumes(sample: Sample) -> FloatArray:
     """Return log |det P| of every head, (draws, heads)."""
-    return np.asarray(np.maximum(np.linalg.slogdet(_scores(arrays))[1], -1e3))
+    return np.asarray(np.maximum(np.linalg.slogdet(_scores(sample))[1], -1e3))
 
 
-def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+def _score_shape(layer: AttentionLayer, sample: Sample) -> FloatArray:
     """Return log |det P| - s log ‖P‖ of the scores P of s positions, averaged over heads."""
-    sizes = log((_scores(arrays) ** 2).sum(axis=(-1, -2)))
-    return np.asarray((_log_volumes(arrays) - 0.5 * layer.seq_len * sizes).mean(axis=1))
+    sizes = log((_scores(sample) ** 2).sum(axis=(-1, -2)))
+    return np.asarray((_log_volumes(sample) - 0.5 * layer.seq_len * sizes).mean(axis=1))
 
 
-def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+def _score_contrast(layer: AttentionLayer, sample: Sample) -> FloatArray:
     """Return the log standard deviation of log |det P| over heads: smaller if heads share keys."""
-    return log(_log_volumes(arrays).std(axis=1))
+    return log(_log_volumes(sample).std(axis=1))
 
 
-def _covariance_ratio(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
+def _covariance_ratio(layer: AttentionLayer, sample: Sample, axis: int, groups: bool) -> FloatArray:
     """Return the correlation between two heads of the log sizes of columns or rows of the scores P.
 
     Columns correlate more if the heads share keys, rows if they share queries. With `groups`, the two heads belong to
     different groups; otherwise they are neighbours.
     """
-    visible_scores = np.where(visible(layer), _scores(arrays), 0.0)
-    sizes = log((visible_scores[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
+    sizes = log((sample.told_scores[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
     sizes -= sizes.mean(axis=-1, keepdims=True)
     product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)
     # The correlation of sizes that are equal up to rounding is undefined and set to 0.
@@ -149,12 +149,12 @@ def _covariance_ratio(layer: AttentionLayer, arrays: Arrays, axis: int, groups: 
     return np.asarray(np.divide(product, np.sqrt(lengths.prod(axis=1)), out=np.zeros_like(product), where=valid))
 
 
-def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+def _input_products(layer: AttentionLayer, sample: Sample) -> FloatArray:
     """Return the correlation of the products x xᵀ of two neurons' inputs with the Gram matrix X Xᵀ/n of all.
 
     Diagonal and off-diagonal entries are centred separately.
     """
-    x, uneven = _inputs(arrays), _gram(arrays).copy()
+    x, uneven = _inputs(sample), _gram(sample).copy()
     size = np.trace(uneven, axis1=1, axis2=2) / layer.seq_len
     diagonal = np.eye(layer.seq_len, dtype=bool)
     for part in (diagonal, ~diagonal):
@@ -166,13 +166,14 @@ def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     return np.asarray(np.divide(product, lengths, out=np.zeros_like(product), where=valid))
 
 
-def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    return _floored(layer, log_energy(several_neurons(arrays)))
+@kept
+def _output_energy(sample: Sample) -> FloatArray:
+    return _floored(sample.layer, log_energy(several_neurons(sample)))
 
 
-def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+def _output_contrast(layer: AttentionLayer, sample: Sample) -> FloatArray:
     """Return log Σ (y - ȳ)², ȳ the mean over positions: larger for sharper weights."""
-    y = several_neurons(arrays)
+    y = several_neurons(sample)
     size = (y**2).sum(axis=(1, 2))
     spread = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
     # Differences of nearly equal outputs are rounding errors.
@@ -185,21 +186,20 @@ def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
 
 
-def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+def _score_output_size(layer: AttentionLayer, sample: Sample) -> FloatArray:
     """Return log Σ P²/(Σ y²)², in which the inputs' length cancels."""
-    return np.asarray(_score_energy(layer, arrays) - 2 * _output_energy(layer, arrays))
+    return np.asarray(_score_energy(sample) - 2 * _output_energy(sample))
 
 
-def _conditional_output(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+def _conditional_output(layer: AttentionLayer, sample: Sample) -> FloatArray:
     """Return the log size of outputs whitened as if values were uncorrelated with equal variances."""
-    weights = weights_of(layer, arrays)
-    covariance = (weights @ weights.swapaxes(-1, -2)).sum(axis=1)
+    covariance = (sample.weights @ sample.weights.swapaxes(-1, -2)).sum(axis=1)
     # Underflowing weights make the covariance singular; any ridge gives a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
     root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
-    whitened = np.asarray(np.linalg.solve(root, several_neurons(arrays)), dtype=np.float64)
+    whitened = np.asarray(np.linalg.solve(root, several_neurons(sample)), dtype=np.float64)
     # Where outputs underflow, so do weights: the size of the whitened outputs is meaningless and set to 0.
-    valid = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
+    valid = _output_energy(sample) > _floored(layer, np.full(len(whitened), -np.inf))
     return np.where(valid, log_energy(whitened), 0.0)
 
 
@@ -245,7 +245,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "score_energy",
         "log Σ P² over visible scores",
         _SCORES,
-        _score_energy,
+        lambda layer, sample: _score_energy(sample),
         unit=1.0,
         rejects=Rejected.of("scores_over_root_s", on=regimes.STANDARD),
     ),
@@ -285,7 +285,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "output_energy",
         "log Σ y²",
         _OUTPUTS,
-        _output_energy,
+        lambda layer, sample: _output_energy(sample),
         unit=1.0,
         rejects=Rejected.of("missing_head_scaling", on=regimes.STANDARD),
     ),

@@ -238,12 +238,15 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant:
     """
     nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))
-    step = max(1, 2**20 // len(nodes))
+    step = max(1, 2**17 // len(nodes))  # arrays that fit into the cache
     for start in range(0, len(values), step):
         part = slice(start, start + step)
         # Positive weights may underflow here.
-        scale = np.sqrt(np.maximum(weights[part] @ nodes.T + constant, _LEAST_VARIANCE))
-        result[part] = special.ndtr(values[part, None] / scale) @ node_weights
+        terms = weights[part] @ nodes.T
+        terms += constant
+        np.sqrt(np.maximum(terms, _LEAST_VARIANCE, out=terms), out=terms)
+        np.divide(values[part, None], terms, out=terms)
+        result[part] = special.ndtr(terms, out=terms) @ node_weights
     return result
 
 

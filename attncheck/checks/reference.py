@@ -13,6 +13,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import DrawOn, Pair, pair_of
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, FunctionalOf
+from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks
 from attncheck.simulators.linalg import bartlett
@@ -95,7 +96,8 @@ class Reference(ReferenceOf[AttentionLayer]):
         """The values of every wanted functional, (RATIO · size,)."""
         coordinates = min(self.coordinates, NEURONS, self.layer.width)
         drawn = drawn_blocks(self.layer, RATIO * self.size, self.seed, coordinates=coordinates, grams=frozenset())
-        return self.values_of(FUNCTIONALS, self.layer, coordinates, drawn)
+        samples = (Sample(self.layer, **draws.as_dict()) for draws in drawn)
+        return self.values_of(FUNCTIONALS, self.layer, coordinates, samples)
 
     def score_sizes(self, rank: int) -> FloatArray:
         """Return log sizes of whitened scores, summed over the heads of a group, (RATIO · size · kv_heads,).

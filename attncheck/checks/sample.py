@@ -183,7 +183,7 @@ class Sample:
     @cached_property
     def weights(self) -> FloatArray:
         """Attention weights, (draws, heads, positions, positions)."""
-        return weights_of(self.layer, self)
+        return self.need("attention") if self.scores is None else attention_weights(self.layer, self.scores)
 
     @cached_property
     def told_scores(self) -> FloatArray:
@@ -357,14 +357,6 @@ class Sample:
 
 #: Draws of a layer by a method or by a subject.
 Arrays = Draws | Sample
-
-
-def weights_of(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) -> FloatArray:
-    """Return the attention weights (draws, heads, positions, positions), from the scores if these are exposed."""
-    if arrays.scores is not None:
-        return attention_weights(layer, arrays.scores[:, heads])
-    assert arrays.attention is not None
-    return arrays.attention[:, heads]
 
 
 def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:

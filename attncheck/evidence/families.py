@@ -6,6 +6,7 @@ tails. See `attncheck.evidence.family.Family`.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,12 +199,21 @@ class Count(Family):
         truth = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
         trials = check_integer("size", size, 1, DRAWS) * self.per_draw
         share = check_level(level) * (1.0 if self.tail == "upper" else 0.5)
-        fewest = int(scipy.stats.binom.isf(share, trials, self.probability)) + 1  # the smallest significant number
-        chance = float(scipy.stats.binom.sf(fewest - 1, trials, truth))
-        if self.tail == "two-sided":
-            most = int(scipy.stats.binom.ppf(share, trials, self.probability)) - 1  # cdf(most) < share ≤ cdf(most + 1)
-            chance += float(scipy.stats.binom.cdf(most, trials, truth))
+        most, fewest = _significant(share, trials, self.probability)
+        chance = float(special.betainc(fewest, trials - fewest + 1, truth)) if fewest <= trials else 0.0
+        if self.tail == "two-sided" and most >= 0:
+            chance += float(special.betaincc(most + 1, trials - most, truth))
         return min(1.0, chance)
+
+
+# Cached: a search for an effect tries many alternatives at one size.
+@functools.lru_cache(maxsize=4096)
+def _significant(share: float, trials: int, probability: float) -> tuple[int, int]:
+    """Return the most and the fewest events with a chance below `share` of as few and of as many."""
+    if probability == 0.0:
+        return -1, 1
+    most, fewest = (tail(share, trials, probability) for tail in (scipy.stats.binom.ppf, scipy.stats.binom.isf))
+    return int(most) - 1, int(fewest) + 1
 
 
 def _two_sided(below: float, above: float) -> float:

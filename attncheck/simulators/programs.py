@@ -52,7 +52,7 @@ def exposed(
     for length in {node.length(width) for node in lines}:
         same = [k for k, node in enumerate(lines) if node.length(width) == length]
         stacked = np.stack([value(lines[k]) for k in same], axis=1)
-        gram[np.ix_(range(size), same, same)] = gram_of(stacked)
+        gram[:, np.array(same)[:, None], same] = gram_of(stacked)
     vectors = np.stack([value(node)[:, :coordinates] for node in lines], axis=1)
     return ProgramDraws(
         outputs=vectors[:, [lines.index(node) for node in results_of(program)]],

@@ -16,6 +16,7 @@ import pytest
 from attncheck import AttentionLayer, AttentionStack, Draws, StackDraws, simulate
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.functionals import FUNCTIONALS
+from attncheck.checks.sample import Sample
 from attncheck.evidence import Evidence
 from attncheck.layers.draws import Batch, ProgramDraws
 from attncheck.layers.kernel import input_kernel
@@ -67,7 +68,7 @@ def of_layer(layer: AttentionLayer, draws: Draws) -> Functionals:
     """Return all functionals that apply to a layer, and those that tie keys and values to the rest."""
     exposed = draws.as_dict().keys() | {"masked scores", "attention"}
     values = {
-        functional.name: functional.compute(layer, draws)
+        functional.name: functional.compute(layer, Sample(layer, **draws.as_dict()))
         for functional in FUNCTIONALS
         if functional.needs <= exposed and functional.applies(layer, draws.outputs.shape[-1])
     }
