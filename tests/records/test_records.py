@@ -97,6 +97,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "broken line": (lambda data: data.replace(b'"a@1","property"', b'"a@1,"property"'), "line 2 is broken"),
     "wrong type": (lambda data: data.replace(b'"size":1000', b'"size":"ten"'), "line 2 is broken"),
     "no utf-8": (lambda data: data.replace(b'"scores"', b'"\xff\xfe"'), "line 2 is broken"),
+    "impossible digit": (lambda data: data.replace(b"[0.4]", b"[2.0]"), "line 2 was edited or damaged (p_values=2.0: "),
+    "no digit": (lambda data: data.replace(b"[0.4]", b"[]"), "line 2 was edited or damaged (p_values=(): is empty altho"),
     "edited digit": (lambda data: data.replace(b"[0.4]", b"[0.6]"), "its digest is not that of its results"),
     "removed line": (lambda data: b"\n".join([*data.split(b"\n")[::2], b""]), "its digest is not that of its results"),
     "results after the end": (lambda data: data + data.split(b"\n")[1] + b"\n", "line 4 is out of place"),
@@ -110,7 +112,9 @@ def test_what_no_run_wrote_is_refused(tmp_path: Path, name: str) -> None:
     data = path.read_bytes()
     assert damage(data) != data
     path.write_bytes(damage(data))
-    assert says in refusal(path)
+    message = refusal(path)
+    assert says in message
+    assert "Entry" not in message
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
