@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import special, stats
 
 from attncheck import AttentionLayer
@@ -21,8 +20,6 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.attention_map import visible
 from attncheck.methods import Method, simulate
-
-FloatArray = NDArray[np.float64]
 
 DRAWS = 3_000
 LEVEL = 1e-10

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.paper import exact
 from attncheck.paper.experiments import ExactDistance
 from attncheck.paper.units import grid
 
-FloatArray = NDArray[np.float64]
 Layer = ac.AttentionLayer
 
 

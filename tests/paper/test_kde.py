@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.paper import kde
-
-FloatArray = NDArray[np.float64]
 
 
 def samples(name: str, size: int) -> FloatArray:

@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.scaling.exponents import exponents, seeds_needed, slope_weights
 from attncheck.scaling.orders import shares
 
-FloatArray = NDArray[np.float64]
 WIDTHS = (64, 128, 256, 512, 1024)
 N = np.array(WIDTHS, dtype=float)[:, None, None]
 TAPS = 100_000
