@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +19,13 @@ from attncheck.looks.examine import probed, run_items, take_look
 from attncheck.looks.item import Item
 from attncheck.looks.plan import CALL_DRAWS, Cost
 from attncheck.programs import recurrent
-from attncheck.pytest_plugin.cases import CaseResults, item_id, scheduler
+from attncheck.pytest_plugin.cases import item_id, scheduler
 from attncheck.records.schema import Result
 from attncheck.runs.tasks import CaseTask, examine
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import Subject, collapsed
 
-from .conftest import COST, LAYER, made
+from .conftest import COST, LAYER
 
 WIDE = AttentionLayer(width=64, seq_len=4, num_heads=2)
 PROGRAM = ("netsor", "program_scores")
@@ -108,25 +107,6 @@ def test_a_property_that_fails_takes_no_other_with_it(monkeypatch: pytest.Monkey
     assert found["scores"][:2] == ([], "subject=mine: no scores today")
     for name in ("draws", "inputs"):
         assert digits(found[name].results) == digits(real([Item(name, LAYER)], Subject.of(collapsed), 0, COST))
-
-
-def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def noting(items: Sequence[Item], *rest: Any) -> list[Result]:
-        asked.append(tuple(item.id for item in items))
-        return run_items(items, *rest)
-
-    monkeypatch.setattr("attncheck.runs.tasks.run_items", noting)
-    run = made(subject="attncheck.subject:collapsed")
-    items = [item for name in ("draws", "inputs") for item in run.items_on(name, [LAYER, WIDE])]
-    run = dataclasses.replace(run.planning(item.id for item in items), explains=False)
-    cases = CaseResults(run, items)
-    found = [result for item in items for result in cases.examined(item).results]
-    assert asked == [(f"draws@{case.key}", f"inputs@{case.key}") for case in (LAYER, WIDE)]
-    assert {result.id for result in found} == {planned.id for planned in run.planned}
-    (other,) = run.items_on("non_gaussianity", [LAYER])
-    assert [result.item for result in cases.examined(other).results] == [other.id]
 
 
 def test_ids_name_the_item() -> None:

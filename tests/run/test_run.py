@@ -87,10 +87,6 @@ class TestPlan:
             made().planning(f"scores@{number:012x}" for number in range(count))
         assert made().planning(f"scores@{number:012x}" for number in range(count // 2)).planned
 
-    def test_unknown_property_is_named(self) -> None:
-        with pytest.raises(InputError, match="property='score': is not known; use one of exactness"):
-            made().items_on("score", [LAYER])
-
 
 def test_results_repeat_to_the_digit_and_one_check_is_part_of_the_whole() -> None:
     run = planned("scores", subject=RIGHT)
