@@ -109,21 +109,6 @@ def test_a_distance_in_cells_is_never_larger_and_at_most_a_cell_smaller(
     assert condensed.plot is None  # cells are too coarse for tails
 
 
-@pytest.mark.parametrize("name", RANKS)
-@settings(max_examples=5)
-@given(seeds, several, st.sampled_from([0.0, 0.02, 0.3]))
-def test_ranks_among_the_first_draws_are_nearly_those_among_all(
-    name: str, seed: int, sizes: list[int], effect: float
-) -> None:
-    family, blocks = RANKS[name], blocks_of(name, seed, sizes, effect)
-    whole, condensed = family.test(*join(blocks)), of_blocks(family, blocks)
-    assert condensed.count == whole.count
-    # Ranks among m draws are off by at most about 1/√m of their spread.
-    noise = (whole.high - whole.low) / 5.0
-    assert abs(condensed.effect - whole.effect) < 10.0 * (abs(whole.effect) + noise) / sizes[0] ** 0.5
-    assert condensed.high - condensed.low == pytest.approx(whole.high - whole.low, rel=0.3)
-
-
 def test_repeats_are_told_by_the_marks_that_are_remembered(monkeypatch: pytest.MonkeyPatch, bounds: Bounds) -> None:
     monkeypatch.setattr(exchange, "_REMEMBERED", 2**10)
     rng = stream(0, "tests", "condensed repeats")

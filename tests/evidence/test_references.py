@@ -209,16 +209,6 @@ def test_the_largest_of_one_is_itself_and_of_many_counts_them() -> None:
     assert LargestAssociation().continuous
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_smooth_components_are_orthonormal(order: int) -> None:
-    grid = (np.arange(20_000) + 0.5) / 20_000
-    assert Smooth(order).test(grid).effect == pytest.approx(0.0, abs=1e-6)
-    tilted = [Smooth(order).test(stats.beta(*shape).ppf(grid)).effect for shape in ((1.2, 1), (1.2, 1.2))]
-    # Beta(a, a) is symmetric: odd components vanish, and mass in the middle is found.
-    assert (abs(tilted[1]) < 1e-6) == (order % 2 == 1)
-    assert abs(tilted[0]) > 1e-3
-
-
 @pytest.mark.parametrize(("margin", "count"), [(0.3, 20), (0.12, 100), (0.0368, 1000)])
 def test_least_power_is_that_of_the_worst_probability(margin: float, count: int) -> None:
     # If count·(q − margin) is whole, the bound is the binomial chance.
