@@ -12,7 +12,7 @@ import pytest
 from scipy import special
 
 import attncheck as ac
-from attncheck import AttentionLayer, AttentionStack, InputError, Program, StackLaw
+from attncheck import AttentionLayer, AttentionStack, Program, StackLaw
 from attncheck.layers import nonlinearity as nl
 from attncheck.layers.kernel import image_mean, psd_root
 from attncheck.paper.exact import score_mixture
@@ -20,6 +20,7 @@ from attncheck.programs import recurrent_attention
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.programs import ProgramLimit
 from attncheck.theory.rates.law import check_inputs
+from tests.refusals import refused
 from tests.simulators.cases import BARE, PARTS
 
 LAYER = AttentionLayer(width=16, seq_len=2, num_heads=1)
@@ -34,15 +35,6 @@ RECURRENT = recurrent_attention()
 BIASED = ("slopes", "bias table", "qk norm")
 # Wrong types are passed on purpose.
 API: Any = ac
-
-
-def refused(call: Callable[[], object], pattern: str) -> str:
-    with pytest.raises(InputError, match=pattern) as caught:
-        call()
-    message = str(caught.value)
-    assert "; " in message
-    assert "\n" not in message
-    return message
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from attncheck.runs.samples.examine import examine_samples
 from attncheck.runs.samples.files import read_samples
 from attncheck.simulators.weights import draw_with_weights
 from tests.recorded import closing_of, results_in
+from tests.refusals import refused
 
 LAYER = ac.AttentionLayer(width=16)
 SIZE = 9_000
@@ -173,13 +175,7 @@ def test_unusable_files_are_refused_in_one_line(
         Path(name).write_text(content)
     elif content is not None:
         np.savez(name, **content)
-    with pytest.raises(ac.InputError) as caught:
-        read_samples(Path(name), LAYER)
-    text = str(caught.value)
-    assert name in text
-    assert message in text
-    assert "\n" not in text
-    assert ";" in text
+    assert name in refused(lambda: read_samples(Path(name), LAYER), re.escape(message or name))
 
 
 class TestSeveralFiles:
