@@ -14,14 +14,12 @@ from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.claims import TWO_VALUES
-from attncheck.checks.draws import _distinct, _neighbours, hashes, marks
+from attncheck.checks.draws import _distinct, hashes, marks
 from attncheck.checks.registry import check_named
 from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.normal import Association
-from attncheck.evidence.summaries import NormalScore
 from attncheck.faults import EXPOSURES, exposing
 from attncheck.faults.tampered import CORRUPTIONS
 from attncheck.layers.attention_map import attention_weights
@@ -178,21 +176,6 @@ def test_weights_of_two_values_may_give_zeros() -> None:
     assert (outputs == 0.0).all(axis=(1, 2)).mean() > 0.001
     report = ac.check(signed, layer, profile="smoke")
     assert report.verdict == "consistent", [result.check for result in report.violated]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.75])
-def test_scores_of_neighbours_are_standard_normal_whatever_share_of_draws_is_0(share: float) -> None:
-    # Relu attention at one position is 0 half the time: 200 samples, standard errors of 0.07 and 0.05.
-    rng = np.random.default_rng(int(100 * share))
-    z = []
-    for _ in range(200):
-        outputs = rng.standard_normal((1_000, 1, 1)) * (rng.random((1_000, 1, 1)) >= share)
-        columns = _neighbours(Sample(LAYER, outputs=outputs), None)  # type: ignore[arg-type]  # compares with nothing
-        summary = Association().test(*columns).summary
-        assert isinstance(summary, NormalScore)
-        z.append(summary.z)
-    assert abs(np.mean(z)) < 0.35
-    assert 0.75 < np.std(z) < 1.25
 
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
