@@ -122,15 +122,6 @@ def test_points_double_until_the_error_is_small(monkeypatch: pytest.MonkeyPatch)
     assert np.all(np.abs(one - few) <= 1.5 * np.hypot(error, larger))
 
 
-def test_the_leading_rows_of_a_causal_mask_have_the_law_of_the_shorter_sequence() -> None:
-    kernel = smooth(6)
-    whole, error = softmax_means(kernel, 1.0, causal=True, seed=0)
-    alone, of_alone = softmax_means(kernel[:3, :3], 1.0, causal=True, seed=0)
-    assert (np.abs(whole[:3, :3] - alone) <= 1.5 * np.hypot(error[:3, :3], of_alone)).all()
-    full, _ = softmax_means(kernel, 1.0, causal=False, seed=0)
-    assert np.abs(full[:3, :3] - alone).max() > 0.01
-
-
 # For such large scores weights are one-hot, given by signs of normals with known orthants.
 _SAME = 0.25 + np.arcsin(0.2 / 2**0.5) / (2 * np.pi)
 # Scores of the first of two very unequal rows are 0 and standard normal.

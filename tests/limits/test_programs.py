@@ -102,16 +102,6 @@ def test_zero_weights() -> None:
     assert law.draw(5, 1, np.random.default_rng(0)).scores.tolist() == [[0.0]] * 5
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2, 3, 5])
-def test_moments_of_linear_images(rank: int) -> None:
-    root = np.random.default_rng(rank).standard_normal((4, rank))
-    mean = np.array([0.3, -1.0, 0.0, 2.0])
-    covariance = root @ root.T
-    value, error = expectation(lambda z: z[0] * z[3], mean, covariance)
-    assert abs(value - (mean[0] * mean[3] + covariance[0, 3])) <= error + 1e-9
-    assert error < 0.02
-
-
 def test_a_limit_is_printed_line_by_line() -> None:
     program = Program()
     W, Q, K = (program.weight(name) for name in "WQK")

@@ -68,11 +68,3 @@ def test_linear_attention_has_closed_forms() -> None:
     layer = AttentionLayer(width=1, seq_len=2, num_heads=1, query_std=1.5, value_std=0.5, attention_map="linear")
     mean, _ = mean_tangent(layer, kernel, 0)
     np.testing.assert_allclose(mean, 4.0 * 1.5**2 * 0.5**2 * kernel * (kernel**2).sum())
-
-
-def test_errors_hold_between_scramblings() -> None:
-    layer = AttentionLayer(**{**BASE, "seq_len": 8, "position_std": 0.5})
-    one, other = (infinite_heads_tangent(layer, scramble=seed) for seed in (0, 1))
-    assert np.abs(one.matrix - other.matrix).max() <= one.error + other.error
-    assert one.error < 2e-3 * one.matrix.max()
-    assert (one.matrix > 2.0 * infinite_heads_kernel(layer).matrix).all()
