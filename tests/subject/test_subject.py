@@ -33,7 +33,7 @@ from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.weights import WeightLaws
-from attncheck.subject import Subject, collapsed
+from attncheck.subject import Subject, collapsed, direct, matrix_free
 from tests.refusals import refused
 
 Arrays = dict[str, Any]
@@ -115,6 +115,12 @@ class TestFound:
         for module, source in MODULES.items():
             (tmp_path / f"{module}.py").write_text(source)
         refused(lambda: Subject.of(name), re.escape(message))
+
+    @pytest.mark.parametrize("simulator", [direct, matrix_free, collapsed])
+    def test_own_readings_are_subjects(self, simulator: Simulator) -> None:
+        subject = Subject.of(f"attncheck.subject:{simulator.__name__}")
+        assert (subject.call, subject.form) == (simulator, "size")
+        assert Subject.of(subject) is subject
 
     def test_further_parameters_may_have_defaults(self) -> None:
         def on_device(layer: Any, inputs: Any, rng: Any, device: str = "cpu", **options: Any) -> Arrays:
