@@ -66,14 +66,6 @@ def test_samples_of_the_direct_reading_are_consistent(folder: Path, name: str) -
     assert closing_of(folder / f"{name}.jsonl").verdict == "consistent"
 
 
-def test_more_exposure_examines_more(folder: Path) -> None:
-    examined = [
-        sum(bool(result.p_values) for result in verdict_of(folder, name)[2])
-        for name in ("outputs.npy", "scores.npz", "full.npz")
-    ]
-    assert examined[0] < examined[1] < examined[2]
-
-
 DAMAGES: dict[str, Callable[[ac.Draws], dict[str, Any]]] = {
     "wrong scale": lambda d: {"outputs": 1.2 * d.outputs},
     "scores halved": lambda d: {**d.as_dict(), "scores": 0.5 * d.scores},
@@ -107,15 +99,6 @@ def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, c
     found, text = check_files([tmp_path / "layer.toml"], [tmp_path / "samples.npz"], weights=weights)
     assert found == code, text
     assert ("the draws fit weights='uniform'" in text) == bool(code)
-
-
-def test_draws_that_occur_in_several_blocks_are_seen(folder: Path, draws: ac.Draws) -> None:
-    for times in (2, 3):
-        outputs = np.tile(draws.outputs[: SIZE // times, :, 0], (times, 1))
-        np.save(folder / f"{times}.npy", outputs)
-        code, text, _ = verdict_of(folder, f"{times}.npy")
-        assert code == 1
-        assert "draws.repeats" in text
 
 
 def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder: Path) -> None:
@@ -211,12 +194,6 @@ class TestSeveralFiles:
         assert all(
             max(result.p_values) > pool.level for result in results if "pool" not in result.case and result.p_values
         )
-
-    def test_right_files_are_consistent_and_pooled(self, tmp_path: Path) -> None:
-        code, text = check_files(*self.written(tmp_path, 1.0))
-        assert code == 0, text
-        assert "Pooled: " in text
-        assert text.count("4.npz: 9,000 draws of n=4 s=2 H=1") == 1
 
     def test_files_of_one_layer_and_unknown_weights_are_refused(self, folder: Path) -> None:
         layer, samples = folder / "layer.toml", folder / "outputs.npy"
