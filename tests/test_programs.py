@@ -1,24 +1,48 @@
-"""Example programs: coverage, text and limit; `simulators/test_draws.py` compares their methods."""
+"""Programs: examples, cases, random ones, subjects and runs; `simulators/test_draws.py` compares their methods."""
 
 from __future__ import annotations
 
+import functools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 import attncheck as ac
-from attncheck import InputError
+from attncheck import InputError, Program
 from attncheck._lib.arrays import FloatArray
-from attncheck.layers.program import Output, Score
+from attncheck._lib.workers import InProcess
+from attncheck.checks.programs.residuals import conditional_on_inputs, conditional_on_one_side, conditioned_sides
+from attncheck.checks.registry import PROGRAM_PROPERTIES
+from attncheck.commands.replaying import replay_result
+from attncheck.evidence.orders import Order
+from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
+from attncheck.layers.program import LinearCombination, Output, ProgramCase, Score
 from attncheck.layers.program.coverage import CoverageKind
+from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
+from attncheck.looks.item import Item
 from attncheck.programs import (
     EXAMPLES,
     cross_attention,
     grouped_query_attention,
     perceptron,
     positional_attention,
+    recurrent,
     recurrent_attention,
 )
+from attncheck.report import render_report
+from attncheck.runs.options import RunOptions
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
+from attncheck.strategies import programs
+from attncheck.subject import Subject
+from attncheck.theory.limits.programs import limit_of_program
 
 # Two-sided level 1e-9 of a z-test.
 QUANTILE = 6.1
@@ -99,3 +123,309 @@ def test_softmax_weights_add_up_and_gates_do_not() -> None:
     for count in (0, 3):
         with pytest.raises(InputError, match=f"lines={count}: must hold as many values as scores"):
             softmax_mix(*[np.ones((2, 2))] * count)
+
+
+Arrays = dict[str, Any]
+OWN = "attncheck.subject:direct"
+
+
+def initial_program() -> tuple[Program, Any]:
+    """Return a program with one vector x = tanh(W h)."""
+    program = Program()
+    return program, program.nonlin(ac.tanh(), program.matmul(program.weight("W"), program.initial("h")))
+
+
+def tied() -> Program:
+    program, x = initial_program()
+    Q = program.weight("Q")
+    program.score(program.matmul(Q, x), program.matmul(Q, x))
+    return program
+
+
+def seeded(rng: np.random.Generator) -> np.random.SeedSequence:
+    return np.random.SeedSequence([int(word) for word in rng.integers(2**32, size=4)])
+
+
+def over_n(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+    draws = ac.simulate(program.at(width), size, seeded(rng))
+    return {"outputs": draws.outputs, "scores": draws.scores / width**0.5}
+
+
+def test_cases_are_equal_where_they_read_the_same() -> None:
+    one, other = (recurrent(2).at(16) for _ in range(2))
+    assert one == other
+    assert len({one, other, recurrent(2).at(8), recurrent(3).at(16)}) == 3
+
+
+@pytest.mark.parametrize("write", EXAMPLES.values(), ids=EXAMPLES)
+def test_cases_come_back_from_built_in_types(write: Callable[[], Program]) -> None:
+    case = ProgramCase.of(write(), RATE_WIDTHS)
+    fields = json.loads(json.dumps(case.to_dict()))
+    assert read_case(fields) == case
+    assert read_case(fields).describe() == case.describe()
+    assert case.describe().startswith("n=32,128,512 program of")
+
+
+def test_widths_are_sorted_and_checked() -> None:
+    assert ProgramCase.of(recurrent(), (128, 32)).widths == (32, 128)
+    for widths, said in (((), "must not be empty"), ((0,), "must be at least 1"), ((2.5,), "must be a whole")):
+        with pytest.raises(InputError, match=said):
+            ProgramCase.of(recurrent(), widths)  # type: ignore[arg-type]  # what a person may pass
+
+
+# Programs are slow to draw: busy machines must not fail the deadline.
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(programs())
+def test_random_programs_have_a_limit_and_can_be_written_down(program: Program) -> None:
+    assert program.coverage().has_limit
+    assert str(Program.from_dict(program.to_dict())) == str(program)
+    law = limit_of_program(program)
+    assert np.linalg.eigvalsh(law.score_covariance).min(initial=0.0) > -1e-9
+    assert np.isfinite(law.draw(2, 1, np.random.default_rng(0)).outputs).all()
+
+
+def test_bounds_of_random_programs() -> None:
+    @settings(max_examples=20)
+    @given(programs(min_scores=2, max_scores=2))
+    def two(program: Program) -> None:
+        assert len(program.at(4).scores) == 2
+
+    two()
+
+    @settings(max_examples=1)
+    @given(programs(min_scores=4, max_scores=9))
+    def four(program: Program) -> None:
+        raise AssertionError("there are none")
+
+    with pytest.raises(InputError, match="min_scores=4: leaves nothing to draw"):
+        four()
+
+
+def test_a_default_run_covers_what_the_theorem_allows() -> None:
+    run = Run.of(RunOptions(seed=0, profile="default"))
+    items = [item for name in PROGRAM_PROPERTIES for item in run.items(name)]
+    found = [set(features_of(item.case.to_dict()["program"])) for item in items]
+    assert set.union(*found) == set(FEATURES)
+    assert all(item.case.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for item in items)
+
+
+@pytest.mark.parametrize("write", [each for each in EXAMPLES.values() if each().at(3).scores])
+def test_the_formula_averages_what_one_side_leaves(write: Callable[[], Program]) -> None:
+    """E[Cov(p | inputs, one side) | inputs] is (*): images of the given side average to σ² x·x'/n."""
+    case = write().at(8)
+    drawn = Subject.of(OWN).draw(case, 4_000, np.random.default_rng(0))
+    sides, _ = conditioned_sides(case.program)
+    gram = drawn.need("gram")
+    difference = conditional_on_one_side(case, sides, gram) - conditional_on_inputs(case, gram)
+    error = difference.std(axis=0) / len(gram) ** 0.5
+    # Two-sided level 1e-9 for each entry.
+    assert (np.abs(difference.mean(axis=0)) <= 6.1 * error + 1e-12).all()
+
+
+def test_choices_of_sides() -> None:
+    assert conditioned_sides(recurrent())[1] == "the program has no scores"
+    assert conditioned_sides(tied())[1] == "a score has the same matrix on both sides"
+    cyclic = Program()
+    h = cyclic.initial("h")
+    images = {name: cyclic.matmul(cyclic.weight(name), h) for name in "ABC"}
+    for left, right in ("AB", "BC", "CA"):
+        cyclic.score(images[left], images[right])
+    assert conditioned_sides(cyclic)[1] == "the matrices of the scores form an odd cycle"
+
+
+def test_subjects_of_programs_are_known_by_its_parameters() -> None:
+    subject = Subject.of(over_n)
+    assert subject.form == "program"
+    case = recurrent_attention().at(8)
+    assert not subject.reason_unsupported(case)
+    assert subject.reason_unsupported(ac.AttentionLayer(width=8)) == "the subject simulates programs only"
+    assert Subject.of("attncheck.subject:matrix_free").reason_unsupported(case).startswith("the subject simulates")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda d: None, "must return a mapping of arrays"),
+        (lambda d: {"outputs": d["outputs"]}, "returned no scores"),
+        (lambda d: {"scores": d["scores"]}, "returned no outputs"),
+        (lambda d: d | {"weights": 1.0}, "is not a known field"),
+        (lambda d: d | {"scores": d["scores"][:, :-1]}, "must be (4, 3) at width 16"),
+        (lambda d: d | {"outputs": d["outputs"] * np.nan}, "holds NaN"),
+        (lambda d: d | {"outputs": d["outputs"][:, 0]}, "must be (4, results, neurons)"),
+    ],
+)
+def test_bad_arrays_are_named(spoil: Callable[[Arrays], Any], said: str) -> None:
+    def subject(program: Program, width: int, size: int, rng: np.random.Generator) -> Any:
+        return spoil(over_n(program, width, size, rng))
+
+    with pytest.raises(InputError) as caught:
+        ac.check(subject, recurrent_attention(), properties="corollary2", profile="smoke")
+    assert said in str(caught.value)
+    assert "16 program of 30 lines" in str(caught.value)
+
+
+def test_subjects_that_ignore_the_generator_are_refused() -> None:
+    def stuck(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+        return over_n(program, width, size, np.random.default_rng(0))
+
+    with pytest.raises(InputError, match="two different generators gave the same outputs"):
+        ac.check(stuck, recurrent(2), properties="corollary2", profile="smoke")
+
+
+def unnamed() -> Program:
+    program, x = initial_program()
+    program.nonlin(lambda y: np.tanh(y), x)
+    return program
+
+
+def equal_vectors() -> Program:
+    """A rank-one covariance has a root with other directions, of the size of rounding."""
+    program = Program()
+    for vector in program.initials(["a", "b", "c"], [0.5] * 3, 4.0 * np.ones((3, 3))):
+        program.matmul(program.weight(f"W{vector.name}"), vector)
+    return program
+
+
+def equal(dtype: Any, program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+    drawn = Subject.of(OWN).draw(program.at(width), size, rng).draws[0].as_dict()
+    drawn["vectors"][:, 1:3] = drawn["vectors"][:, :1]
+    return {name: array.astype(dtype) for name, array in drawn.items()}
+
+
+def zero_program(zero: str) -> Program:
+    std = {name: 0.0 if zero in (name, "all") else 1.0 for name in "hWQKV"}
+    program = Program()
+    W, Q, K, V = (program.weight(name, std[name]) for name in "WQKV")
+    x = program.nonlin(ac.tanh(), program.matmul(W, program.initial("h", std=std["h"])))
+    score = program.score(program.matmul(Q, x), program.matmul(K, x))
+    program.output(lambda v, a: np.tanh(a) * v, vectors=[program.matmul(V, x)], scores=[score])
+    return program
+
+
+def exchanged() -> Program:
+    """⟨Q x, K x⟩ and ⟨K x, Q x⟩: methods with another rounding order differ by rounding only."""
+    program, x = initial_program()
+    Q, K, V, L = (program.weight(name) for name in "QKVL")
+    q, k, other = program.matmul(Q, x), program.matmul(K, x), program.matmul(L, x)
+    scores = [program.score(q, k), program.score(k, q), program.score(q, other)]
+    program.output(lambda v, *a: np.tanh(sum(a)) * v, vectors=[program.matmul(V, x)], scores=scores)
+    return program
+
+
+def rounded(rounding: float, program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+    draws = ac.simulate(program.at(width), size, seeded(rng))
+    scores = draws.scores * (1.0 + rounding * rng.standard_normal(draws.scores.shape))
+    return {"outputs": draws.outputs, "scores": scores}
+
+
+#: Right programs with something unusual, their subjects, and properties.
+UNUSUAL: dict[str, tuple[Callable[[], Program], Any, Any]] = {
+    "unnamed function": (unnamed, OWN, "netsor"),
+    "equal vectors": (equal_vectors, functools.partial(equal, np.float64), "netsor"),
+    "equal vectors of single precision": (equal_vectors, functools.partial(equal, np.float32), "netsor"),
+    **{f"zero {name}": (functools.partial(zero_program, name), OWN, PROGRAM_PROPERTIES) for name in (*"hWKV", "all")},
+    "rounding": (exchanged, functools.partial(rounded, 1e-15), "corollary2"),
+    "single rounding": (exchanged, functools.partial(rounded, 1e-7), "corollary2"),
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_what_is_unusual_is_no_fault(name: str) -> None:
+    write, subject, properties = UNUSUAL[name]
+    report = ac.check(subject, write(), properties=properties, profile="smoke")
+    assert report.verdict == "consistent"
+    assert "rounding" not in name or "corollary2.closest_scores" in {r.check for r in report.results if r.p_values}
+
+
+def test_right_layers_and_programs_together() -> None:
+    cases: list[ac.AttentionLayer | Program] = [ac.AttentionLayer(width=8, seq_len=2), recurrent_attention()]
+    report = ac.check(OWN, cases, properties=["scores", "netsor", "program_scores"], profile="smoke")
+    assert (report.verdict, report.coverage) == ("consistent", ())
+    kinds = {result.property: "program" in result.case for result in report.results}
+    assert kinds == {"scores": False, "netsor": True, "program_scores": True}
+
+
+def test_the_clause_that_is_broken_is_told() -> None:
+    report = ac.check(OWN, tied(), profile="smoke")
+    sentence = "violates Assumption 1 (b) (Q is on both sides; give the score two matrices)"
+    assert report.coverage == (f"p1: {sentence}",)
+    assert f"Not proved by the paper:\n  p1: {sentence}" in str(report)
+    reasons = {result.check: result.reason for result in report.results if not result.p_values}
+    assert reasons["theorem1.order"].startswith("no limit is stated: p1 violates Assumption 1 (b), Q is on both")
+
+
+def test_a_wrong_one_is_told_in_words() -> None:
+    report = ac.check(over_n, recurrent_attention(2), properties="corollary2", profile="smoke")
+    assert report.verdict == "violated"
+    (text,) = report.messages()
+    assert re.search(r"program:  n=16 program of \d+ lines, \d+ score", text)
+
+
+@pytest.mark.usefixtures("verdicts_only")
+def test_a_copied_score_is_seen_without_vectors() -> None:
+    def copying(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+        draws = ac.simulate(program.at(width), size, seeded(rng))
+        draws.scores[:, 1] = draws.scores[:, 0]
+        return {"outputs": draws.outputs, "scores": draws.scores}
+
+    report = ac.check(copying, EXAMPLES["grouped_query_attention"](), properties="corollary2", profile="smoke")
+    assert "corollary2.closest_scores" in [result.check for result in report.violated]
+
+
+def test_results_on_programs_replay_to_the_digit_and_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "r.jsonl"
+    run = Run.of(RunOptions(seed=3, profile="smoke", record=record))
+    items = [*run.items("netsor")[:3], Item("fact1", ProgramCase.of(recurrent(2), RATE_WIDTHS))]
+    report = RunReport(run.planning(item.id for item in items))
+    report.take(report.run.examine(items))
+    assert report.pool(InProcess()) == ([], [])
+    assert report.finish()
+    assert replay_result(record, f"{items[0].checks[2].name}@all") == 0
+    assert replay_result(record, f"{items[2].checks[2].name}@{items[2].case.key}") == 0
+    assert "The digits agree." in capsys.readouterr().out
+    page = render_report(record, out=tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "fact1.order" in page
+    assert any(item.case.describe() in page for item in items)
+    assert "program: reused weight" in page
+
+
+def test_deep_programs_cost_no_more_than_their_lines() -> None:
+    program = Program()
+    state = program.initial("s")
+    W, U = program.weight("W"), program.weight("U")
+    for _ in range(20):
+        total = program.nonlin(LinearCombination((1.0, 1.0)), program.matmul(W, state), program.matmul(U, state))
+        state = program.nonlin(ac.tanh(), total)
+    assert repr(state) == f"<Nonlin {state.name}>"
+    assert 0.0 < ac.limit(program).second(state, state) < 1.0
+
+
+@pytest.mark.parametrize("order", [-0.5, -1.0, -0.25])
+def test_the_order_sees_the_order_that_there_is(order: float) -> None:
+    widths = np.array(RATE_WIDTHS)
+    normals = np.random.default_rng(0).standard_normal((20_000, 3))
+    outcome = Order(-0.5).test(np.log(np.abs(normals)) + order * np.log(widths), widths)
+    assert outcome.low < order < outcome.high
+    assert (outcome.p_value < 1e-6) == (order != -0.5)
+
+
+def test_the_order_takes_the_next_order_off() -> None:
+    widths = np.array(RATE_WIDTHS)
+    means = -0.5 * np.log(widths) + np.log1p(3.0 / widths)
+    slope = Order(-0.5).test(np.stack([means, means + 1e-12]), widths).effect
+    assert abs(slope + 0.5) < 0.1 * abs(np.diff(means)[1] / np.log(4.0) + 0.5)
+
+
+def test_the_order_power_is_the_share_of_detections() -> None:
+    family, widths, level = Order(-0.5), np.array(RATE_WIDTHS), 0.01
+    rng = np.random.default_rng(1)
+    seen = 0
+    for _ in range(1_000):
+        logs = np.log(np.abs(rng.standard_normal((400, 3)))) - 0.3 * np.log(widths)
+        seen += family.test(logs, widths).p_value < level
+    power = family.power(-0.3, 400, level)
+    # Five standard errors of a share.
+    assert abs(seen / 1_000 - power) < 5 * (power * (1 - power) / 1_000) ** 0.5 + 0.005

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 import attncheck as ac
@@ -118,19 +117,6 @@ def test_a_record_names_attnchecks_simulators_and_nothing_else_of_it(
     recorded: Recorded, subject: str, tmp_path: Path
 ) -> None:
     assert main(["replay", *renamed(recorded.right, tmp_path / "other.jsonl", subject)]) == 2
-
-
-def test_samples_hold_no_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class Payload:
-        def __reduce__(self) -> Any:
-            return Path(tmp_path / "pickled").write_text, ("x",)
-
-    (tmp_path / "layer.toml").write_text(ac.AttentionLayer(width=8).to_toml(), "utf-8")
-    np.savez(tmp_path / "samples.npz", outputs=np.array([Payload()], dtype=object))
-    (tmp_path / "pickled").unlink(missing_ok=True)
-    code = main(["check", "--layer", str(tmp_path / "layer.toml"), "--samples", str(tmp_path / "samples.npz")])
-    assert code == 2
-    assert not (tmp_path / "pickled").exists()
 
 
 class FakeLimits:

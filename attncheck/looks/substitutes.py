@@ -54,11 +54,12 @@ def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]
 
 
 def _plain(layer: AttentionLayer) -> Iterator[AttentionLayer]:
-    """Yield plain layers of the same sizes, plainest first."""
-    sizes = {name: getattr(layer, name) for name in _SIZES}
-    head_dims = (None, max(1, layer.width // layer.num_heads))
-    for fields, mask, head_dim in itertools.product(_OTHERS, MASKS, head_dims):
-        yield AttentionLayer(**sizes, mask=mask, head_dim=head_dim, **fields)
+    """Yield plain layers of the same sizes, plainest first, then some with one head."""
+    for heads in dict.fromkeys((layer.num_heads, 1)):
+        sizes: dict[str, Any] = {"width": layer.width, "seq_len": layer.seq_len, "num_heads": heads}
+        head_dims = (None, max(1, layer.width // heads))
+        for fields, mask, head_dim in itertools.product(_OTHERS, MASKS, head_dims):
+            yield AttentionLayer(**sizes, mask=mask, head_dim=head_dim, **fields)
 
 
 def _changed(layer: AttentionLayer, name: str, value: Any) -> AttentionLayer | None:

@@ -1,7 +1,8 @@
-"""Shared randomness is found: repeats, weights shared by neighbours or calls, and copied heads."""
+"""Shared randomness and ties are found: repeats, weights of neighbours or calls, copied heads and uneven ones."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,21 +14,23 @@ from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.claims import TWO_VALUES
-from attncheck.checks.draws import _distinct, _neighbours, hashes, marks
+from attncheck.checks.draws import _distinct, hashes, marks
+from attncheck.checks.registry import check_named
 from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.looks import Budget
-from attncheck.evidence.normal import Association
-from attncheck.evidence.summaries import NormalScore
+from attncheck.faults import EXPOSURES, exposing
+from attncheck.faults.tampered import CORRUPTIONS
 from attncheck.layers.attention_map import attention_weights
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
-from attncheck.looks.profiles import PROFILES
+from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
-from attncheck.simulators.weights import draw_with_weights
-from attncheck.subject import Subject
+from attncheck.records.schema import Result
+from attncheck.simulators.weights import WeightLaws, draw_with_weights
+from attncheck.subject import Subject, collapsed
 
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, Any]]
 
@@ -175,16 +178,88 @@ def test_weights_of_two_values_may_give_zeros() -> None:
     assert report.verdict == "consistent", [result.check for result in report.violated]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.75])
-def test_scores_of_neighbours_are_standard_normal_whatever_share_of_draws_is_0(share: float) -> None:
-    # Relu attention at one position is 0 half the time: 200 samples, standard errors of 0.07 and 0.05.
-    rng = np.random.default_rng(int(100 * share))
-    z = []
-    for _ in range(200):
-        outputs = rng.standard_normal((1_000, 1, 1)) * (rng.random((1_000, 1, 1)) >= share)
-        columns = _neighbours(Sample(LAYER, outputs=outputs), None)  # type: ignore[arg-type]  # compares with nothing
-        summary = Association().test(*columns).summary
-        assert isinstance(summary, NormalScore)
-        z.append(summary.z)
-    assert abs(np.mean(z)) < 0.35
-    assert 0.75 < np.std(z) < 1.25
+PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
+TIES = check_named("exactness.extremes")
+
+
+def looks(name: str, subject: object, only: str = "", layer: AttentionLayer = GROUPED) -> list[Result]:
+    return run_item(Item(name, layer, only=only), Subject.of(subject), 0, PROFILES["smoke"].cost(layer))
+
+
+def alone(check: str, subject: object, layer: AttentionLayer = GROUPED) -> Result:
+    (result,) = looks(check.partition(".")[0], subject, check, layer)
+    return result
+
+
+def ties(outputs: FloatArray, layer: AttentionLayer) -> float:
+    subject = Subject.of(exposing(collapsed, EXPOSURES["outputs"]))
+    setting = subject.probe(layer, stream(0, "tests", "ties"))
+    data = TIES.measure(Sample(layer, outputs), None)
+    return TIES.test(setting, data).p_value
+
+
+def drawn(layer: AttentionLayer, size: int) -> FloatArray:
+    return np.asarray(ac.simulate(layer, size, seed=1).outputs)
+
+
+def test_ties_that_are_no_bound_are_none() -> None:
+    outputs = drawn(PAPER, 20_000)
+    assert ties(outputs, PAPER) == 1.0
+    # Single, half and brain precision.
+    for bits in (23, 10, 7):
+        mantissa, exponent = np.frexp(outputs)
+        coarse = np.ldexp(np.round(mantissa * 2.0 ** (bits + 1)) / 2.0 ** (bits + 1), exponent)
+        assert ties(coarse, PAPER) == 1.0
+    # Equal positions, and draws with nothing above or below 0.
+    equal = PAPER.replace(input_correlation=1.0)
+    assert len(np.unique(drawn(equal, 1)[0].round(9), axis=0)) == 1
+    assert ties(drawn(equal, 20_000), equal) == 1.0
+    assert ties(np.minimum(outputs, 0.0), PAPER) == 1.0
+
+
+@pytest.mark.parametrize("weights", ["uniform", "truncated normal", "student5", "rademacher"])
+def test_weights_of_two_values_alone_may_tie(weights: str) -> None:
+    blind = exposing(collapsed, EXPOSURES["outputs"])
+    setting = Subject.of(blind).probe(PAPER, stream(0, "tests", "ties"))
+    reason = TIES.reason_not_examined(dataclasses.replace(setting, weights=WeightLaws.of(weights)))
+    assert bool(reason) == (weights == "rademacher")
+
+
+def test_a_head_of_its_own_scale_is_named_and_is_no_dependence() -> None:
+    subject = CORRUPTIONS["one_head_larger"].subject
+    results = [each for name in ("scores", "conditional", "draws") for each in looks(name, subject)]
+    wrong = [result.check for result in violated(results)]
+    named = {"scores.each_head", "scores.key_each_head", "conditional.value_each_head"}
+    assert named <= set(wrong)
+    assert [name for name in wrong if name.startswith("draws.") or "heads" in name or "copies" in name] == []
+    assert wrong[0] in named
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("scores.each_head", "query_std"),
+        ("scores.key_each_head", "key_std"),
+        ("conditional.value_each_head", "value_std"),
+    ],
+)
+def test_a_scale_that_all_heads_share_is_no_difference(check: str, change: str) -> None:
+    def shared(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        return collapsed(layer.replace(**{change: 1.3}), size, rng)
+
+    assert alone(check, shared).verdict == "consistent"
+
+
+@pytest.mark.parametrize(
+    ("check", "layer", "reason"),
+    [
+        ("scores.each_head", ONE, "one head only"),
+        ("scores.each_head", PAPER.replace(score_scaling="1/n", tied_query_key=True), "W_Q is W_K"),
+        ("scores.key_each_head", PAPER.replace(num_kv_heads=1), "one group of heads only"),
+        ("conditional.value_each_head", PAPER.replace(num_kv_heads=1), "one group of heads only"),
+    ],
+)
+def test_where_there_is_nothing_to_compare_the_reason_is_said(check: str, layer: AttentionLayer, reason: str) -> None:
+    result = alone(check, collapsed, layer)
+    assert result.verdict == "not examined"
+    assert reason in result.reason

@@ -17,7 +17,7 @@ from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
 from attncheck.checks.registry import check_named
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.evidence.blocks import BLOCK, Blocks
+from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
 from attncheck.layers.attention_map import visible
 from attncheck.looks.examine import run_item
@@ -195,20 +195,6 @@ def test_layers_add_up_in_the_unit_of_the_check() -> None:
     assert scale.verdict in ("violated", "explained")
     assert scale.effect == pytest.approx(0.1025, abs=0.03)
     assert scale.text.startswith("common deviation of: score variance given inputs and keys")
-
-
-def test_blocks_have_their_planned_power() -> None:
-    family, rng = Blocks(Scale(8.0), ratio=2.0), stream(0, "tests", "power")
-    size = family.size(1.2, 1e-3, 0.95)
-    assert size is not None
-    block = max(BLOCK, size // 32)
-    blocks = size // block
-    detected = 0
-    for _ in range(200):
-        ours = 1.2 * rng.chisquare(8 * block, blocks) / (8 * block)
-        theirs = rng.chisquare(8 * block, 2 * blocks) / (8 * block)
-        detected += family.test(ours, theirs).p_value < 1e-3
-    assert detected >= 180
 
 
 def test_too_few_draws_have_no_power() -> None:

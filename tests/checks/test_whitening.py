@@ -1,4 +1,4 @@
-"""Residuals of right simulators are exactly standard normal, despite singular covariances and rounding.
+"""Residuals of right simulators, and comparisons of their heads, are exactly normal, despite singular covariances.
 
 All p-values are exact: noise fails this file with chance below 1e-6.
 """
@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import special, stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks import whitening
-from attncheck.checks.check import Setting
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
+from attncheck.checks.sharing import CHECKS, MOST_PAIRS, head_pairs
 from attncheck.evidence.families import Association, Scale, Uniform
+from attncheck.faults import FAULTS
 from attncheck.layers.attention_map import visible
 from attncheck.methods import Method, simulate
-
-FloatArray = NDArray[np.float64]
 
 DRAWS = 3_000
 LEVEL = 1e-10
@@ -122,29 +122,6 @@ def test_near_singular_matrices_give_no_wild_residuals(
         assert_standard_normal(residual)
 
 
-def test_precision_is_that_of_the_digits() -> None:
-    values = stream(0, "tests", "precision").standard_normal(50)
-    single = values.astype(np.float32).astype(np.float64)
-    for digits in (single, values.astype(np.float16).astype(np.float64), np.append(single, -np.inf)):
-        assert whitening.precision(digits) == SINGLE
-    for digits in (values, np.append(single, 0.1), np.array([1e300])):
-        assert whitening.precision(digits) == DOUBLE
-
-
-def test_columns_are_whitened_on_the_range_of_the_factor() -> None:
-    rng = stream(0, "tests", "columns")
-    factor, z = rng.standard_normal((50, 4, 2)), rng.standard_normal((50, 2, 3))
-    residual = whitening.factor_whitener(factor, np.ones(50), DOUBLE).whiten(factor @ z)
-    assert residual.values.shape == (50, 2, 3)
-    np.testing.assert_allclose((residual.values**2).sum(axis=1), (z**2).sum(axis=1))
-    flat = whitening.factor_whitener(np.zeros((5, 4, 2)), np.ones(5), DOUBLE).whiten(np.ones((5, 4, 1)))
-    assert not flat.kept.any()
-    assert not flat.values.any()
-    # Directions that are differences of larger rows are dropped.
-    seen = whitening.factor_whitener(1e-3 * np.ones((3, 2, 2)), np.array([1e-3, 0.1, 1.0]), SINGLE).kept
-    np.testing.assert_array_equal(seen[:, 0], [True, True, False])
-
-
 def test_illegible_factors_are_not_read_and_a_matrix_without_one_does_no_harm() -> None:
     wishart, kept = np.tile(np.diag([2.0, -1.0, 3.0]), (2, 1, 1, 1)), np.ones((2, 1, 3), dtype=bool)
     residual = whitening.bartlett_residual(wishart, kept, 5, np.array([0.0, 1.0]))
@@ -163,19 +140,6 @@ def test_normal_scores_keep_both_tails() -> None:
     np.testing.assert_allclose(stats.norm.cdf(scores[:3]), stats.chi2.cdf(squares[:3], 3), rtol=1e-6)
     assert scores[-1] == 37.0
     assert whitening.chi_square_scores(3, np.zeros(1))[0] == -37.0
-
-
-def test_sizes_of_residuals_of_any_rank_are_normal_scores() -> None:
-    rng = stream(0, "tests", "energy")
-    kept = rng.random((4000, 2, 3)) < 0.6
-    residual = whitening.Residual(rng.standard_normal((4000, 2, 3)), kept)
-    scores = residual.energy_scores(1)
-    empty = ~kept.any(axis=(1, 2))
-    assert not scores[empty].any()
-    assert Uniform().test(special.ndtr(scores[~empty])).p_value > LEVEL
-    squares, dof = residual.squares()
-    np.testing.assert_array_equal(dof, kept.sum(axis=(1, 2)))
-    assert squares.sum() == pytest.approx((residual.flat() ** 2).sum())
 
 
 MASKED = [
@@ -205,13 +169,60 @@ def test_visible_scores_are_whitened_exactly(layer: AttentionLayer, single: bool
     assert_standard_normal(residual)
 
 
-def test_visible_scores_of_full_rank_lose_nothing() -> None:
-    """Kept values have the length given by the covariance of the visible scores."""
-    layer = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=1.3, mask="causal")
-    sample, seen = behind_mask(layer, False), visible(layer)
-    gram, keys, scores = (sample.need(name) for name in ("input_gram", "key_gram", "scores"))
-    squares = sample.whitened_scores.squares(2)[0]
-    for draw, head in itertools.product(range(20), range(2)):
-        whole = (layer.query_std * layer.score_factor) ** 2 * np.kron(gram[draw], keys[draw, head])
-        covariance, values = whole[np.ix_(seen.ravel(), seen.ravel())], scores[draw, head][seen]
-        assert squares[draw, head] == pytest.approx(values @ np.linalg.solve(covariance, values))
+# Comparisons of heads are exactly normal for any weights ------------------------------------------
+
+HEAD_DRAWS = 4_000
+HEAD_LEVEL = 1e-9
+HEAD_LAYERS = [
+    AttentionLayer(width=8, seq_len=4, num_heads=3),
+    AttentionLayer(width=2, seq_len=5, num_heads=2, mask="causal"),
+    AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=2),
+    AttentionLayer(width=1, seq_len=3, num_heads=2, activation="relu", attention_map="relu", mask="causal"),
+    AttentionLayer(width=3, seq_len=3, num_heads=2, clip=1.0, input_std=2.0, attention_map="linear"),
+]
+
+
+def head_sample(layer: AttentionLayer, form: str) -> Sample:
+    draws = simulate(
+        layer, HEAD_DRAWS, seed_sequence(0, "tests", "sharing", layer.key), coordinates=min(2, layer.width)
+    )
+    arrays = dict(draws.as_dict())
+    if form == "masked":
+        arrays["scores"] = np.where(visible(layer), arrays["scores"], -np.inf)
+    if form == "single":
+        arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    return Sample.from_mapping(layer, arrays, HEAD_DRAWS)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("form", ["double", "single", "masked"])
+@pytest.mark.parametrize("layer", HEAD_LAYERS, ids=AttentionLayer.describe)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_noise_of_a_right_simulator_is_standard_normal(check: Check, layer: AttentionLayer, form: str) -> None:
+    sample = head_sample(layer, form)
+    setting = Setting(layer, sample.exposed, sample.coordinates)
+    assert check.reason_not_examined(setting) == ""
+    noise, weight = check.measure(sample, Reference(layer, HEAD_DRAWS, sample.coordinates, seed_sequence(0)))
+    assert noise.shape == weight.shape
+    columns, weights = noise.reshape(len(noise), -1).T, weight.reshape(len(noise), -1).T
+    for column, seen in zip(columns, weights != 0.0, strict=True):
+        assert 0 < seen.sum() <= HEAD_DRAWS * check.family_on(setting).per_draw  # type: ignore[attr-defined]  # theirs all have it
+        assert Uniform().test(special.ndtr(column[seen])).p_value > HEAD_LEVEL
+    assert check.test(setting, (noise, weight)).p_value > HEAD_LEVEL
+
+
+def test_up_to_sixteen_heads_all_pairs_are_examined_and_of_more_neighbours_and_halves() -> None:
+    for count in (2, 3, 7, 16):
+        assert sorted(head_pairs(count)) == list(itertools.combinations(range(count), 2))
+    pairs = head_pairs(40)
+    assert len(set(pairs)) == len(pairs) == MOST_PAIRS
+    assert {(i, i + 1) for i in range(39)} | {(i, i + 20) for i in range(20)} <= set(pairs)
+
+
+def test_the_pair_that_shares_a_matrix_is_the_one_that_stands_out() -> None:
+    layer, (check,) = AttentionLayer(width=16, seq_len=8, num_heads=5), (c for c in CHECKS if c.claim == "heads")
+    drawn = FAULTS["twin_queries"].subject(layer, 500, stream(0, "tests", "twins"))
+    noise, weight = check.measure(Sample.from_mapping(layer, drawn, 500), Reference(layer, 500, 2, seed_sequence(0)))
+    statistics = (noise * weight).sum(axis=0) / np.sqrt((weight**2).sum(axis=0))
+    assert head_pairs(5)[int(np.abs(statistics).argmax())] == (0, 4)
+    assert np.sort(np.abs(statistics))[-2] < 6.0

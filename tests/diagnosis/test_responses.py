@@ -191,167 +191,104 @@ def with_inputs_added(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
     return {**drawn, "outputs": drawn["outputs"] + 0.3 * inputs[..., : drawn["outputs"].shape[-1]]}
 
 
-WRONG = {
-    "off by one": (
+#: Simulators of what `LAYER` does not declare, by what is found.
+WRONG: dict[str, Simulator] = {
+    (
+        "scores: inputs of 0 give scores other than 0: "
+        "0 at distance 0, -0.5 at distance 1, -1 at distance 2 and -1.5 at distance 3 is added"
+    ): on_inputs(score(by_distance)),
+    (
+        "scores: they grow 2 times when all inputs are doubled; declared 4 times: are queries or keys normalised?"
+    ): on_inputs(LiteralSimulator(), normalised_queries),
+    "scores: they change when all inputs change their sign: queries or keys have a bias, or a kink": on_inputs(
+        LiteralSimulator(), biased_keys
+    ),
+    "scores: for equal inputs they are not equal, but 1, 2, 3 and 4 times the first, by key": on_inputs(
+        score(lambda layer, scores: scores * (1.0 + np.arange(layer.seq_len)))
+    ),
+    (
+        "inputs: inputs of 0 give scores and outputs: "
+        "something is added that varies from draw to draw, as if to the inputs"
+    ): lambda layer, inputs, rng: RIGHT(layer, inputs + 1.0, rng),
+    "scores: those of heads 0 and 1 are the same": on_inputs(
+        score(lambda layer, scores: np.repeat(scores[:, :1], layer.num_heads, axis=1))
+    ),
+    (
+        "scores: that of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too"
+    ): on_inputs(score(lambda layer, scores: np.roll(scores, 1, axis=2))),
+    "after the scores: outputs do not follow the inputs to other positions; scores do": on_inputs(
+        weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))
+    ),
+    "after the scores: inputs of 0 give outputs other than 0: something is added": on_inputs(
+        LiteralSimulator(finish=offset)
+    ),
+    "after the scores: outputs do not change their sign with all inputs: something is added, or not linear": on_inputs(
+        LiteralSimulator(finish=clipped)
+    ),
+    "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all": slices,
+    "draws: draws 0 and 24 of a call have the same weights; only 24 of 48 draws are distinct": few_weights,
+    (
+        "attention weights or values: outputs are those of attention weights averaged over heads, or of "
+        "one W_V W_O for them"
+    ): on_inputs(weigh(lambda layer, weights: np.repeat(weights.mean(axis=1, keepdims=True), 2, axis=1))),
+    "attention weights or values: outputs are those of attention weights rounded to powers of two": on_inputs(
+        weigh(powers_of_two)
+    ),
+    "attention weights or values: softmax is applied twice": on_inputs(weigh(attention_weights)),
+    "attention weights or values: outputs are those of attention weights that are transposed": on_inputs(
+        weigh(lambda layer, weights: weights.swapaxes(-1, -2))
+    ),
+    (
+        "attention weights or values: outputs are those of other scores than returned: "
+        "times 1 in head 0 and 1.3 in head 1"
+    ): on_inputs(LiteralSimulator(weigh=heated)),
+    "after the scores: the output at position 3 is not computed as those at the others": on_inputs(
+        weigh(last_attends_equally)
+    ),
+    (
+        "attention weights or values: where scores are 0, the weights of position 1 are 0.8, 1.6, 0.8 "
+        "and 0.8; declared 1, 1, 1 and 1, up to a factor"
+    ): on_inputs(LiteralSimulator(), doubled_values),
+    (
+        "after the scores: no matrices give the outputs from the scores: attention weights or merging of heads differ"
+    ): on_inputs(weigh(quantised)),
+    (
+        "after the scores: a linear function of a position's input is added to its output, as by a residual path"
+    ): with_inputs_added,
+    "scores: all singular values of W_Q W_Kᵀ are equal in each head: are the matrices orthogonal?": orthogonal,
+    "scores: W_Q W_Kᵀ has rank 4 in head 1; declared 8": on_inputs(LiteralSimulator(), hidden_query_neurons),
+    "scores: W_Q and W_K are the same matrix, up to a factor, in each head": on_inputs(LiteralSimulator(), one_matrix),
+    "scores: scores of query and key are symmetric in each head": on_inputs(
+        score(lambda layer, scores: 0.5 * (scores + scores.swapaxes(-1, -2)))
+    ),
+    "scores: they are not products of linear functions of two inputs": on_inputs(LiteralSimulator(), absolute),
+    "after the scores: outputs of a draw change with the inputs of other draws; its scores do not": mean_of_batch,
+}
+ROWS = [
+    *((simulator, LAYER, text) for text, simulator in WRONG.items()),
+    (
         on_inputs(LiteralSimulator(weigh=off_by_one)),
         CAUSAL,
         "attention weights or values: the output at 0 depends on the inputs at 0 and 1; declared 0; "
         "2 others are wrong too",
     ),
-    "by distance": (
-        on_inputs(score(by_distance)),
-        LAYER,
-        "scores: inputs of 0 give scores other than 0: "
-        "0 at distance 0, -0.5 at distance 1, -1 at distance 2 and -1.5 at distance 3 is added",
-    ),
-    "by offset": (
+    (
         on_inputs(score(one_way)),
         LAYER.replace(seq_len=3),
         "scores: inputs of 0 give scores other than 0: "
         "by key minus query position, 0 at 0, 0.25 at -1, -0.25 at 1, 0.5 at -2 and -0.5 at 2 is added",
     ),
-    "normalised queries": (
-        on_inputs(LiteralSimulator(), normalised_queries),
-        LAYER,
-        "scores: they grow 2 times when all inputs are doubled; declared 4 times: are queries or keys normalised?",
-    ),
-    "key bias": (
-        on_inputs(LiteralSimulator(), biased_keys),
-        LAYER,
-        "scores: they change when all inputs change their sign: queries or keys have a bias, or a kink",
-    ),
-    "growing with keys": (
-        on_inputs(score(lambda layer, scores: scores * (1.0 + np.arange(layer.seq_len)))),
-        LAYER,
-        "scores: for equal inputs they are not equal, but 1, 2, 3 and 4 times the first, by key",
-    ),
-    "added to inputs": (
-        lambda layer, inputs, rng: RIGHT(layer, inputs + 1.0, rng),
-        LAYER,
-        "inputs: inputs of 0 give scores and outputs: "
-        "something is added that varies from draw to draw, as if to the inputs",
-    ),
-    "same heads": (
-        on_inputs(score(lambda layer, scores: np.repeat(scores[:, :1], layer.num_heads, axis=1))),
-        LAYER,
-        "scores: those of heads 0 and 1 are the same",
-    ),
-    "shifted scores": (
-        on_inputs(score(lambda layer, scores: np.roll(scores, 1, axis=2))),
-        LAYER,
-        "scores: that of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too",
-    ),
-    "shifted values": (
+    (
         on_inputs(LiteralSimulator(), shifted_values),
         CAUSAL,
         "attention weights or values: the output at 0 depends on the inputs at 3; declared 0; 2 others are wrong too",
     ),
-    "one more": (
-        on_inputs(weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))),
-        LAYER,
-        "after the scores: outputs do not follow the inputs to other positions; scores do",
-    ),
-    "offset": (
-        on_inputs(LiteralSimulator(finish=offset)),
-        LAYER,
-        "after the scores: inputs of 0 give outputs other than 0: something is added",
-    ),
-    "clipped": (
-        on_inputs(LiteralSimulator(finish=clipped)),
-        LAYER,
-        "after the scores: outputs do not change their sign with all inputs: something is added, or not linear",
-    ),
-    "slices": (slices, LAYER, "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all"),
-    "few weights": (
-        few_weights,
-        LAYER,
-        "draws: draws 0 and 24 of a call have the same weights; only 24 of 48 draws are distinct",
-    ),
-    "averaged heads": (
-        on_inputs(weigh(lambda layer, weights: np.repeat(weights.mean(axis=1, keepdims=True), 2, axis=1))),
-        LAYER,
-        "attention weights or values: "
-        "outputs are those of attention weights averaged over heads, or of one W_V W_O for them",
-    ),
-    "powers of two": (
-        on_inputs(weigh(powers_of_two)),
-        LAYER,
-        "attention weights or values: outputs are those of attention weights rounded to powers of two",
-    ),
-    "second softmax": (
-        on_inputs(weigh(attention_weights)),
-        LAYER,
-        "attention weights or values: softmax is applied twice",
-    ),
-    "transposed": (
-        on_inputs(weigh(lambda layer, weights: weights.swapaxes(-1, -2))),
-        LAYER,
-        "attention weights or values: outputs are those of attention weights that are transposed",
-    ),
-    "one temperature": (
-        on_inputs(LiteralSimulator(weigh=heated)),
-        LAYER,
-        "attention weights or values: "
-        "outputs are those of other scores than returned: times 1 in head 0 and 1.3 in head 1",
-    ),
-    "a position that attends equally": (
-        on_inputs(weigh(last_attends_equally)),
-        LAYER,
-        "after the scores: the output at position 3 is not computed as those at the others",
-    ),
-    "doubled values": (
-        on_inputs(LiteralSimulator(), doubled_values),
-        LAYER,
-        "attention weights or values: where scores are 0, the weights of position 1 are 0.8, 1.6, 0.8 and 0.8; "
-        "declared 1, 1, 1 and 1, up to a factor",
-    ),
-    "quantised": (
-        on_inputs(weigh(quantised)),
-        LAYER,
-        "after the scores: no matrices give the outputs from the scores: attention weights or merging of heads differ",
-    ),
-    "residual path": (
-        with_inputs_added,
-        LAYER,
-        "after the scores: a linear function of a position's input is added to its output, as by a residual path",
-    ),
-    "orthogonal": (
-        orthogonal,
-        LAYER,
-        "scores: all singular values of W_Q W_Kᵀ are equal in each head: are the matrices orthogonal?",
-    ),
-    "hidden query neurons": (
-        on_inputs(LiteralSimulator(), hidden_query_neurons),
-        LAYER,
-        "scores: W_Q W_Kᵀ has rank 4 in head 1; declared 8",
-    ),
-    "one matrix": (
-        on_inputs(LiteralSimulator(), one_matrix),
-        LAYER,
-        "scores: W_Q and W_K are the same matrix, up to a factor, in each head",
-    ),
-    "symmetric scores": (
-        on_inputs(score(lambda layer, scores: 0.5 * (scores + scores.swapaxes(-1, -2)))),
-        LAYER,
-        "scores: scores of query and key are symmetric in each head",
-    ),
-    "absolute values": (
-        on_inputs(LiteralSimulator(), absolute),
-        LAYER,
-        "scores: they are not products of linear functions of two inputs",
-    ),
-    "mean of batch": (
-        mean_of_batch,
-        LAYER,
-        "after the scores: outputs of a draw change with the inputs of other draws; its scores do not",
-    ),
-}
+]
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_computed_otherwise_is_found(name: str) -> None:
-    simulator, layer, text = WRONG[name]
+@pytest.mark.parametrize(("simulator", "layer", "text"), ROWS)
+def test_what_is_computed_otherwise_is_found(simulator: Simulator, layer: AttentionLayer, text: str) -> None:
     assert text in map(str, found(simulator, layer))
 
 

@@ -117,14 +117,6 @@ def test_p_values_of_false_nulls_and_of_wrong_ones_that_pass_are_found(
         p_values(Evidence(), lambda rng: ({"mean": right}, {"other mean": wrong}))
 
 
-def test_a_budget_of_many_assertions_adds_up(bounds: Any) -> None:
-    def all_of_them(evidence: Evidence, draw: Any) -> None:
-        for _ in range(4):
-            scale(evidence, draw)
-
-    assert failures(all_of_them, normal(0.5), runs=500, alpha=0.3) <= bounds(500, 0.3)[1]
-
-
 def test_the_message_has_units_level_draws_and_replay() -> None:
     evidence = Evidence(seed=3)
     with pytest.raises(AssertionError) as caught:

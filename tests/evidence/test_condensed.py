@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
-from attncheck.evidence import exchange, ranks
+from attncheck.evidence import exchange
 from attncheck.evidence.exchange import Calls, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.ranks import cells_of
@@ -24,7 +23,6 @@ from .families import CASES, Data, FastCalls, marks
 
 Bounds = Callable[[int, float], tuple[int, int]]
 
-RUNS = 500
 #: Families that condense draws to cells, and to ranks among the first draws; the others use sums.
 CELLS = ("uniform", "uniform, allowance", "two samples", "two logarithms", "two rounded")
 RANKS: dict[str, Family] = {"calls": Calls(16), "trend": Trend(), "trend of pairs": Trend()}
@@ -109,37 +107,6 @@ def test_a_distance_in_cells_is_never_larger_and_at_most_a_cell_smaller(
     assert condensed.summary.z == pytest.approx(whole.summary.z, rel=0.03, abs=0.3)
     assert condensed.summary.information == pytest.approx(whole.summary.information, rel=0.15)
     assert condensed.plot is None  # cells are too coarse for tails
-
-
-@pytest.mark.parametrize("name", RANKS)
-@settings(max_examples=5)
-@given(seeds, several, st.sampled_from([0.0, 0.02, 0.3]))
-def test_ranks_among_the_first_draws_are_nearly_those_among_all(
-    name: str, seed: int, sizes: list[int], effect: float
-) -> None:
-    family, blocks = RANKS[name], blocks_of(name, seed, sizes, effect)
-    whole, condensed = family.test(*join(blocks)), of_blocks(family, blocks)
-    assert condensed.count == whole.count
-    # Ranks among m draws are off by at most about 1/√m of their spread.
-    noise = (whole.high - whole.low) / 5.0
-    assert abs(condensed.effect - whole.effect) < 10.0 * (abs(whole.effect) + noise) / sizes[0] ** 0.5
-    assert condensed.high - condensed.low == pytest.approx(whole.high - whole.low, rel=0.3)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ["calls", "trend", "two rounded"])
-def test_false_alarms_are_as_often_as_stated_however_few_the_cells(
-    monkeypatch: pytest.MonkeyPatch, bounds: Bounds, name: str
-) -> None:
-    monkeypatch.setattr(ranks, "_CELLS", 32)
-    family, exact = CASES[name].family, name != "two rounded"
-    outcomes = [of_blocks(family, blocks_of(name, seed, (400, 800, 400), 0.0)) for seed in range(RUNS)]
-    p_values = np.array([outcome.p_value for outcome in outcomes])
-    scores = np.array([outcome.summary.z for outcome in outcomes if isinstance(outcome.summary, NormalScore)])
-    for level in (0.5, 0.05, 0.01):
-        fewest, most = bounds(RUNS, level)
-        assert (fewest if exact else 0) <= (p_values < level).sum() <= most
-        assert exact or fewest <= (2.0 * special.ndtr(-abs(scores)) < level).sum() <= most
 
 
 def test_repeats_are_told_by_the_marks_that_are_remembered(monkeypatch: pytest.MonkeyPatch, bounds: Bounds) -> None:

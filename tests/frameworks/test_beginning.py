@@ -1,4 +1,4 @@
-"""`attncheck init --framework NAME` writes files that run unchanged."""
+"""Frameworks: what `attncheck init` writes for them runs unchanged, and only inspections import them."""
 
 from __future__ import annotations
 
@@ -28,3 +28,12 @@ def test_lines_of_the_workflow_pass(framework: str, tmp_path: Path, monkeypatch:
     done = subprocess.run([sys.executable, *test[1:]], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
     assert main(inspect[1:]) == ExitCode.CONSISTENT
+
+
+FRAMEWORKS = ("torch", "jax", "flax", "keras", "equinox", "transformers")
+
+
+def test_frameworks_are_not_imported_with_attncheck() -> None:
+    code = f"import sys, attncheck; attncheck.inspect; print({set(FRAMEWORKS)} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "set()\n"

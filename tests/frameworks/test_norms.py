@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck.simulators.collapsed import draw_stream
 
 pytest.importorskip("torch")
@@ -18,7 +18,6 @@ import torch
 
 pytestmark = pytest.mark.usefixtures("verdicts_only")
 
-FloatArray = NDArray[np.float64]
 
 LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, activation="identity", query_std=1.5)
 NORMS = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}

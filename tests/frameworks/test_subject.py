@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.trace import Trace
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
@@ -22,7 +22,6 @@ from .numpy_layers import CAUSAL, Plain
 
 pytestmark = pytest.mark.usefixtures("verdicts_only")
 
-FloatArray = NDArray[np.float64]
 WIDTH, HEADS, SIZE = 16, 2, 8
 ROLES = ("query", "key", "value", "output")
 

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import attncheck as ac
@@ -117,7 +116,6 @@ def ends(q: Any, k: Any, v: Any) -> Any:
 
 next_too = hidden(-math.inf, 2)
 ENDS = torch.ones(16, 16).tril().bool()
-LEARNED = torch.from_numpy(np.random.default_rng(0).standard_normal((65, 65)).astype(np.float32))
 PER_HEAD = 4 * torch.tensor([0.25, 0.25, 0.5, 0.125])[:, None, None]
 
 
@@ -353,22 +351,12 @@ ROWS = [
     own("added 0, 1 by hand", added(lambda n: torch.ones(n, n).tril(), False), ZERO_ONE),
     own("added 1, 0", added(lambda n: torch.ones(n, n).triu(1), True), "wrong: causal ... as 1 and 0: ... higher by 1"),
     own("added 3", added(lambda n: 3.0 * torch.ones(n, n).tril(), True), "wrong: as a number: ... lower by 3"),
-    own(
-        "anticausal",
-        added(lambda n: torch.ones(n, n).triu(), False),
-        "wrong: anticausal ... as 0 and 1: ... lower by 1",
-    ),
     own("added -inf", added(lambda n: torch.full((n, n), -math.inf).triu(1), False), mask="causal"),
     own(
         "added -30", added(lambda n: torch.full((n, n), -30.0).triu(1), False), "note: hidden ... -29.9", mask="causal"
     ),
     own("slope", added(distances, True), SLOPE),
     own("slope by hand", added(distances, False), SLOPE),
-    own(
-        "learned bias",
-        added(lambda n: LEARNED[:n, :n], True),
-        "note: scores have a bias that depends on positions only",
-    ),
     # Scores
     own("null key", null_key, EXTRA, mask="causal"),
     own("sink", sink, "note: softmax has one more score, a sink: 0.5"),

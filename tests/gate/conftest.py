@@ -47,6 +47,10 @@ class Sheet:
     def violate(self, check: str, **fields: Any) -> None:
         self.change(check, **{"verdict": "violated", "p_values": [1e-5, 1e-6, 1e-7], "combined": 1e-15} | fields)
 
+    def describe(self, **fields: Any) -> None:
+        """Change fields of the first line."""
+        self.head |= fields
+
     def rename(self, old: str, new: str) -> None:
         text = msgspec.json.encode([self.results, self.planned]).decode()
         for before, after in ((f'"{old}@', f'"{new}@'), (f'"{old}.', f'"{new}.'), (f'"{old}"', f'"{new}"')):

@@ -87,109 +87,70 @@ def shape(check: str, **fields: Any) -> Change:
     return lambda run, base: run.change(check, **fields)
 
 
+def of_run(method: str, *arguments: Any, **options: Any) -> Change:
+    """Return a change of the run by a method of its sheet."""
+    return lambda run, base: getattr(run, method)(*arguments, **options)
+
+
+def of_base(method: str, *arguments: Any, **options: Any) -> Change:
+    return lambda run, base: of_run(method, *arguments, **options)(base, run)
+
+
 DAMAGED = "was edited or damaged ("  # a line that no run writes
 INCONCLUSIVE = {"verdict": "inconclusive", "p_values": [1e-5, 0.5, 1e-4]}
 HIDDEN = NOT_EXAMINED | {"reason": "the subject does not expose scores"}
 LOST_FIXED = "completeness: properties draws, outputs and scores: planned on 2 of the 3 fixed layers of the baseline"
 PROFILE = "profile=smoke: the baseline has the profile default; run with --profile default, or make a new one with"
+MOVED = "drift: scores.scale: the effect moved from 0.99 to 1.01"
+POWER, TWICE = "power: scores.scale:", "1 result is reported more than once"
+GAP = f"{POWER} minimum detectable effect was 1.05"
+DESELECTED = "property outputs: not planned; the baseline examined 8 layers"
+DIFFERENT = "note: versions differ: attncheck 0.2.0 (0.1.0 in the baseline)"
+SEVERAL = "power: draws.signs, outputs.energy, scores.law and 1 more"
+UNFINISHED = "belongs to an unfinished or incomplete run; make a new one with --write"
+NEWER, FAR, FAILED = {"attncheck": "0.2.0"}, {"effect": 1.5, "low": 1.4, "high": 1.6}, "subject=my: raised"
 SITUATIONS: dict[str, tuple[int, str, Change]] = {
     "clean, another seed": (0, "CONSISTENT", lambda run, base: None),
     "clean, the same seed": (0, "CONSISTENT", lambda run, base: vars(run).update(copy.deepcopy(vars(base)))),
     "other order of results": (0, "CONSISTENT", lambda run, base: run.results.reverse()),
-    "other versions": (
-        0,
-        "note: versions differ: attncheck 0.2.0 (0.1.0 in the baseline)",
-        lambda run, base: run.head.update(versions={"attncheck": "0.2.0"}),
-    ),
-    "new property": (0, "note: not in the baseline: draws.signs", lambda run, base: base.drop("draws.", plan=True)),
+    "other versions": (0, DIFFERENT, of_run("describe", versions=NEWER)),
+    "new property": (0, "note: not in the baseline: draws.signs", of_base("drop", "draws.", plan=True)),
     "moved within the errors": (0, "CONSISTENT", effects((0.93, 0.97, 1.01), (0.99, 1.03, 1.07))),
     "power grew": (0, "CONSISTENT", power_grew),
     "fewer stand-ins": (0, "CONSISTENT", fewer_substitutes),
     "pools of other cases": (0, "CONSISTENT", pools("a", "c")),
-    "baseline violated": (
-        0,
-        "note: the baseline has violated results",
-        lambda run, base: base.violate("scores.scale", effect=1.5, low=1.4, high=1.6),
-    ),
-    "violated": (1, "verdicts: 8 results are violated: scores.scale", lambda run, base: run.violate("scores.scale")),
+    "baseline violated": (0, "note: the baseline has violated results", of_base("violate", "scores.scale", **FAR)),
+    "violated": (1, "verdicts: 8 results are violated: scores.scale", of_run("violate", "scores.scale")),
     "violated and crashed": (1, "completeness: 2 planned results are missing", violated_and_crashed),
-    "drifted effect": (
-        1,
-        "drift: scores.scale: the effect moved from 0.99 to 1.01",
-        effects((0.985, 0.99, 0.995), (1.005, 1.01, 1.015)),
-    ),
-    "drifted pool": (1, "drift: scores.scale: the effect moved from 0.99 to 1.01", pools("a", "b")),
+    "drifted effect": (1, MOVED, effects((0.985, 0.99, 0.995), (1.005, 1.01, 1.015))),
+    "drifted pool": (1, MOVED, pools("a", "b")),
     "p-values not uniform": (1, "uniformity: the first-look p-values of 8 test items", shape("", p_values=[0.999])),
     "unknown verdict": (2, DAMAGED, shape("scores.law", verdict="fine")),
     "impossible p-value": (2, DAMAGED, shape("scores.law", p_values=[7.0])),
     "verdict without p-values": (2, DAMAGED, shape("scores.law", p_values=[])),
-    "baseline examined nothing": (
-        2,
-        "has no examined result; make the baseline",
-        lambda run, base: base.change(**HIDDEN),
-    ),
+    "baseline examined nothing": (2, "has no examined result; make the baseline", of_base("change", **HIDDEN)),
     "inconclusive": (3, "verdicts: 8 results are inconclusive: scores.scale", shape("scores.scale", **INCONCLUSIVE)),
     "nothing examined": (4, "nothing was examined", shape("", **HIDDEN)),
-    "renamed property": (4, "property draws: not planned", lambda run, base: run.rename("draws", "samples")),
-    "renamed check": (
-        4,
-        "1 check of the baseline not planned: scores.law",
-        lambda run, base: run.rename("scores.law", "scores.shape"),
-    ),
-    "a subject that failed": (
-        4,
-        "completeness: subject=my: raised",
-        lambda run, base: run.failed.append("subject=my: raised"),
-    ),
+    "renamed property": (4, "property draws: not planned", of_run("rename", "draws", "samples")),
+    "renamed check": (4, "1 check of the baseline not planned: scores.law", of_run("rename", "scores.law", "scores.s")),
+    "a subject that failed": (4, f"completeness: {FAILED}", lambda run, base: run.failed.append(FAILED)),
     "crashed worker": (4, "2 planned results are missing: scores.law", crashed),
-    "skipped": (4, "8 planned results are missing", lambda run, base: run.drop("outputs.energy")),
-    "deselected": (
-        4,
-        "property outputs: not planned; the baseline examined 8 layers",
-        lambda run, base: run.drop("outputs.energy", plan=True),
-    ),
+    "skipped": (4, "8 planned results are missing", of_run("drop", "outputs.energy")),
+    "deselected": (4, DESELECTED, of_run("drop", "outputs.", plan=True)),
     "fewer examples": (4, "scores: planned on 7 layers, the baseline examined 8", fewer_examples),
     "a fixed layer is required whatever the seed": (4, LOST_FIXED, fixed_layer_lost),
     "another profile": (4, f"\n  completeness: {PROFILE} --write-baseline\n", other_profile),
     "unplanned result": (4, "1 result is reported but not planned", lambda run, base: run.planned.pop(0)),
-    "duplicated result": (
-        4,
-        "1 result is reported more than once",
-        lambda run, base: run.results.append(run.results[0]),
-    ),
+    "duplicated result": (4, TWICE, lambda run, base: run.results.append(run.results[0])),
     "killed between lines": (4, "the record has no closing line", lambda run, base: setattr(run, "close", False)),
-    "baseline killed": (
-        4,
-        "belongs to an unfinished or incomplete run; make a new one with --write",
-        lambda run, base: setattr(base, "close", False),
-    ),
+    "baseline killed": (4, UNFINISHED, lambda run, base: setattr(base, "close", False)),
     "exposes less": (4, "no longer examined (the subject does not expose scores)", shape("scores.law", **HIDDEN)),
-    "other subject": (
-        4,
-        "attncheck.subject:direct was examined, the baseline is of my:",
-        lambda run, base: run.head.update(subject="attncheck.subject:direct"),
-    ),
-    "gap grew": (
-        4,
-        "power: scores.scale: minimum detectable effect was 1.05 and is 1.08 on",
-        shape("scores.scale", mde=1.08),
-    ),
-    "gap gone": (
-        4,
-        "power: scores.scale: minimum detectable effect was 1.05 and is nothing",
-        shape("scores.scale", mde=None),
-    ),
+    "other subject": (4, "my:direct was examined, the baseline is of my:", of_run("describe", subject="my:direct")),
+    "gap grew": (4, f"{GAP} and is 1.08 on", shape("scores.scale", mde=1.08)),
+    "gap gone": (4, f"{GAP} and is nothing", shape("scores.scale", mde=None)),
     "size fell": (4, "power: scores.scale: size was 4000 and is 2000", shape("scores.scale", size=2000)),
-    "sizes of several fell": (
-        4,
-        "power: draws.signs, outputs.energy, scores.law and 1 more: size was 4000 and is 2000 on n=",
-        shape("", size=2000),
-    ),
-    "planned power fell": (
-        4,
-        "power: scores.scale: power was 0.99 and is 0.9",
-        lambda run, base: base.change("scores.scale", power=0.99),
-    ),
+    "sizes of several fell": (4, f"{SEVERAL}: size was 4000 and is 2000 on n=", shape("", size=2000)),
+    "planned power fell": (4, f"{POWER} power was 0.99 and is 0.9", of_base("change", "scores.scale", power=0.99)),
 }
 
 
@@ -254,7 +215,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object], int, str]] = [
     ("run.jsonl", cut(9000), 4, "planned results are missing"),
     ("base.jsonl", Path.unlink, 4, "there is no baseline"),
     ("base.jsonl", lambda path: path.write_text("hello\n"), 2, f"base.jsonl: {OTHER}"),
-    ("base.jsonl", cut(200), 4, "base.jsonl: belongs to an unfinished or incomplete run; make a new one with --write"),
+    ("base.jsonl", cut(200), 4, f"base.jsonl: {UNFINISHED}"),
     ("base.jsonl.gz", lambda path: path.write_bytes(b""), 2, OTHER),
     ("base.jsonl.gz", gzipped(lambda data: b"hello\n"), 2, OTHER),
     ("base.jsonl.gz", gzipped(lambda data: data.splitlines(keepends=True)[0]), 2, "has no examined result; make the b"),

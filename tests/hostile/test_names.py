@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.report.page import Parsed
 
 from .conftest import Runs, sealed
 
@@ -93,28 +93,12 @@ def _check_summary() -> None:
     assert not steering(summary)
 
 
-class _Page(HTMLParser):
-    """Collects what may act in a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.active: list[Any] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        fields = {name: value or "" for name, value in attrs}
-        outside = [
-            fields[name]
-            for name in ("src", "href")
-            if not fields.get(name, "#").startswith(("#", "data:image/", "data:,"))
-        ]
-        if tag in ("script", "iframe", "object", "form", "base") or outside or any(n.startswith("on") for n in fields):
-            self.active.append((tag, fields))
-
-
 def _check_page(page: str) -> None:
-    parsed = _Page()
-    parsed.feed(page)
-    assert parsed.active == []
+    for tag, attributes in Parsed(page).elements:
+        assert tag not in ("script", "iframe", "object", "form", "base")
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href"):
+            assert str(attributes.get(name) or "#").startswith(("#", "data:image/", "data:,"))
     assert not steering(page)
 
 

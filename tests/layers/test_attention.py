@@ -1,4 +1,4 @@
-"""AttentionLayer: errors, and lossless dicts and TOML files."""
+"""AttentionLayer: errors, lossless dicts and TOML files; attention weights, against the definition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.parts.attention_map import ATTENTION_MAPS
+from attncheck.layers.parts.mask import MASKS
 from attncheck.strategies import layers
+from tests.simulators import literal
 
 NAN, INF = float("nan"), float("inf")
 STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
@@ -112,3 +116,28 @@ def test_description() -> None:
     assert AttentionLayer(width=8).describe() == "n=8 s=4 H=2"
     layer = AttentionLayer(width=8, mask="causal", attention_map="relu", head_dim=2, activation="tanh", key_std=0.5)
     assert layer.describe() == "n=8 s=4 H=2 head_dim=2 attention_map=relu causal key_std=0.5 tanh"
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", ATTENTION_MAPS)
+@pytest.mark.parametrize("seq_len", [1, 2, 5, 8, 9, 40])
+def test_weights_are_the_definition(name: Any, mask: Any, seq_len: int) -> None:
+    """Whatever scores are masked, which are not changed."""
+    layer = AttentionLayer(width=8, seq_len=seq_len, attention_map=name, mask=mask)
+    scores = np.random.default_rng(0).standard_normal((3, 2, seq_len, seq_len))
+    expected = literal.weights_of(layer, scores)
+    for hidden in (0.0, np.nan, np.inf, -np.inf, 1e308):
+        masked = np.where(visible(layer), scores, hidden)
+        before = masked.copy()
+        weights = attention_weights(layer, masked)
+        np.testing.assert_allclose(weights, expected, rtol=1e-13)
+        np.testing.assert_array_equal(layer.map.weights(masked[..., 0, :], visible(layer)[0]), weights[..., 0, :])
+        weights[...] = 7.0
+        np.testing.assert_array_equal(masked, before)
+
+
+@pytest.mark.parametrize(("name", "weights"), [("softmax", [1.0, 0.0, 0.5, 0.5]), ("sigmoid", [1.0, 0.0, 1.0, 1.0])])
+def test_large_scores_do_not_overflow(name: Any, weights: list[float]) -> None:
+    scores = 1e300 * np.array([[1.0, -1.0], [0.5, 0.5]])
+    layer = AttentionLayer(width=8, seq_len=2, attention_map=name)
+    assert attention_weights(layer, scores).ravel().tolist() == weights

@@ -13,27 +13,18 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck import AttentionLayer, AttentionStack, InputError, Program
+from attncheck import AttentionLayer, AttentionStack, Program
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
+from tests.refusals import refused
 
 NAN, INF = math.nan, math.inf
 # For functions whose values vary between calls.
 SHARED = np.random.default_rng(0)
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
-
-
-def refused(call: Callable[[], object], pattern: str) -> str:
-    """Assert that a call is refused on one line with a remedy, and return the message."""
-    with pytest.raises(InputError, match=pattern) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message.partition("; ")[2]) >= 7
-    return message
 
 
 WHOLE = (0, -1, True, False, 4.0, 2.5, NAN, INF, "4", b"4", [4], np.float64(4))

@@ -9,7 +9,7 @@ import pytest
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.kernel import input_kernel, input_moments, psd_root
+from attncheck.layers.kernel import input_kernel, input_moments
 from attncheck.layers.norm import normalised_gram
 
 DISTANCE = np.subtract.outer(np.arange(5), np.arange(5))
@@ -38,12 +38,3 @@ def test_the_error_of_the_kernel_bounds_what_an_error_of_the_moments_makes() -> 
     kernel, means = input_moments(inputs)
     off = normalised_gram("layer", kernel.matrix + kernel.error * np.array([[1, -1, 1], [-1, 1, 1], [1, 1, -1]]), means)
     assert np.abs(off - input_kernel(inputs).matrix).max() <= input_kernel(inputs).error
-
-
-def test_root_drops_null_directions() -> None:
-    thin = np.random.default_rng(0).standard_normal((3, 5, 2))
-    gram = thin @ thin.swapaxes(-1, -2)
-    root = psd_root(gram)
-    assert root.shape == (3, 5, 2)
-    np.testing.assert_allclose(root @ root.swapaxes(-1, -2), gram, atol=1e-12)
-    assert psd_root(np.zeros((2, 2))).shape == (2, 0)

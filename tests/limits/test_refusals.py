@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from scipy import special
 
 import attncheck as ac
-from attncheck import AttentionLayer, AttentionStack, InputError, Program, StackLaw
+from attncheck import AttentionLayer, AttentionStack, Program, StackLaw
 from attncheck.layers import nonlinearity as nl
 from attncheck.layers.kernel import image_mean, psd_root
 from attncheck.paper.exact import score_mixture
@@ -20,6 +20,7 @@ from attncheck.programs import recurrent_attention
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.programs import ProgramLimit
 from attncheck.theory.rates.law import check_inputs
+from tests.refusals import refused
 from tests.simulators.cases import BARE, PARTS
 
 LAYER = AttentionLayer(width=16, seq_len=2, num_heads=1)
@@ -34,15 +35,6 @@ RECURRENT = recurrent_attention()
 BIASED = ("slopes", "bias table", "qk norm")
 # Wrong types are passed on purpose.
 API: Any = ac
-
-
-def refused(call: Callable[[], object], pattern: str) -> str:
-    with pytest.raises(InputError, match=pattern) as caught:
-        call()
-    message = str(caught.value)
-    assert "; " in message
-    assert "\n" not in message
-    return message
 
 
 @functools.cache
@@ -85,176 +77,156 @@ def row() -> Any:
     return np.zeros((1, len(program_law().scores)))
 
 
-#: Arguments of functions that take several, and the start of a message.
-ARGUMENTS: list[tuple[Any, Any, Any]] = [
-    (
-        API.simulate,
-        {"layer": AttentionLayer(width=6, seq_len=3, num_heads=2), "size": 5},
-        [
-            ({"layer": AttentionLayer}, "layer=<class .*: is not an AttentionLayer; pass"),
-            ({"layer": RECURRENT}, r"layer='a program': has no width; .* e\.g\. program\.at\(64\)"),
-            ({"layer": tied().at(8), "method": "limit"}, ".*has no limit"),
-            ({"layer": RECURRENT.at(4), "coordinates": 5}, "coordinates=5: exceeds width=4"),
-            ({"layer": RECURRENT.at(4), "method": "collapsed"}, "method='collapsed': supports layers only"),
-            ({"layer": RECURRENT.at(4), "memory": 10}, "memory=10: is too little for one matrix-free draw"),
-            ({"layer": BARE[0], "coordinates": 9}, "coordinates=9: exceeds width=4; ask for"),
-            ({"layer": BARE[0], "memory": 1000}, "memory=1000: is too little for one matrix-free draw of this stack"),
-            ({"size": 0}, "size=0: must be at least 1; pass"),
-            ({"size": True}, "size=True: must be a whole number, not a boolean; pass"),
-            ({"size": 10**15}, "size=10+: is more draws than memory holds at once; .*simulate_chunks"),
-            ({"seed": -1}, "seed=-1: must be at least 0; pass"),
-            ({"seed": [1, 2]}, r"seed=\[1, 2\]: must be a whole number; pass"),
-            ({"method": "exact"}, "method='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'l"),
-            ({"method": []}, r"method=\[\]: is not known; use one of"),
-            ({"coordinates": 7}, "coordinates=7: exceeds width=6; ask for"),
-            ({"memory": 100}, "memory=100: is too little for one collapsed draw of .*takes [0-9]+ bytes; raise memory"),
-            ({"method": "direct", "memory": 100}, "memory=100: is too little for one direct draw .*; raise memory"),
-        ],
-    ),
-    (
-        API.simulate_chunks,
-        {"layer": WIDE, "size": 5},
-        [
-            *(({"chunk_size": size}, f"chunk_size={size}: .*; pass") for size in (0, -1, 1.5, True, None)),
-            ({"coordinates": 9}, "coordinates=9: "),
-        ],
-    ),
-    (
-        API.tangent_kernel,
-        {"layer": AttentionLayer(width=5), "size": 1},
-        [
-            ({"layer": "layer"}, "layer=.*is not an AttentionLayer"),
-            ({"layer": ROTARY}, "layer.rotary_base=10.0: is not supported"),
-            ({"layer": PARTS["own map"]}, ".*has no declared derivative"),
-            *(({"layer": PARTS[name]}, ".*by the tangent kernel") for name in BIASED),
-            ({"layer": AttentionLayer(width=4096), "memory": 2**30}, ".*a smaller width, or fewer heads or positions"),
-            ({"size": 0}, "size=0"),
-            ({"coordinates": 6}, "coordinates=6: exceeds width=5"),
-            ({"memory": 10}, ".*is too little for one tangent kernel"),
-        ],
-    ),
-    (
-        API.infinite_heads_tangent,
-        {},
-        [
-            ({"layer": ROTARY}, "layer.rotary_base"),
-            ({"layer": "layer"}, ".*is not an AttentionLayer"),
-            ({"layer": WIDE.replace(head_scaling=False)}, ".*head_scaling"),
-            *(({"layer": PARTS[name]}, ".*the mean is not known") for name in ("window", "softcap", "sink")),
-        ],
-    ),
-    (
-        API.infinite_heads_kernel,
-        {},
-        [
-            ({"layer": WIDE.replace(head_scaling=False)}, "layer.head_scaling="),
-            ({"layer": WIDE, "scramble": -1}, "scramble="),
-            ({"layer": np.eye(4)}, ".*is not an AttentionLayer; pass"),
-        ],
-    ),
-    (
-        API.distance,
-        {"layer": WIDE},
-        [
-            ({"metric": "chi2"}, "metric"),
-            ({"of": "inputs"}, "of"),
-            ({"position": 4}, "position"),
-            ({"of": "scores", "key": 9}, "key"),
-            ({"key": 1}, "key"),
-            *(({"size": size}, "size") for size in (0, math.nan)),
-            ({"size": 10**10}, r"size=10000000000: makes .* of the draws take .*; pass fewer"),
-            ({"seed": -1}, "seed"),
-            *(({"width": width}, "width") for width in (math.inf, -3)),
-            ({"width": 10**9, "size": 16}, r"width=10+: makes .* take \d+ bytes, .*; pass a smaller"),
-            ({"reference": "width"}, "reference"),
-            ({"layer": HEADS, "reference": "infinite width", "width": math.inf}, "width"),
-        ],
-    ),
-    (
-        API.rate,
-        {"layer": WIDE, "widths": (64, 128, 256, 512)},
-        [
-            ({"widths": (8, 8, 16, 32)}, ".*four different"),
-            ({"widths": (0, 8, 16, 32)}, "widths=0"),
-            ({"layer": HEADS.replace(num_kv_heads=1)}, ".*num_kv_heads"),
-            ({"layer": ZERO}, r"metric='ks': does not decrease .*1/sqrt"),
-            ({"widths": (64, 128, 256, 10**9), "size": 16}, r"widths=10+: makes .* take \d+ bytes, .*; pass a smaller"),
-        ],
-    ),
-    *(
-        (
-            call,
-            {},
-            [
-                ({"layer": "layer"}, "layer"),
-                ({"layer": STACK}, r".*is a stack.*compare attncheck\.simulate with attncheck\.limit"),
-                ({"layer": Program()}, "layer=.*is not an AttentionLayer"),
-                ({"layer": ROTARY}, "layer.rotary_base"),
-                ({"layer": TIED}, ".*tied_query_key=True"),
-                *(({"layer": PARTS[name]}, ".*(finite width|not normal given)") for name in BIASED),
-                ({"layer": WIDE, "size": 10**13}, "size=10+: must be at most 1000000000000; pass"),
-            ],
-        )
-        for call in (API.distance, API.finite_width_law, API.rate)
-    ),
-    (
-        API.StackLaw,
-        {"stack": STACK},
-        [
-            ({"draws": 3}, "draws=3: must be at least 16"),
-            ({"draws": 10**13}, "draws=10+: must be at most"),
-            ({"stack": LAYER}, ".*is not an AttentionStack"),
-        ],
-    ),
-    (
-        nl.declared,
-        {"function": np.tanh, "order": 1, "bounded": False},
-        [
-            *(({"order": order}, "order=") for order in (0, -1, 1.5, np.nan, True, "one", 65)),
-            ({"bounded": 1}, "bounded="),
-            ({"name": ""}, "name="),
-            ({"function": math.tanh}, "function=.*raised TypeError"),
-            ({"function": np.sum}, "function=.*returned shape"),
-            ({"function": lambda x: special.softmax(x)}, "function=.*depend on the other coordinates"),
-            ({"function": lambda x: x - x.mean()}, "function=.*depend on the other coordinates"),
-            ({"function": lambda x: np.cumsum(x).reshape(x.shape)}, "function=.*depend on the other coordinates"),
-            ({"function": np.log}, "function=.*is not finite at x = -256.0"),
-            ({"function": lambda x: 1 / x}, "function=.*is not finite at x = 0.0"),
-            ({"function": lambda x: np.exp(x * x)}, "function=.*is not finite"),
-            ({"function": lambda x: x + 1j}, "function=.*returned complex128"),
-            ({"function": lambda x: np.full(x.shape, "one")}, "function=.*returned <U3"),
-            ({"function": None}, "function=.*cannot be called"),
-        ],
-    ),
-    (
-        nl.relu().dual,
-        {"var1": 1.0, "var2": 1.0, "cov": 0.0},
-        [
-            ({"var1": -1.0}, "var1="),
-            ({"var1": "one"}, "var1="),
-            ({"var2": np.nan}, "var2="),
-            *(({"cov": cov}, "cov=") for cov in (1.1, np.inf)),
-            ({"var1": 0.0, "cov": 0.1}, "cov="),
-            ({"var1": np.ones(2), "var2": np.ones(3)}, "cov="),
-        ],
-    ),
-    (nl.clip, {}, [({"bound": bound}, "bound=") for bound in (0.0, -1.0, np.nan, np.inf, "wide", True)]),
-    (
-        psd_root,
-        {},
-        [
-            *(({"matrix": matrix}, "matrix.shape") for matrix in (np.ones((2, 3)), np.ones(3))),
-            ({"matrix": np.array([[1.0, np.nan], [np.nan, 1.0]])}, "matrix="),
-            ({"matrix": np.array([[1.0, 2.0], [2.0, 1.0]])}, ".*smallest eigenvalue"),
-        ],
-    ),
-]
+def refusals(
+    call: Any, usual: dict[str, Any], *rows: tuple[dict[str, Any], str]
+) -> Iterator[tuple[Callable[[], object], str]]:
+    """Yield calls that change the usual arguments, and how their messages start."""
+    for changes, start in rows:
+        yield functools.partial(call, **{**usual, **changes}), f"^{start}"
+
 
 CALLS: list[tuple[Callable[[], object], str]] = [
+    *refusals(
+        API.simulate,
+        {"layer": AttentionLayer(width=6, seq_len=3, num_heads=2), "size": 5},
+        ({"layer": AttentionLayer}, "layer=<class .*: is not an AttentionLayer; pass"),
+        ({"layer": RECURRENT}, r"layer='a program': has no width; .* e\.g\. program\.at\(64\)"),
+        ({"layer": tied().at(8), "method": "limit"}, ".*has no limit"),
+        ({"layer": RECURRENT.at(4), "coordinates": 5}, "coordinates=5: exceeds width=4"),
+        ({"layer": RECURRENT.at(4), "method": "collapsed"}, "method='collapsed': supports layers only"),
+        ({"layer": RECURRENT.at(4), "memory": 10}, "memory=10: is too little for one matrix-free draw"),
+        ({"layer": BARE[0], "coordinates": 9}, "coordinates=9: exceeds width=4; ask for"),
+        ({"layer": BARE[0], "memory": 1000}, "memory=1000: is too little for one matrix-free draw of this stack"),
+        ({"size": 0}, "size=0: must be at least 1; pass"),
+        ({"size": True}, "size=True: must be a whole number, not a boolean; pass"),
+        ({"size": 10**15}, "size=10+: is more draws than memory holds at once; .*simulate_chunks"),
+        ({"seed": -1}, "seed=-1: must be at least 0; pass"),
+        ({"seed": [1, 2]}, r"seed=\[1, 2\]: must be a whole number; pass"),
+        ({"method": "exact"}, "method='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'l"),
+        ({"method": []}, r"method=\[\]: is not known; use one of"),
+        ({"coordinates": 7}, "coordinates=7: exceeds width=6; ask for"),
+        ({"memory": 100}, "memory=100: is too little for one collapsed draw of .*takes [0-9]+ bytes; raise memory"),
+        ({"method": "direct", "memory": 100}, "memory=100: is too little for one direct draw .*; raise memory"),
+    ),
+    *refusals(
+        API.simulate_chunks,
+        {"layer": WIDE, "size": 5},
+        *(({"chunk_size": size}, f"chunk_size={size}: .*; pass") for size in (0, -1, 1.5, True, None)),
+        ({"coordinates": 9}, "coordinates=9: "),
+    ),
+    *refusals(
+        API.tangent_kernel,
+        {"layer": AttentionLayer(width=5), "size": 1},
+        ({"layer": "layer"}, "layer=.*is not an AttentionLayer"),
+        ({"layer": ROTARY}, "layer.rotary_base=10.0: is not supported"),
+        ({"layer": PARTS["own map"]}, ".*has no declared derivative"),
+        *(({"layer": PARTS[name]}, ".*by the tangent kernel") for name in BIASED),
+        ({"layer": AttentionLayer(width=4096), "memory": 2**30}, ".*a smaller width, or fewer heads or positions"),
+        ({"size": 0}, "size=0"),
+        ({"coordinates": 6}, "coordinates=6: exceeds width=5"),
+        ({"memory": 10}, ".*is too little for one tangent kernel"),
+    ),
+    *refusals(
+        API.infinite_heads_tangent,
+        {},
+        ({"layer": ROTARY}, "layer.rotary_base"),
+        ({"layer": "layer"}, ".*is not an AttentionLayer"),
+        ({"layer": WIDE.replace(head_scaling=False)}, ".*head_scaling"),
+        *(({"layer": PARTS[name]}, ".*the mean is not known") for name in ("window", "softcap", "sink")),
+    ),
+    *refusals(
+        API.infinite_heads_kernel,
+        {},
+        ({"layer": WIDE.replace(head_scaling=False)}, "layer.head_scaling="),
+        ({"layer": WIDE, "scramble": -1}, "scramble="),
+        ({"layer": np.eye(4)}, ".*is not an AttentionLayer; pass"),
+    ),
+    *refusals(
+        API.distance,
+        {"layer": WIDE},
+        ({"metric": "chi2"}, "metric"),
+        ({"of": "inputs"}, "of"),
+        ({"position": 4}, "position"),
+        ({"of": "scores", "key": 9}, "key"),
+        ({"key": 1}, "key"),
+        *(({"size": size}, "size") for size in (0, math.nan)),
+        ({"size": 10**10}, r"size=10000000000: makes .* of the draws take .*; pass fewer"),
+        ({"seed": -1}, "seed"),
+        *(({"width": width}, "width") for width in (math.inf, -3)),
+        ({"width": 10**9, "size": 16}, r"width=10+: makes .* take \d+ bytes, .*; pass a smaller"),
+        ({"reference": "width"}, "reference"),
+        ({"layer": HEADS, "reference": "infinite width", "width": math.inf}, "width"),
+    ),
+    *refusals(
+        API.rate,
+        {"layer": WIDE, "widths": (64, 128, 256, 512)},
+        ({"widths": (8, 8, 16, 32)}, ".*four different"),
+        ({"widths": (0, 8, 16, 32)}, "widths=0"),
+        ({"layer": HEADS.replace(num_kv_heads=1)}, ".*num_kv_heads"),
+        ({"layer": ZERO}, r"metric='ks': does not decrease .*1/sqrt"),
+        ({"widths": (64, 128, 256, 10**9), "size": 16}, r"widths=10+: makes .* take \d+ bytes, .*; pass a smaller"),
+    ),
     *(
-        (functools.partial(call, **{**usual, **changes}), f"^{start}")
-        for call, usual, rows in ARGUMENTS
-        for changes, start in rows
+        refusal
+        for call in (API.distance, API.finite_width_law, API.rate)
+        for refusal in refusals(
+            call,
+            {},
+            ({"layer": "layer"}, "layer"),
+            ({"layer": STACK}, r".*is a stack.*compare attncheck\.simulate with attncheck\.limit"),
+            ({"layer": Program()}, "layer=.*is not an AttentionLayer"),
+            ({"layer": ROTARY}, "layer.rotary_base"),
+            ({"layer": TIED}, ".*tied_query_key=True"),
+            *(({"layer": PARTS[name]}, ".*(finite width|not normal given)") for name in BIASED),
+            ({"layer": WIDE, "size": 10**13}, "size=10+: must be at most 1000000000000; pass"),
+        )
+    ),
+    *refusals(
+        API.StackLaw,
+        {"stack": STACK},
+        ({"draws": 3}, "draws=3: must be at least 16"),
+        ({"draws": 10**13}, "draws=10+: must be at most"),
+        ({"stack": LAYER}, ".*is not an AttentionStack"),
+    ),
+    *refusals(
+        nl.declared,
+        {"function": np.tanh, "order": 1, "bounded": False},
+        *(({"order": order}, "order=") for order in (0, -1, 1.5, np.nan, True, "one", 65)),
+        ({"bounded": 1}, "bounded="),
+        ({"name": ""}, "name="),
+        ({"function": math.tanh}, "function=.*raised TypeError"),
+        ({"function": np.sum}, "function=.*returned shape"),
+        ({"function": lambda x: special.softmax(x)}, "function=.*depend on the other coordinates"),
+        ({"function": lambda x: x - x.mean()}, "function=.*depend on the other coordinates"),
+        ({"function": lambda x: np.cumsum(x).reshape(x.shape)}, "function=.*depend on the other coordinates"),
+        ({"function": np.log}, "function=.*is not finite at x = -256.0"),
+        ({"function": lambda x: 1 / x}, "function=.*is not finite at x = 0.0"),
+        ({"function": lambda x: np.exp(x * x)}, "function=.*is not finite"),
+        ({"function": lambda x: x + 1j}, "function=.*returned complex128"),
+        ({"function": lambda x: np.full(x.shape, "one")}, "function=.*returned <U3"),
+        ({"function": None}, "function=.*cannot be called"),
+    ),
+    *refusals(
+        nl.relu().dual,
+        {"var1": 1.0, "var2": 1.0, "cov": 0.0},
+        ({"var1": -1.0}, "var1="),
+        ({"var1": "one"}, "var1="),
+        ({"var2": np.nan}, "var2="),
+        *(({"cov": cov}, "cov=") for cov in (1.1, np.inf)),
+        ({"var1": 0.0, "cov": 0.1}, "cov="),
+        ({"var1": np.ones(2), "var2": np.ones(3)}, "cov="),
+    ),
+    *refusals(
+        nl.clip,
+        {},
+        *(({"bound": bound}, "bound=") for bound in (0.0, -1.0, np.nan, np.inf, "wide", True)),
+    ),
+    *refusals(
+        psd_root,
+        {},
+        *(({"matrix": matrix}, "matrix.shape") for matrix in (np.ones((2, 3)), np.ones(3))),
+        ({"matrix": np.array([[1.0, np.nan], [np.nan, 1.0]])}, "matrix="),
+        ({"matrix": np.array([[1.0, 2.0], [2.0, 1.0]])}, ".*smallest eigenvalue"),
     ),
     *(
         (lambda call=call: call(limit_law()), f"^{pattern}")

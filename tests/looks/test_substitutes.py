@@ -60,6 +60,9 @@ def failing(layer: AttentionLayer) -> bool:
 def test_nothing_stands_in_where_sizes_are_not_supported_or_a_declaration_fails() -> None:
     assert added(lambda layer: False) == added(failing) == []
     assert substitute(GROUPED, lambda layer: layer.width == 8) is None
+    alone = substitute(GROUPED, lambda layer: layer.num_heads == 1 and layer.mask == "causal")
+    assert alone is not None
+    assert (alone.width, alone.seq_len, alone.num_heads) == (GROUPED.width, GROUPED.seq_len, 1)
 
 
 def test_a_subject_of_low_rank_heads_alone_is_examined() -> None:

@@ -168,77 +168,65 @@ TWICE = (
     "attn: softmax is applied twice; the first time, the weights are "
     "softmax, causal mask, scores times 1/sqrt(head_dim); equal to the formula to "
 )
+RIGHT = "nothing wrong was found"
 NOT_READ = "NOT EXAMINED: Calling: 1 attention module (0 read, 1 not: "
+TWO_MAPS = "attn: 2 attention maps have the same values, as in differential attention"
 #: Module, its call, a part of the first line, and notes.
-KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], str, tuple[str, ...]]] = {
-    "equal tensors": (Apart, equal_tensors, "nothing wrong was found", ()),
-    "positions": (
-        Apart,
-        with_positions,
-        "nothing wrong was found",
-        ("attn: values are x W + b, and a vector that depends on the position",),
-    ),
-    "zero values": (Apart, with_zero_values, "nothing wrong was found", ()),
-    "memory": (Apart, with_memory, "nothing wrong was found", ()),
-    "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not", ()),
-    "other neurons": (OtherNeurons, directly, "WRONG: attn: queries and keys are rotated in different neurons", ()),
-    "cache": (Attention, with_cache, "nothing wrong was found", ()),
-    "two maps": (
-        TwoMaps,
-        directly,
-        "nothing wrong was found",
-        ("attn: 2 attention maps have the same values, as in differential attention",),
-    ),
+KINDS: dict[str, tuple[Any, ...]] = {
+    "equal tensors": (Apart, equal_tensors, RIGHT),
+    "positions": (Apart, with_positions, RIGHT, "attn: values are x W + b, and a vector that depends on the position"),
+    "zero values": (Apart, with_zero_values, RIGHT),
+    "memory": (Apart, with_memory, RIGHT),
+    "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not"),
+    "other neurons": (OtherNeurons, directly, "WRONG: attn: queries and keys are rotated in different neurons"),
+    "cache": (Attention, with_cache, RIGHT),
+    "two maps": (TwoMaps, directly, RIGHT, TWO_MAPS),
     "uneven values of two maps": (
         lambda: TwoMaps(0.5),
         directly,
         "WRONG: attn: W_V",
-        ("attn: 2 attention maps have the same values, as in differential attention",),
+        TWO_MAPS,
     ),
     "two masks": (
         TwoMasks,
         directly,
-        "nothing wrong was found, if this is meant: attn: attention maps have different masks",
-        ("attn: 2 attention maps have the same queries, keys and values",),
+        f"{RIGHT}, if this is meant: attn: attention maps have different masks",
+        "attn: 2 attention maps have the same queries, keys and values",
     ),
-    "second softmax": (SecondSoftmax, directly, "WRONG: attention is causal, but outputs", (TWICE,)),
+    "second softmax": (SecondSoftmax, directly, "WRONG: attention is causal, but outputs", TWICE),
     "larger weights": (
         Larger,
         directly,
         "WRONG: attn: rows of the attention weights sum to 1.5, and not to 1; divided by these, they are softmax",
-        (),
     ),
     "latent": (
         Latent,
         directly,
-        "nothing wrong was found",
-        (
-            "attn: heads of values have 16 neurons, those of keys 24",
-            "attn: queries and keys are rotated by position",
-            "attn: rotary positions (base 10000) turn 8 of 24 neurons of a head",
-        ),
+        RIGHT,
+        "attn: heads of values have 16 neurons, those of keys 24",
+        "attn: queries and keys are rotated by position",
+        "attn: rotary positions (base 10000) turn 8 of 24 neurons of a head",
     ),
-    "latent, other scale": (lambda: Latent(0.25), directly, SCALE, ()),
-    "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax do not multiply the values as", ()),
+    "latent, other scale": (lambda: Latent(0.25), directly, SCALE),
+    "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax do not multiply the values as"),
     "linear": (
         Linear,
         directly,
         "NOT EXAMINED: Calling: 1 module (0 read, 1 not: positions are mixed without a softmax, as in linear attention",
-        (),
     ),
 }
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_kinds_of_attention(name: str) -> None:
-    attention, call, first_line, notes = KINDS[name]
+    attention, call, first_line, *notes = KINDS[name]
     inspection = ac.inspect(lambda: Calling(attention, call), inputs=(X,), draws=4)
     assert first_line in inspection.verdict
     texts = [str(note) for note in inspection.all_notes]
     assert [note for note in notes if not any(text.startswith(note) for text in texts)] == []
     assert not any("cross-attention" in text or "W_V is the same" in text for text in texts)
     forward = {str(group.inspection.forward).partition("; ")[0] for group in inspection.attention}
-    if "nothing wrong was found" in first_line and "masks" not in first_line:
+    if first_line == RIGHT:
         assert {text.partition(", rotary")[0] for text in forward} == {CAUSAL}
     if first_line.startswith("NOT EXAMINED"):
         assert not inspection.modules

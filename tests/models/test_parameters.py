@@ -11,7 +11,6 @@ import pytest
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.frameworks.framework import Parameter
-from attncheck.models.families import families
 from attncheck.models.initialisers import unmet
 from attncheck.models.parameter_notes import notes_of
 from attncheck.models.parameters import ParameterStatistics, statistics_of
@@ -97,21 +96,6 @@ def test_projections_that_depth_scaling_leaves_out_are_named() -> None:
         model |= linear(f"h.{i}.attn.q_proj", (WIDTH, WIDTH), USUAL, ZEROS)
     notes = {str(note): note.level == "asks" for note in notes_of(drawn(model, 0, **unscaled), causal=True)}
     assert notes == {"depth scaling: 0.02/sqrt(2·12) in h.*.mlp.c_proj.weight, not in h.*.attn.c_proj.weight": True}
-
-
-def test_families_and_matches() -> None:
-    table = drawn(gpt(), 0)
-    found = {str(family): family.text for family in families(table)}
-    assert found["h.*.mlp.c_fc.weight ×12"] == "normal, std 0.02"
-    assert found["h.*.ln_1.weight ×12"] == "ones"
-    rows = {row.name: row for row in table}
-    assert "normal(0.02)" in rows["wte.weight"].matches
-    assert "0.02/sqrt(2·12)" in rows["h.0.mlp.c_proj.weight"].matches
-    own = {row.name: row for row in drawn(gpt(default=True), 0)}["lm_head.weight"]
-    assert own.matches == ("1/(3 fan_in) (torch.nn.Linear)", "default of Linear")
-    relative = own.relative_scale
-    assert relative is not None
-    assert relative.holds(3**-0.5)
 
 
 def test_only_weights_of_projections_match_a_scale_of_the_depth() -> None:

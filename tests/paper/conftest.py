@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.paper import exact
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance
 from attncheck.paper.run import PaperRun, manifest_of, perform_all
 from attncheck.paper.units import Arrays, Task
-
-FloatArray = NDArray[np.float64]
 
 #: 200 draws a trial.
 TINY = 1e-3

@@ -1,19 +1,19 @@
-"""Computed values: scores by quadrature against draws, outputs against the sampled law."""
+"""Computed values: scores by quadrature, outputs against the sampled law, the published estimator against SciPy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
+from attncheck._lib.streams import stream
 from attncheck.paper import exact
 from attncheck.paper.experiments import ExactDistance
-from attncheck.paper.units import grid
+from attncheck.paper.units import density, divergence, grid
 
-FloatArray = NDArray[np.float64]
 Layer = ac.AttentionLayer
 
 
@@ -84,3 +84,27 @@ def test_order_of_a_known_series() -> None:
     assert fit.low <= 2.0 <= fit.high
     assert fit.order == pytest.approx(2.0, abs=1e-3)
     assert fit.constant == pytest.approx(11.0, rel=1e-3)
+
+
+def samples(name: str, size: int) -> FloatArray:
+    rng = stream(0, "kernel densities", name, size)
+    if name == "normal":
+        return rng.standard_normal(size)
+    if name == "heavy":
+        return rng.standard_t(3, size)
+    return np.concatenate([rng.normal(-3, 0.1, size // 2), rng.normal(50, 4, size - size // 2)])
+
+
+def test_comparison_sees_another_bandwidth() -> None:
+    values, grid = samples("normal", 3_000), np.linspace(-3, 3, 181)
+    silverman = stats.gaussian_kde(values, "silverman")(grid)
+    assert np.abs(density(values, grid) - silverman).max() > 1e-4
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_divergence_is_the_published_sum(shift: float) -> None:
+    first, second = samples("normal", 3_000) + shift, samples("heavy", 3_000)
+    grid = np.linspace(min(first.min(), second.min()), max(first.max(), second.max()), 500)
+    p, q = (stats.gaussian_kde(each)(grid) + 1e-12 for each in (first, second))
+    expected = (p * np.log(p / q)).sum() * (grid[1] - grid[0])
+    assert divergence(first, second) == pytest.approx(expected, abs=1e-6)

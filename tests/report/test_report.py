@@ -206,29 +206,6 @@ def test_killed_runs_are_incomplete(tmp_path: Path, clean_record: Path, whole: i
     assert (missing if whole > 1 else "nothing was examined") in text
 
 
-@pytest.mark.parametrize(
-    ("changes", "edit", "refusal"),
-    [
-        ({"p_values": [2.0]}, (b"", b""), r"line 2 was edited or damaged \(p_values=2\.0: .*; make the record again$"),
-        (
-            {"verdict": "not examined", "p_values": []},
-            (b"not examined", b"consistent"),
-            r"line 2 was edited or damaged \(p_values=\(\): is empty although.*; make the record again$",
-        ),
-        ({}, (b"\n{", b"\n{]\n{"), "line 2 is broken"),
-        ({}, (b"0.4", b"0.5"), "its digest is not that of its results"),
-    ],
-)
-def test_broken_and_edited_records_are_refused_by_their_line(
-    tmp_path: Path, changes: dict[str, Any], edit: tuple[bytes, bytes], refusal: str
-) -> None:
-    record = write_record(tmp_path / "record.jsonl", [make_result(**changes)])
-    record.write_bytes(record.read_bytes().replace(*edit, 1))
-    with pytest.raises(InputError, match=f"^record={record}: {refusal}") as caught:
-        render(record)
-    assert "Entry" not in str(caught.value)
-
-
 def test_output_that_cannot_be_written_is_one_line(clean_record: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="cannot be written"):

@@ -1,4 +1,4 @@
-"""Properties of a case share draws, and their results do not depend on each other."""
+"""Properties of a case share draws, their results do not depend on each other, and large data are condensed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no types
 
 from attncheck._lib.errors import InputError
-from attncheck.checks.registry import PROPERTIES
+from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, PROPERTIES
+from attncheck.evidence.exchange import Calls, Trend
+from attncheck.evidence.family import Outcome
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
+from attncheck.looks import look as look_module
 from attncheck.looks.examine import probed, run_items, take_look
 from attncheck.looks.item import Item
-from attncheck.looks.plan import CALL_DRAWS, Cost
+from attncheck.looks.look import CheckData, observe
+from attncheck.looks.plan import CALL_DRAWS, Cost, Plan
 from attncheck.programs import recurrent
-from attncheck.pytest_plugin.cases import CaseResults, item_id, scheduler
+from attncheck.pytest_plugin.cases import item_id, scheduler
 from attncheck.records.schema import Result
 from attncheck.runs.tasks import CaseTask, examine
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import Subject, collapsed
 
-from .conftest import COST, LAYER, made
+from .conftest import COST, LAYER
 
 WIDE = AttentionLayer(width=64, seq_len=4, num_heads=2)
 PROGRAM = ("netsor", "program_scores")
@@ -110,25 +114,6 @@ def test_a_property_that_fails_takes_no_other_with_it(monkeypatch: pytest.Monkey
         assert digits(found[name].results) == digits(real([Item(name, LAYER)], Subject.of(collapsed), 0, COST))
 
 
-def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def noting(items: Sequence[Item], *rest: Any) -> list[Result]:
-        asked.append(tuple(item.id for item in items))
-        return run_items(items, *rest)
-
-    monkeypatch.setattr("attncheck.runs.tasks.run_items", noting)
-    run = made(subject="attncheck.subject:collapsed")
-    items = [item for name in ("draws", "inputs") for item in run.items_on(name, [LAYER, WIDE])]
-    run = dataclasses.replace(run.planning(item.id for item in items), explains=False)
-    cases = CaseResults(run, items)
-    found = [result for item in items for result in cases.examined(item).results]
-    assert asked == [(f"draws@{case.key}", f"inputs@{case.key}") for case in (LAYER, WIDE)]
-    assert {result.id for result in found} == {planned.id for planned in run.planned}
-    (other,) = run.items_on("non_gaussianity", [LAYER])
-    assert [result.item for result in cases.examined(other).results] == [other.id]
-
-
 def test_ids_name_the_item() -> None:
     assert item_id("test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]") == "scores@0123456789ab"
     for other in ("[scores@0123456789ab]", "[a@b n=3]", "[scores@somebody.org n=4]", ""):
@@ -195,3 +180,65 @@ def test_a_subject_that_fails_now_and_then_has_no_results() -> None:
     found = examine(task)
     assert len(calls) > 20
     assert all(not examined.results and "eighth call" in examined.unusable for examined in found.values())
+
+
+LAYER = AttentionLayer(width=4, seq_len=3, num_heads=2)
+DRAWS, CHUNK = 3000, 300
+SUBJECT = Subject.of("attncheck.subject:collapsed")
+
+
+def planned_look(name: str) -> Plan:
+    plan = probed([Item(name, LAYER)], SUBJECT, 0, Cost(100_000, 5e-4, 0.99))
+    return dataclasses.replace(plan, sizes=dict.fromkeys(plan.sizes, DRAWS), chunk=CHUNK)
+
+
+def look(plan: Plan) -> dict[str, Outcome]:
+    return observe(plan, list(plan.sizes), 1, SUBJECT, np.random.default_rng(0), np.random.SeedSequence(0))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", [name for name in EVERY_PROPERTY if name not in (*PROGRAM_PROPERTIES, "structure")])
+def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plan = planned_look(name)
+    whole = look(plan)
+    monkeypatch.setattr(look_module, "MOST_RETAINED", 600)
+    found = look(plan)
+    assert found.keys() == whole.keys()
+    assert found
+    for check in plan.sizes:
+        one, other = found[check.name], whole[check.name]
+        assert one.count == other.count
+        if isinstance(check.family_on(plan.setting), Trend | Calls):  # ranks among the first draws only
+            assert abs(one.effect - other.effect) < 0.2 * (other.high - other.low)
+        else:
+            assert one.p_value >= other.p_value * (1.0 - 1e-6)
+            assert one.effect == pytest.approx(other.effect, abs=0.01)
+
+
+def data_of(name: str) -> CheckData:
+    plan = planned_look("scores")
+    return CheckData(next(check for check in plan.sizes if check.name == name), plan.setting)
+
+
+def test_one_chunk_is_never_condensed_and_several_are() -> None:
+    many, data = np.ones(2 * look_module.MOST_RETAINED), data_of("scores.scale")
+    data.add((many, many))
+    assert len(data._parts) == 1
+    data.add((many[:1], many[:1]))
+    assert data._parts == []
+    assert data.outcome().effect == 1.0
+    assert data.outcome().count == 2 * look_module.MOST_RETAINED + 1
+
+
+def test_a_sample_without_another_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look_module, "MOST_RETAINED", 1000)
+    rng, data = np.random.default_rng(0), data_of("scores.size")
+    for _ in range(50):
+        data.add((np.zeros(0), rng.standard_normal(500)))
+        assert sum(np.size(column) for part in data._parts for column in part) <= 1500
+    assert data.outcome().count == 0
+    for _ in range(50):
+        data.add((rng.standard_normal(100), rng.standard_normal(400)))
+    data.add((np.zeros(0), rng.standard_normal(400)))
+    assert data.outcome().count == 5000
+    assert data.outcome().p_value > 1e-6

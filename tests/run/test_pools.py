@@ -13,13 +13,11 @@ import pytest
 
 import attncheck
 from attncheck._lib.errors import InputError
-from attncheck._lib.processes import Processes
 from attncheck._lib.workers import InProcess
 from attncheck.evidence.summaries import NormalScore, to_record
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES
 from attncheck.layers.parts import named_parts
-from attncheck.looks.plan import Cost
 from attncheck.looks.pools import (
     ALL,
     POOLS,
@@ -34,7 +32,7 @@ from attncheck.looks.pools import (
 )
 from attncheck.records.schema import Result, case_key, of_pool
 from attncheck.runs.check import CheckReport
-from attncheck.subject import Subject, collapsed
+from attncheck.subject import collapsed
 from tests.recorded import make_result, results_in
 
 WIDTHS = (3, 4, 5, 6, 7, 8, 9, 10)
@@ -49,10 +47,6 @@ def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 
 def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
     return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
-
-
-def own_tanh(x: Any) -> Any:
-    return np.tanh(x)
 
 
 def broken(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -95,13 +89,6 @@ def test_a_slight_departure_shows_in_all_cases_together() -> None:
     assert "Pooled: " in str(report)
 
 
-def test_a_right_simulator_is_consistent_together() -> None:
-    report = found(collapsed)
-    assert report.verdict == "consistent"
-    assert {result.verdict for result in report.pools} == {"consistent"}
-    assert {result.check for result in report.pools} == {r.check for r in report.results if r.summary is not None}
-
-
 def test_violated_cases_explain_a_suspicious_pool() -> None:
     report = found(gross)
     (pool,) = (each for each in report.pools if each.id == "scores.scale@all")
@@ -133,17 +120,6 @@ def test_a_subject_that_returns_less_in_a_further_look_is_told_so() -> None:
     assert all("can no longer be examined on n=" in text and "key_gram" in text for text in failed)
 
 
-def test_programs_with_functions_of_ones_own_are_looked_at_again() -> None:
-    program = attncheck.Program()
-    own = program.nonlin(own_tanh, program.matmul(program.weight("W"), program.initial("h")))
-    program.matmul(program.weight("V"), own)
-    written = program.at(16).to_dict()
-    cost = Cost(2_000, 1e-3, 0.9)
-    look = LookTask("attncheck.subject:direct", 0, written, "pool", cost, 2, 1, ("netsor.scale",))
-    assert look.items[0].case.describe() == program.at(16).describe()
-    assert set(take(look)) == {"netsor.scale"}
-
-
 def test_further_looks_are_fresh_draws_of_all_cases() -> None:
     report, asked = found(slight), list[LookTask]()
 
@@ -165,17 +141,6 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
     others = [case, *(one for one in asked if one.items == case.items and one.look != case.look)]
     seen = [alone, *(to_record(take(one)["scores.scale"]) for one in others)]
     assert len({str(each) for each in seen}) == len(seen)
-
-
-def test_processes_find_the_same_digits() -> None:
-    pools = [pool_of(found(slight), "scores.scale")]
-    subject, level = "attncheck.faults:query_std_2", pools[0].results[0].level
-    here, _ = examine_pools(pools, [], fresh(Subject.of(subject), 0, InProcess()), level)
-    with Processes(1) as workers:
-        there, _ = examine_pools(pools, [], fresh(Subject.of(subject).sent, 0, workers), level)
-    assert [result.p_values for result in here] == [result.p_values for result in there]
-    assert [result.effects for result in here] == [result.effects for result in there]
-    assert len(here[0].p_values) > 1
 
 
 def test_a_pool_is_repeated_to_the_digit() -> None:

@@ -281,17 +281,6 @@ def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: Method) -> No
 
 
 @pytest.mark.parametrize("method", FINITE)
-@pytest.mark.parametrize("norm", ["rms", "layer"])
-def test_normalised_inputs_have_length_one(norm: Any, method: Method) -> None:
-    layer = AttentionLayer(width=12, seq_len=3, activation="relu", norm=norm)
-    draws = simulate(layer, 500, seed=0, method=method, coordinates=12)
-    lengths = (draws.inputs**2).mean(axis=2)
-    # Twelve relu neurons are all 0 in one draw of 4,000.
-    assert (np.abs(lengths - 1.0) < 1e-12).sum() >= lengths.size - 10
-    assert norm == "rms" or np.abs(draws.inputs.mean(axis=2)).max() < 1e-14
-
-
-@pytest.mark.parametrize("method", FINITE)
 @pytest.mark.parametrize(("seq_len", "width"), [(12, 1), (5, 2), (2, 3)])
 def test_zero_inputs_give_scores_that_are_exactly_zero(seq_len: int, width: int, method: Method) -> None:
     """With ReLU at width 1 half of the inputs are 0: rounding noise would be another law."""

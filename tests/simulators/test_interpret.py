@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,9 +10,9 @@ from hypothesis import strategies as st
 from attncheck import AttentionLayer, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
-from attncheck.layers.program import LinearCombination, Weight
+from attncheck.layers.program import Weight
 from attncheck.simulators.interpret import interpret
-from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier, Multiplier
+from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier
 from attncheck.strategies import layers, programs
 
 from . import literal
@@ -66,28 +64,6 @@ def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None
 
 
 # Programs beyond attention
-
-
-@pytest.mark.parametrize("multiplier", [DirectMultiplier, MatrixFreeMultiplier])
-@pytest.mark.parametrize("width", [1, 2, 5])
-def test_a_reused_matrix_is_linear(multiplier: Callable[..., Multiplier], width: int) -> None:
-    """W(a + b) = W a + W b, in one step and over several, also for vectors that span R^n."""
-    program = Program()
-    W = program.weight("W", 1.5)
-    a, b = program.initial("a"), program.initial("b")
-    images = [program.matmul(W, a), program.matmul(W, b)]
-    third = program.matmul(W, images[0])
-    plus = program.nonlin(LinearCombination((1.0, 2.0)), a, b)
-    more = program.nonlin(LinearCombination((-1.0, 1.0)), plus, images[0])
-    image_of_more = program.matmul(W, more)
-    nothing = program.nonlin(LinearCombination((0.0,)), a)
-    image_of_nothing = program.matmul(W, nothing)
-    rng = np.random.default_rng(1)
-    values = interpret(program.steps(), width, 50, width, program.nodes, multiplier(width, rng), rng)
-    get = values.get
-    expected = -(get(images[0]) + 2 * get(images[1])) + get(third)
-    np.testing.assert_allclose(get(image_of_more), expected, atol=1e-10)
-    assert not get(image_of_nothing).any()
 
 
 @settings(max_examples=50)

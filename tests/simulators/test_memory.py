@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck import AttentionLayer, InputError, infinite_heads_tangent, simulate, simulate_chunks
+from attncheck import AttentionLayer, InputError, infinite_heads_tangent, simulate
 from attncheck.methods import NAMES
 
 MIB = 2**20
@@ -53,17 +53,6 @@ def test_working_memory_does_not_grow_with_the_draws(
     few, many = (peak_bytes(partial(simulate, layer, size, 1, method, coordinates)) for size in sizes)
     assert few <= BOUND
     assert many <= min(BOUND, few + MIB)
-
-
-@pytest.mark.parametrize("chunk_size", [7, 50])
-def test_chunks_need_no_more_than_a_block(chunk_size: int) -> None:
-    layer = AttentionLayer(width=2048, seq_len=8, num_heads=2)
-
-    def last() -> None:
-        for _ in simulate_chunks(layer, 200, chunk_size, coordinates=64):
-            pass
-
-    assert peak_bytes(last) <= BOUND
 
 
 # Layers of no other test, so that their programs are compiled anew.

@@ -19,8 +19,6 @@ from .cases import BARE
 LAYER = AttentionLayer(width=6, seq_len=3, num_heads=2, num_kv_heads=1, mask="causal", input_correlation=0.5)
 # Enough entries that a block holds only a few draws.
 LARGE = AttentionLayer(width=200, seq_len=12, num_heads=8)
-# One neuron, of which a block holds many.
-SMALL = LAYER.replace(width=1, seq_len=1, num_heads=1, num_kv_heads=None)
 
 
 def assert_chunks_join(described: Any, size: int, chunk_size: int, seed: int, method: Any, coordinates: int) -> None:
@@ -41,12 +39,6 @@ def test_digits_do_not_depend_on_the_chunks(method: Any) -> None:
     assert_chunks_join(LARGE, 13, 5, 7, method, 3)
     if method in METHODS[AttentionStack]:
         assert_chunks_join(BARE[0], 50, 17, 4, method, 2)
-
-
-def test_blocks_are_cut_anywhere() -> None:
-    """More draws than a block, in chunks that match neither blocks nor each other."""
-    assert_chunks_join(SMALL, 120_000, 37_123, 3, "collapsed", 1)
-    assert len(np.unique(simulate(SMALL, 120_000, 3, "collapsed").outputs)) == 120_000
 
 
 @settings(max_examples=40)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
@@ -34,7 +34,6 @@ from tests.regimes import FAULT_OF
 
 LAYERS = (AttentionLayer(width=8), AttentionLayer(width=8, seq_len=3, num_heads=4, mask="causal"))
 SIZE, FEW = 2_500, 1_000
-FloatArray = NDArray[np.float64]
 
 
 def root() -> np.random.SeedSequence:

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.scaling.taps import MODULE, Model, Tap
 
-FloatArray = NDArray[np.float64]
 #: Mean logarithm of a size at a width.
 Law = Callable[[float], float]
 

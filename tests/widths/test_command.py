@@ -97,10 +97,3 @@ def test_the_page_has_pictures_with_what_is_violated_in_red(tmp_path: Path, caps
     assert re.search("<h2[^>]*>out at initialisation: n\\^", pages["wrong"])
     assert 'class="chip violated"' not in pages["Layer"]
     capsys.readouterr()
-
-
-def test_predictions_without_a_lower_end_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--widths", "16,32,64", "--expect", "over_widths:never", "--report", "page.html"]
-    assert main(["widths", "over_widths:Layer", *arguments]) != ExitCode.UNUSABLE
-    assert "at most 0" in (tmp_path / "page.html").read_text("utf-8")
-    capsys.readouterr()
