@@ -10,6 +10,10 @@ from attncheck._lib.text import listed
 
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
+# Numbers that are whole words of a name, as in h.2 and Dense_0, but not in linear1.
+_NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
+# Largest number of indices listed in the name of a part of a family.
+_LISTED = 4
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
@@ -24,12 +28,6 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
-
-
-# Numbers that are whole words of a name, as in h.2 and Dense_0, but not in linear1.
-_NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
-# Largest number of indices listed in the name of a part of a family.
-_LISTED = 4
 
 
 def pattern_of(name: str) -> str:

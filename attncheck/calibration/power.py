@@ -42,6 +42,14 @@ _CHANCE = 1e-5
 
 # Level of one look with the default budget.
 _LEVEL = Budget().level()
+# Draws of a first pilot.
+_FIRST = 6_000
+# Total weight entries drawn in a row's verifying looks, and the minimum number of these looks.
+_MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
+# Rows with a smaller chance are not verified.
+_COUNTED_ON = 0.5
+# If no effect is significant, a pilot larger by _FACTOR is taken of the properties _DEEP on _CHEAP fixed cases.
+_CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,16 +182,6 @@ def _row(pilot: PilotResult, exposure: str, size: int, profile: Profile) -> Powe
         pilot.chance(size, effect) if size else 0.0 for effect in (pilot.outcome.effect, pilot.least_effect)
     )
     return PowerRow(exposure, pilot, size, chance, least, pilot.draws(profile, pilot.outcome.effect))
-
-
-# Draws of a first pilot.
-_FIRST = 6_000
-# Total weight entries drawn in a row's verifying looks, and the minimum number of these looks.
-_MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
-# Rows with a smaller chance are not verified.
-_COUNTED_ON = 0.5
-# If no effect is significant, a pilot larger by _FACTOR is taken of the properties _DEEP on _CHEAP fixed cases.
-_CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
 def measure(

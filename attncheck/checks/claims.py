@@ -11,6 +11,16 @@ from typing import Any, TypeVar
 import msgspec
 
 _Row = TypeVar("_Row")
+#: Start of the reason for not examining a check whose arrays the subject does not return.
+NOT_EXPOSED = "the subject does not expose "
+#: Start of the reason for not examining a layer that the subject does not support.
+UNSUPPORTED = "the subject does not support this layer"
+#: Reason for not examining a check that needs two neurons.
+ONE_NEURON = "the subject returns one neuron only"
+#: Reason for not examining checks that count repeated numbers.
+TWO_VALUES = "two-valued weights may repeat numbers by chance"
+#: End of the reason for not examining a check with too few draws.
+LARGER = "a larger profile affords more"
 
 
 def rows(table: str, row: type[_Row]) -> tuple[_Row, ...]:
@@ -83,17 +93,6 @@ class StatementRow:
     examined: str
     not_examined: str
 
-
-#: Start of the reason for not examining a check whose arrays the subject does not return.
-NOT_EXPOSED = "the subject does not expose "
-#: Start of the reason for not examining a layer that the subject does not support.
-UNSUPPORTED = "the subject does not support this layer"
-#: Reason for not examining a check that needs two neurons.
-ONE_NEURON = "the subject returns one neuron only"
-#: Reason for not examining checks that count repeated numbers.
-TWO_VALUES = "two-valued weights may repeat numbers by chance"
-#: End of the reason for not examining a check with too few draws.
-LARGER = "a larger profile affords more"
 
 #: Claims in the order in which a layer computes: a fault violates the claim on its own step, and later ones.
 CLAIMS = {claim.name: claim for claim in rows("claims", Claim)}

@@ -27,6 +27,13 @@ STAGES = (
     OUTPUTS,
     IN_OUTPUTS,
 )
+_Setting = TypeVar("_Setting")
+# Kolmogorov distance to detect, and the largest one to settle for if that takes too many draws.
+_DISTANCE, _FAR = 0.07, 0.2
+# The same for correlations and smooth components.
+_CORRELATION, _STRONG = 0.14, 0.4
+# Correlation to detect if each draw contributes many entries.
+_ALONG = 0.07
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,15 +64,6 @@ class Rejected:
 
 #: No fault.
 NOTHING = Rejected()
-
-
-_Setting = TypeVar("_Setting")
-# Kolmogorov distance to detect, and the largest one to settle for if that takes too many draws.
-_DISTANCE, _FAR = 0.07, 0.2
-# The same for correlations and smooth components.
-_CORRELATION, _STRONG = 0.14, 0.4
-# Correlation to detect if each draw contributes many entries.
-_ALONG = 0.07
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,8 @@ from attncheck.evidence.verdicts import Trail, Verdict
 
 #: Number of statistics that a run has room for, planned or not, so that no result depends on the plan.
 ROOM = 10_000
+#: Size of the fourth look relative to the first.
+FOURTH_FACTOR = 8
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,6 @@ class Budget:
         """Return the level (B'/2M)^(1/3) of one look, for at most M statistics."""
         most = check_integer("statistics", statistics, 1, "pass the largest number of statistics")
         return float((self.looks_share / (2.0 * most)) ** (1.0 / 3.0))
-
-
-#: Size of the fourth look relative to the first.
-FOURTH_FACTOR = 8
 
 
 class Evaluator(Protocol):

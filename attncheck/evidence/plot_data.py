@@ -24,6 +24,12 @@ from attncheck.evidence.family import CONFIDENCE
 _TAIL = 2.0 ** -np.arange(21, 5, -1)
 #: Evaluation points: 1/32 apart in the middle, and halving down to 2⁻²¹ in both tails.
 QUANTILES: FloatArray = np.concatenate([_TAIL, np.arange(1, 32) / 32, 1.0 - _TAIL[::-1]])
+#: Quantiles that are labelled in plots.
+LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
+# Entries of two matrices differ if their distance exceeds this share of the largest.
+_TOLERANCE = 1e-3
+# Maximum number of values in `Counts`, and of rows of a matrix.
+_MOST_VALUES, _MOST_ROWS = 10**8, 1000
 
 
 @functools.lru_cache(maxsize=256)
@@ -62,13 +68,6 @@ def _tail(points: int) -> float:
     """Return the chance beyond each side of the band at one of several points."""
     return 0.5 * (1.0 - CONFIDENCE) / points
 
-
-#: Quantiles that are labelled in plots.
-LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
-# Entries of two matrices differ if their distance exceeds this share of the largest.
-_TOLERANCE = 1e-3
-# Maximum number of values in `Counts`, and of rows of a matrix.
-_MOST_VALUES, _MOST_ROWS = 10**8, 1000
 
 _Number = Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)]
 _Numbers = Annotated[list[_Number], msgspec.Meta(min_length=1)]

@@ -22,6 +22,11 @@ from attncheck.simulators.multipliers import Matrices, MatrixFreeMultiplier, Mul
 from attncheck.simulators.programs import exposed
 from attncheck.theory.limits.programs import limit_of_program
 
+# Shifts added to vectors whose coordinates have standard deviation about 1.
+_SHIFT, _INITIAL_SHIFT = 0.2, 0.5
+# Standard deviation over draws of the log scale of a matrix.
+_SPREAD = 0.3
+
 
 def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
     """Return a group of initial vectors from independent normals, both (draws, vectors, neurons)."""
@@ -95,12 +100,6 @@ class LineByLineSimulator:
 
 def _columns(scores: Sequence[FloatArray], size: int) -> FloatArray:
     return np.stack(scores, axis=1) if scores else np.empty((size, 0))
-
-
-# Shifts added to vectors whose coordinates have standard deviation about 1.
-_SHIFT, _INITIAL_SHIFT = 0.2, 0.5
-# Standard deviation over draws of the log scale of a matrix.
-_SPREAD = 0.3
 
 
 def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:

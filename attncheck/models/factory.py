@@ -33,6 +33,8 @@ from attncheck.models.replay import sequences_of
 Array = np.ndarray[Any, Any]
 # Batch size and number of positions.
 _BATCH, _POSITIONS = 2, 12
+#: Inputs of a model: by argument name, in order, or a function that returns them.
+Inputs = Mapping[str, Any] | Sequence[Any] | Callable[[], Any]
 
 
 def default_inputs(model: Any) -> Mapping[str, Array]:
@@ -88,10 +90,6 @@ def _normal(shape: tuple[int, ...]) -> Array:
 
 
 _DEFAULTS: Mapping[str, Callable[[Any], Array]] = {"input_ids": _ids, "pixel_values": _pixels}
-
-
-#: Inputs of a model: by argument name, in order, or a function that returns them.
-Inputs = Mapping[str, Any] | Sequence[Any] | Callable[[], Any]
 
 
 class ModelFactory:

@@ -20,6 +20,8 @@ STYLES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 MARKERS = ("o", "s", "^", "D")
 SMALL = 10.5
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Title prefix of panels that show the paper's setting with attncheck's draws.
+_REPEATED = "Published setting, own draws"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +55,6 @@ def _power(value: float, _: object = None) -> str:
     """Return the label of a power of ten, or an empty string for other numbers."""
     exponent = np.log10(value)
     return f"10{str(round(exponent)).translate(_SUPERSCRIPTS)}" if abs(exponent - round(exponent)) < 1e-9 else ""
-
-
-# Title prefix of panels that show the paper's setting with attncheck's draws.
-_REPEATED = "Published setting, own draws"
 
 
 def panels_of(figure: Figure) -> list[Panel]:

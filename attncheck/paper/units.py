@@ -30,6 +30,8 @@ Arrays = dict[str, NDArray[Any]]
 _CHUNK = 1_000
 # Grid points of the published estimator, and the constant added to densities.
 _POINTS, _OFFSET = 500, 1e-12
+#: The subject of a task, sampled or computed.
+Subject = ExperimentCase | ExactDistance
 
 
 def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
@@ -68,10 +70,6 @@ def grid() -> FloatArray:
 def edges() -> FloatArray:
     """Return the edges of histogram bins."""
     return np.linspace(-BIN_END, BIN_END, BINS + 1)
-
-
-#: The subject of a task, sampled or computed.
-Subject = ExperimentCase | ExactDistance
 
 
 @dataclasses.dataclass(frozen=True)

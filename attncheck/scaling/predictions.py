@@ -22,6 +22,15 @@ from attncheck.scaling.taps import EMBEDDING, KINDS, MODULE, NORM, OUTPUT, SCORE
 
 #: Increment from the largest predicted order to the next.
 NEXT = 0.5
+#: Measured quantities: size at initialisation, or change in a step.
+INIT, CHANGE = "init", "change"
+#: Maximum share, in the mean square at the largest width, of parts that grow faster than predicted.
+SHARE = 0.3
+_AT_MOST = "at most "
+_REMEDY = (
+    "pass 'standard', 'mup', or a table such as {'*.scores': -0.5, 'head': {'init': -0.5, 'change': 0}}: "
+    "exponents, pairs from low to high, 'at most 0', or None"
+)
 
 
 def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], orders: Sequence[float]) -> Estimates:
@@ -63,17 +72,6 @@ def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], order
     # Derivative of the share with respect to each relative error.
     gradient = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / total[:, None]
     return Estimates(values, *errors_of(logs, 2.0 * gradient.T))
-
-
-#: Measured quantities: size at initialisation, or change in a step.
-INIT, CHANGE = "init", "change"
-#: Maximum share, in the mean square at the largest width, of parts that grow faster than predicted.
-SHARE = 0.3
-_AT_MOST = "at most "
-_REMEDY = (
-    "pass 'standard', 'mup', or a table such as {'*.scores': -0.5, 'head': {'init': -0.5, 'change': 0}}: "
-    "exponents, pairs from low to high, 'at most 0', or None"
-)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,14 @@ from attncheck.simulators.linalg import gram_of
 from attncheck.simulators.multipliers import DirectMultiplier, Matrices, MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_lines
 
+_Described = TypeVar("_Described")
+_Drawn = TypeVar("_Drawn", bound=Batch)
+WorkOf = Callable[[_Described, int], DrawPlan[_Drawn]]
+_MULTIPLIERS: Mapping[str, Matrices] = {
+    "direct": DirectMultiplier,
+    "matrix-free": MatrixFreeMultiplier,
+}
+
 
 @functools.lru_cache(maxsize=8)
 def _plan(stack: AttentionStack) -> tuple[StackProgram, tuple[Step, ...]]:
@@ -64,17 +72,6 @@ def draw_stack_program(
 def literal_entries(stack: AttentionStack) -> Entries:
     """Return the memory bounds of a draw of the stack's program."""
     return entries_of(_plan(stack)[0].program, stack.width)
-
-
-_Described = TypeVar("_Described")
-_Drawn = TypeVar("_Drawn", bound=Batch)
-
-WorkOf = Callable[[_Described, int], DrawPlan[_Drawn]]
-
-_MULTIPLIERS: Mapping[str, Matrices] = {
-    "direct": DirectMultiplier,
-    "matrix-free": MatrixFreeMultiplier,
-}
 
 
 def head_entries(layer: AttentionLayer, coordinates: int) -> int:

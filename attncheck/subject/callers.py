@@ -36,15 +36,15 @@ _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
 _FIELDS = (*EVERY_FIELD, "vectors", "gram")
 # Relative difference allowed between samples from equal generators, because GPUs sum in any order.
 _WOBBLE = 0.05
+_Case = TypeVar("_Case", bound=Case)
+_Sample = TypeVar("_Sample", bound=Sample | ProgramSample)
+_Setting = TypeVar("_Setting", bound=BaseSetting[Any])
+# Maximum number of entries of the inputs X per call of a subject.
+_INPUT_ENTRIES = 2**22
 
 
 class StoppedCall(InputError):
     """A call of a subject was stopped and should not be repeated."""
-
-
-_Case = TypeVar("_Case", bound=Case)
-_Sample = TypeVar("_Sample", bound=Sample | ProgramSample)
-_Setting = TypeVar("_Setting", bound=BaseSetting[Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,10 +182,6 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
     def called_with(self, case: ProgramCase) -> Program:
         """Return the program; widths are separate arguments."""
         return case.program
-
-
-# Maximum number of entries of the inputs X per call of a subject.
-_INPUT_ENTRIES = 2**22
 
 
 @dataclasses.dataclass(frozen=True)

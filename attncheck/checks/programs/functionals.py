@@ -25,6 +25,9 @@ from attncheck.methods import simulate_chunks
 
 #: Fields needed for exact statements on vectors.
 ONE_WIDTH = frozenset({"vectors", "gram"})
+# Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
+_ONE_NUMBER = 1e-5
+ProgramAlternative = AlternativeOf[ProgramSetting]
 
 
 def several_widths(setting: ProgramSetting) -> str:
@@ -39,10 +42,6 @@ def no_limit(setting: ProgramSetting) -> str:
     covered = setting.case.program.coverage()
     worst = covered.worst
     return "" if covered.has_limit else f"no limit is stated: {worst.name} {worst.statement}, {worst.reason}"
-
-
-# Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
-_ONE_NUMBER = 1e-5
 
 
 def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
@@ -127,7 +126,6 @@ class ProgramReference(ReferenceOf[ProgramCase]):
 
 
 ProgramCheck = CheckOf[ProgramSetting, ProgramSample, ProgramReference]
-ProgramAlternative = AlternativeOf[ProgramSetting]
 
 
 CHECKS = tuple(

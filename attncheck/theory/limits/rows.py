@@ -35,6 +35,21 @@ _TAIL = 12.0
 # Maximum dimension in which enlarged points cover all directions.
 _FEW_DIMENSIONS = 6
 _LONGEST_SHIFT = 12.0
+#: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
+REPLICATES = 8
+# Probability that an error estimate of normal replicates is exceeded. Those of Sobol points have heavier tails.
+_EXCEEDED = 1e-3
+_POINTS = 2**14
+_FEWEST_POINTS = 2**9
+# Number of normals per replicate, so higher dimensions get fewer points.
+_NORMALS = 2**18
+# Array entries per block, points × seq_len.
+_BLOCK = 2**20
+_PILOT = 2**9
+# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ². They shrink like the
+# standard deviation of log χ² from `_LOG_CHI_HALF`, half the degrees of freedom, on.
+_TOLERANCE = 1e-12
+_LOG_CHI_STEP, _LOG_CHI_RANGE, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 25.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,23 +132,8 @@ def towards_keys(
     )
 
 
-#: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
-REPLICATES = 8
-# Probability that an error estimate of normal replicates is exceeded. Those of Sobol points have heavier tails.
-_EXCEEDED = 1e-3
 #: An event that n independent draws do not meet is less likely than `MISSED`/n, except with that probability.
 MISSED = float(-np.log(_EXCEEDED))
-_POINTS = 2**14
-_FEWEST_POINTS = 2**9
-# Number of normals per replicate, so higher dimensions get fewer points.
-_NORMALS = 2**18
-# Array entries per block, points × seq_len.
-_BLOCK = 2**20
-_PILOT = 2**9
-# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ². They shrink like the
-# standard deviation of log χ² from `_LOG_CHI_HALF`, half the degrees of freedom, on.
-_TOLERANCE = 1e-12
-_LOG_CHI_STEP, _LOG_CHI_RANGE, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 25.0
 
 
 def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
