@@ -20,7 +20,7 @@ CHUNK = 2**14
 
 
 def test_memory_does_not_grow_with_the_draws() -> None:
-    """One check per family; four times the draws take at most a fifth more memory."""
+    """One check per family; twice the draws take hardly more memory, once all marks that are kept (2^17) are there."""
     subject = Subject.of("attncheck.subject:collapsed")
     checks: dict[type, AnyCheck] = {}
     for name in EVERY_PROPERTY:
@@ -40,5 +40,5 @@ def test_memory_does_not_grow_with_the_draws() -> None:
         assert min(outcome.p_value for outcome in found.values()) > 1e-8
         return most
 
-    few, many = peak(10**5), peak(4 * 10**5)
-    assert many < 1.2 * few
+    few, many = peak(4 * 10**5), peak(8 * 10**5)
+    assert many < 1.05 * few
