@@ -70,8 +70,10 @@ class DaskCluster(Workers):
             for future in self._completed(list(flying)):
                 try:
                     result = self._result_of(future)
-                except TimeoutError:  # its worker left before the result was fetched: it is computed again
-                    continue
+                except TimeoutError:
+                    if future.status == "error":  # the task raised it
+                        raise
+                    continue  # its worker left before the result was fetched: it is computed again
                 yield flying.pop(future), result
 
     def _completed(self, flying: list[Any]) -> set[Any]:

@@ -13,11 +13,7 @@ import scipy
 
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.estimates import (
-    estimates,
-    exact_sample,
-    uneven,
-)
+from attncheck.diagnosis.estimates import estimates, exact_sample, uneven
 from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.item import Item
