@@ -143,10 +143,12 @@ class Effective:
         return matrix
 
     def shared_by(self, maps: int, precision: float) -> list[str]:
-        """Return which of queries, keys and values several attention maps, each of as many heads, share."""
+        """Return which matrices several attention maps, each of as many heads, share; W_O up to a factor."""
         if maps == 1:
             return []
-        parts = {role: np.split(self[role], maps, axis=1) for role in ("query", "key", "value")}
+        parts = {role: np.split(self[role], maps, axis=1) for role in ROLES}
+        blocks = np.split(self.output, maps)
+        parts["output"] = [block / (np.sum(block * blocks[0]) or 1.0) for block in blocks]
         return [role for role, part in parts.items() if len(groups_of(part, precision)) == 1]
 
     def of_first(self, maps: int) -> Effective:

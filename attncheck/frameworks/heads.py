@@ -19,8 +19,8 @@ from attncheck.frameworks.notes import Note, wrong
 def about_maps(maps: int, shared: Sequence[str]) -> Note:
     """Report what several attention maps share."""
     texts = {"query": "queries", "key": "keys", "value": "values"}
-    text = f"{maps} attention maps have the same {listed(texts[role] for role in shared)}"
-    return Note(text + ", as in differential attention" * (list(shared) == ["value"]))
+    text = f"{maps} attention maps have the same {listed(texts[role] for role in shared if role in texts)}"
+    return Note(text + ", as in differential attention" * (list(shared) == ["value", "output"]))
 
 
 def about_heads(

@@ -120,8 +120,8 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
     precision = adapter.precision
-    # Maps that share all of queries, keys and values have the same heads.
-    maps = probe.maps if len(probe.by_maps) == len(ROLES) else 1
+    # Maps that share all matrices have the same heads. Where outputs are joined and not added, each has its own W_O.
+    maps = probe.maps if {*ROLES, "output"} <= {*probe.by_maps} else 1
     labels = kv_labels(first.of_first(maps), precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
     unused = _unused(adapter.unused(state, probe.x, reader.path) if calls_module else ())
@@ -130,8 +130,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     read = [_ungained(draw, gains).of_first(maps) for draw in (first, *_later_draws(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     of_maps = [draw.of_first(probe.maps // maps) for draw in read]
-    by_role = {role: of_maps if role in probe.by_maps else read for role in ROLES}
-    by_role["output"] = by_role["value"]
+    by_role = {role: of_maps if role in probe.by_maps else read for role in (*ROLES, "output")}
     weights = {r: matrix_of(r, by_role[r], distinct, precision, reader.norm == LAYER) for r in roles}
     # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}

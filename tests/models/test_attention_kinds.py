@@ -54,6 +54,19 @@ class TwoMaps(Steps):
         return self.merged(one - 0.5 * two)
 
 
+class OneCallPerHead(Steps):
+    """Heads with the same keys and values, each a call of the kernel, whose outputs are joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k, self.v = (nn.Linear(WIDTH, WIDTH // HEADS, bias=False) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        k, v = split(self.k(x), 1), split(self.v(x), 1)
+        kernel = nn.functional.scaled_dot_product_attention
+        return self.merged(torch.cat([kernel(q, k, v, is_causal=True) for q in split(self.q(x)).split(1, 1)], 1))
+
+
 class TwoMasks(Steps):
     """The mean of two attentions with the same queries, keys and values: causal, and in a window."""
 
@@ -230,3 +243,8 @@ def test_kinds_of_attention(name: str) -> None:
         assert {text.partition(", rotary")[0] for text in forward} == {CAUSAL}
     if first_line.startswith("NOT EXAMINED"):
         assert not inspection.modules
+
+
+def test_outputs_that_are_joined_have_a_matrix_of_all_heads() -> None:
+    inspection = ac.inspect(OneCallPerHead, width=WIDTH, draws=4)
+    inspection.require(num_heads=HEADS, output_std=3**-0.5)
