@@ -19,7 +19,7 @@ Out = Parameter(name=["--out", "-o"])
 #: A flag with the short form ``-v``.
 Verbose = Parameter(name=["--verbose", "-v"], negative="")
 #: A flag without a negative form.
-Program = Annotated[bool, Parameter(negative="")]
+Flag = Annotated[bool, Parameter(negative="")]
 
 
 def _option(read: Callable[[str, str], Any]) -> Parameter:

@@ -9,14 +9,14 @@ from pathlib import Path
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_file
-from attncheck.commands.arguments import Program, Template, folder_of
+from attncheck.commands.arguments import Flag, Template, folder_of
 
 _START = Path(__file__).parent / "start"
 _WORKFLOW = ".github/workflows/attncheck.yml"
 _PLACEHOLDER = "https://github.com/OWNER/attncheck"
 
 
-def init(folder: str = ".", /, *, framework: Template = "numpy", program: Program = False) -> int:
+def init(folder: str = ".", /, *, framework: Template = "numpy", program: Flag = False) -> int:
     """Create a starter layer or program, test and GitHub workflow.
 
     Existing files are never overwritten. The workflow names a repository of attncheck to replace.

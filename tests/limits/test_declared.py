@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_a_true_declaration_is_believed(name: str) -> None:
     ],
 )
 def test_paths_and_names_are_those_of_the_function(function: Function, path: str, name: str) -> None:
-    phi = nl.declared(function, order=1, bounded=False)
+    phi: Any = nl.declared(function, order=1, bounded=False)
     assert phi.path == path
     assert phi.name.endswith(name)
 
@@ -159,3 +160,21 @@ def test_declared_functions_in_programs() -> None:
     A, B = program.weight("A"), program.weight("B")
     q = program.score(program.matmul(A, y), program.matmul(B, y))
     assert program.coverage().of(q.name).statement == CoverageKind.UNBOUNDED
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (np.hypot, nl.DeclaredMix),
+        (lambda vector, *scores: vector, nl.DeclaredMix),
+        (np.vectorize(lambda one, two: one * two), nl.DeclaredMix),
+        (np.sin, nl.DeclaredFunction),
+        (np.vectorize(math.sin), nl.DeclaredFunction),
+        (lambda x, slope=0.1: slope * x, nl.DeclaredFunction),
+    ],
+)
+def test_functions_of_several_arrays_are_mixes(function: Any, kind: Any) -> None:
+    phi: Any = nl.declared(function, order=1, bounded=False)
+    assert type(phi) is kind
+    arrays = (np.array([0.3, -2.0]),) * (2 if kind is nl.DeclaredMix else 1)
+    np.testing.assert_array_equal(phi(*arrays), function(*arrays))

@@ -251,6 +251,8 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         for fields in (("sine", (), 1, True), ("clip", (), 1, True), ("relu", (), 1, True), ("tanh", (), 2, True))
     ),
     (lambda: nl.DeclaredFunction("tanh", (1.0,), 1, True, np.tanh), "^parameters="),
+    (lambda: nl.declared(np.hypot, order=0, bounded=False), "^order=0: must be at least 1; pass the pseudo-Lipschitz"),
+    (lambda: nl.declared(np.hypot, order=1, bounded=False, name=""), "^name='': must be text that is not empty"),
     (lambda: image_mean(nl.sigmoid(), np.ones(1)), "sigmoid"),
     (lambda: score_mixture(LAYER.replace(norm="layer", activation="identity"), 8), "norm='layer'"),
     (lambda: ac.finite_width_law(LAYER, size=10**10).variance(), "^size=10000000000: makes .* of the draws take"),

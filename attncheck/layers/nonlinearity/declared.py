@@ -36,9 +36,7 @@ class DeclaredFunction(Nonlinearity):
     function: Function
 
     def __post_init__(self) -> None:
-        if not self.name:
-            refuse("name", self.name, "must not be empty", 'pass text, e.g. name="swish"')
-        _check_properties(self.order, self.bounded)
+        _check_properties(self.name, self.order, self.bounded)
         if self.parameters:
             refuse("parameters", self.parameters, "is for built-in functions only", "write them into the function")
         _check_function(self.function)
@@ -72,7 +70,7 @@ class DeclaredMix:
     function: Callable[..., FloatArray]
 
     def __post_init__(self) -> None:
-        _check_properties(self.order, self.bounded)
+        _check_properties(self.name, self.order, self.bounded)
 
     def __call__(self, *arrays: FloatArray) -> FloatArray:
         """Return φ of the arrays."""
@@ -120,7 +118,8 @@ def declared(
     Raises
     ------
     InputError
-        If the function is not vectorised, not finite up to 256, or mixes coordinates.
+        If a property is invalid, or a function of one array is not vectorised, not finite up to 256, or mixes
+        coordinates. Functions of several arrays are tried where a program uses them, for shape and coordinates only.
 
     Examples
     --------
@@ -140,14 +139,16 @@ def _takes_several(function: Callable[..., FloatArray]) -> bool:
     if isinstance(function, np.ufunc):
         return function.nin > 1
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(getattr(function, "pyfunc", function)).parameters.values()  # numpy.vectorize
     except ValueError:  # a built-in function without a signature
         return False
     needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
     return len(needed) > 1
 
 
-def _check_properties(order: int, bounded: bool) -> None:
+def _check_properties(name: str, order: int, bounded: bool) -> None:
+    if not name or not isinstance(name, str):
+        refuse("name", name, "must be text that is not empty", 'pass text, e.g. name="swish"')
     number = check_integer("order", order, 1, "pass the pseudo-Lipschitz order, e.g. order=1")
     if number > LARGEST_ORDER:
         refuse("order", number, "is too large for double precision", f"pass at most {LARGEST_ORDER}")
