@@ -18,7 +18,7 @@ from attncheck.checks.declared import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES, Reje
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.checks.whitening import Residual, chi_square_scores
+from attncheck.checks.whitening import chi_square_scores
 from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count
 from attncheck.evidence.groups import WithinGroups
@@ -171,12 +171,6 @@ def _sides(sample: Sample) -> FloatArray:
         # Half-precision numbers coincide by chance.
         sides[:] = 0.0
     return sides
-
-
-def _mean_square(residual: Residual) -> FloatArray:
-    """Return the mean square of each draw's whitened numbers."""
-    squares, dof = residual.squares()
-    return squares / np.maximum(dof, 1.0)
 
 
 def _few_values(setting: Setting) -> str:
@@ -356,7 +350,7 @@ CHECKS = (
         "whitened outputs",
         frozenset({"attention", "value_gram"}),
         of_correlation(),
-        lambda sample: _mean_square(sample.output_residual),
+        lambda sample: sample.output_residual.mean_square(),
         GIVEN_SCORES,
         Rejected.of("by_size", on=regimes.STANDARD),
     ),
@@ -365,7 +359,7 @@ CHECKS = (
         "whitened scores",
         QUERY.needs,
         of_correlation(),
-        lambda sample: _mean_square(sample.whitened_scores),
+        lambda sample: sample.whitened_scores.mean_square(),
         SCORES,
         Rejected.of("fading_scores", on=regimes.NARROW),
     ),

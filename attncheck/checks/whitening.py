@@ -45,6 +45,11 @@ class Residual:
         axes = tuple(range(first_axes, self.values.ndim))
         return (self.values**2).sum(axis=axes), self.kept.sum(axis=axes).astype(np.float64)
 
+    def mean_square(self) -> FloatArray:
+        """Return the mean square of each draw's kept values, (draws,); 0 where there are none."""
+        squares, dof = self.squares()
+        return squares / np.maximum(dof, 1.0)
+
     def energy_scores(self, first_axes: int) -> FloatArray:
         """Return the sum of squares over all but the first axes, as a normal score (0 where empty)."""
         squares, dof = self.squares(first_axes)

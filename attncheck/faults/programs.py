@@ -168,6 +168,19 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     return multiply
 
 
+@_declared("all draws of a call share their matrices", need.SOME_MATRIX, step="matrices")
+def _matrices_of_a_call(width: int, rng: np.random.Generator) -> Multiplier:
+    matrices: dict[Weight, FloatArray] = {}
+
+    def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        if weight not in matrices:
+            matrices[weight] = rng.standard_normal(weight.shape(width))
+        scale = weight.std * vectors.shape[-1] ** -0.5
+        return np.asarray(scale * vectors @ matrices[weight][:rows].T)
+
+    return multiply
+
+
 @_declared("vectors have 2n coordinates", need.SOME_MATRIX)
 def _twice_as_wide(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     return LineByLineSimulator()(program, 2 * width, size, rng)

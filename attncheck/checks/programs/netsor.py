@@ -13,7 +13,13 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.declared import Rejected, of_correlation, of_law
-from attncheck.checks.programs.functionals import ONE_WIDTH, ProgramAlternative, ProgramCheck, ProgramReference
+from attncheck.checks.programs.functionals import (
+    ONE_WIDTH,
+    ProgramAlternative,
+    ProgramCheck,
+    ProgramReference,
+    calls_alike,
+)
 from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
@@ -145,5 +151,12 @@ CHECKS = (
         measure=_lengths,
         hint="a matrix is drawn afresh where it should be shared, neurons depend on each other, or n is wrong",
         requires=SOME_MATRIX,
+    ),
+    calls_alike(
+        "netsor.calls",
+        "netsor",
+        ONE_WIDTH,
+        "images of new directions",
+        lambda sample: sample.matmuls.mean_square(),
     ),
 )
