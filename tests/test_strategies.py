@@ -200,7 +200,7 @@ TOGETHER = [
 def test_a_run_visits_every_feature_and_pair_that_matters(seed: int) -> None:
     for name, pairs in (("default", TOGETHER), ("smoke", TOGETHER[:2])):
         profile = PROFILES[name]
-        visited = [traits(layer) for layer in (*profile.layers, *random_layers(profile.examples, seed))]
+        visited = [traits(layer) for layer in (*profile.layers, *random_layers(profile.examples, seed, profile.layers))]
         assert [pair for pair in pairs if not any(set(pair) <= names for names in visited)] == []
         drawn = {*FEATURES} - {part.name for part in named_parts()} - {"normalised inputs"}
         assert name == "smoke" or drawn <= set().union(*visited)

@@ -93,7 +93,7 @@ LAYERS = Domain(
     Setting,
     _layer_reference,
     lambda name, profile: profile.layers,
-    lambda name, profile, seed: random_layers(profile.examples, seed),
+    lambda name, profile, seed: random_layers(profile.examples, seed, profile.layers),
     features=True,
 )
 PROGRAMS = Domain(

@@ -25,8 +25,8 @@ _POSITIONS, _HEADS, _NEURONS, _LARGE = 6, 4, 16, 5
 
 
 @functools.lru_cache(maxsize=4)
-def random_layers(count: int, run_seed: int) -> tuple[AttentionLayer, ...]:
-    """Return random layers for all properties, chosen so that they visit as many pairs of traits as possible.
+def random_layers(count: int, run_seed: int, fixed: tuple[AttentionLayer, ...] = ()) -> tuple[AttentionLayer, ...]:
+    """Return random layers for all properties, chosen to visit as many pairs of traits as possible beside `fixed` ones.
 
     Examples
     --------
@@ -38,8 +38,9 @@ def random_layers(count: int, run_seed: int) -> tuple[AttentionLayer, ...]:
 
     large = count // _LARGE
     small = draw_examples(layers(max_width=_NEURONS).filter(_small), _CANDIDATES * count, run_seed, "small layers")
-    chosen = _choose(small, count - large, [])
-    return tuple(_choose(draw_examples(layers(), _CANDIDATES * large, run_seed, "layers"), large, chosen))
+    chosen = _choose(small, count - large, fixed)
+    chosen = _choose(draw_examples(layers(), _CANDIDATES * large, run_seed, "layers"), large, chosen)
+    return tuple(chosen[len(fixed) :])
 
 
 def layers_with_parts(run_seed: int) -> list[AttentionLayer]:

@@ -87,7 +87,7 @@ PROFILES = {
             "smoke",
             fixed_cases=5,
             regimes=0,
-            examples=5,
+            examples=3,
             entries=20_000_000,
             most_draws=6_000,
             power=0.9,
@@ -96,7 +96,7 @@ PROFILES = {
             program_examples=2,
             program_entries=20_000_000,
         ),
-        Profile("default", fixed_cases=7, regimes=8, examples=12, entries=300_000_000, most_draws=20_000),
+        Profile("default", fixed_cases=7, regimes=8, examples=8, entries=300_000_000, most_draws=20_000),
         Profile(
             "thorough",
             fixed_cases=7,

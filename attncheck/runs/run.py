@@ -139,7 +139,7 @@ class Run:
     def planned_layers(self) -> list[AttentionLayer]:
         """The planned layers: fixed ones, and the random ones that all properties share."""
         planned = {item.partition("@")[2] for item in self.item_ids}
-        cases = [*self.fixed_cases, *random_layers(self.profile.examples, self.seed)]
+        cases = [*self.fixed_cases, *random_layers(self.profile.examples, self.seed, self.profile.layers)]
         return [case for case in cases if isinstance(case, AttentionLayer) and case.key in planned]
 
     def header(self) -> str:

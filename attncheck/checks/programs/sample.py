@@ -150,7 +150,10 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
             requirement = (
                 f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, results, neurons)"
             )
-            remedy = "order lines as in the program, see attncheck.ProgramDraws"
+            remedy = (
+                "order lines as in the program, see attncheck.ProgramDraws; a simulator of one program is tested by "
+                "attncheck.check(simulator, program)"
+            )
             refuse(f"subject[{name!r}].shape", value.shape, requirement, remedy)
         result[name] = value.astype(np.float64)
         if not (np.abs(result[name]) <= _LARGEST).all():
