@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import check_number, refuse
-from attncheck.frameworks.forward import AMONG_HEADS, AXES, LINEAR, NAMED, OTHER, RELU, SIGMOID, Forward, masks
+from attncheck.frameworks.forward import AMONG_HEADS, AXES, BY_HEAD, LINEAR, NAMED, OTHER, RELU, SIGMOID, Forward, masks
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 
@@ -164,6 +164,8 @@ def _of_biases(weights: Mapping[str, MatrixStatistics], expects_bias: bool) -> s
 def _of_forward(forward: Forward, name: str, value: Any) -> str:
     if not forward.known:
         return f"{name} cannot be compared with {value!r}: the attention weights are {forward}"
+    if name == "scale" and value != OTHER and forward.unlike == BY_HEAD:
+        return f"scores are multiplied by a number for each head, not {value}: to declare this, pass {OTHER!r}"
     is_ = getattr(forward, name)
     if name == "scale" and not isinstance(value, str):
         near = abs(forward.factor - check_number(name, value, "pass a name or a number")) <= _NEAR * abs(value)

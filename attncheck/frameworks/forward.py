@@ -33,6 +33,8 @@ _FEWEST = 3
 _BY_ANY_NUMBER = ("causal", "anticausal")
 
 
+#: A part that no field of a layer expresses.
+BY_HEAD = "a scale of scores for each head"
 #: Scale of a correct layer.
 RIGHT = "1/sqrt(head_dim)"
 
@@ -50,9 +52,9 @@ class Forward:
         "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w", "two-sided window
         of w" or "other".
     scale : str
-        Factor of the products of queries and keys, by name or digits; "other" if unknown.
+        Factor of the products of queries and keys, by name or digits; "other" if unknown, or one for each head.
     factor : float
-        The scale as a number.
+        The scale as a number; the largest if there is one for each head.
     error : float
         Largest difference of a weight from the formula, relative to the largest weight.
     bound : float
@@ -111,8 +113,9 @@ class Forward:
         if self.rotary_base is not None:
             mask += f", rotary positions (base {self.rotary_base:g})"
         scale = "unknown scale of scores" if self.scale == OTHER else f"scores times {self.scales}"
-        scale += "" if self.optional_parts == "none" else f", {self.optional_parts}"
-        return f"{self.map}, {mask}, {scale}; equal to the formula to {self.error:.1g}"
+        scales = [scale] if self.unlike != BY_HEAD else []
+        parts = [self.optional_parts] if self.optional_parts != "none" else []
+        return f"{', '.join([self.map, mask, *scales, *parts])}; equal to the formula to {self.error:.1g}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.forward import Formula
+from attncheck.frameworks.forward import BY_HEAD, Formula
 from attncheck.frameworks.weights_notes import by_distance
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes
@@ -43,7 +43,7 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
         fields |= bias
         unlike = unlike if bias else "a bias of scores that is neither by slopes nor a random table"
     if formula.factors:
-        unlike = "a factor of the scores for each head"
+        unlike = BY_HEAD
     if formula.fill is not None:
         unlike = "hidden scores that are numbers"
     return fields, unlike

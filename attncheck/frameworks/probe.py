@@ -135,9 +135,10 @@ class Probe:
     def forward(self, call: AttentionCall) -> tuple[Forward, Formula]:
         """Return the formula of attention weights, as `Forward` for users and as `Formula`."""
         formula = self.formula(call)
-        factor = formula.factor * self.gain
+        factor = max(formula.factors or (formula.factor,), key=abs) * self.gain
         names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.3g}",)
-        scale, *ties = names if formula.map != OTHER and not math.isnan(factor) else (OTHER,)
+        unknown = formula.map == OTHER or bool(formula.factors) or math.isnan(factor)
+        scale, *ties = (OTHER,) if unknown else names
         among = self.reader.layout.among_heads
         parts, unlike = parts_of(formula)
         description = Forward(

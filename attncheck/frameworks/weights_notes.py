@@ -151,7 +151,8 @@ def _about_scores(forward: Forward, formula: Formula) -> Iterator[Note]:
         text = f"scores hidden by the {forward.mask} mask are {round(formula.fill, 3) or 0.0:g}, not -inf"
         yield Note(text, WRONG if formula.fill > _FAINT else NOTE)
     if formula.factors:
-        yield Note(f"heads have their own scales of scores: {', '.join(f'{f:.3g}' for f in formula.factors)}")
+        factors = ", ".join(f"{factor:.3g}" for factor in formula.factors)
+        yield asks(f"heads have their own scales of scores: {factors}", "scale")
     if formula.bias is not None:
         masked = added_mask(formula.bias, -_FAINT) if forward.mask == "none" else None
         yield masked or about_bias(formula.bias)

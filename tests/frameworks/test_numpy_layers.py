@@ -151,8 +151,8 @@ STRICT = NOTHING.format(0), UNSEEN.format(6), WINDOW + "strictly causal"
 TURNED = NOTHING.format(6), UNSEEN.format(0), "asks: the mask is strictly anticausal" + LATER
 NAN = "wrong: outputs are NaN or infinite at positions {}"
 LEAK = "wrong: position i sees i + 1: the causal mask is off by one"
-SCALES = "note: heads have their own scales of scores: 0.25, 0.25, 7.5, 75"
-SHARP = SCALES, "note: scores have a standard deviation of 8", "wrong: scores times 20."
+SCALES = "asks: heads have their own scales of scores: 0.25, 0.25, 7.5, 75"
+SHARP = SCALES, "note: scores have a standard deviation of "
 UNKNOWN, BATCH = (
     "asks: the attention weights are not those of a known",
     "wrong: outputs of a sequence depend on the other",

@@ -300,7 +300,7 @@ TIMES_8 = "note: the inputs are multiplied by 8 before attention: W_Q, W_K and W
 TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
 CONVOLUTION = nn.Conv1d(64, 64, 3, padding=1, groups=64)
 BIASES = "note: queries, keys, values and outputs have biases of standard deviation 0."
-TEMPERATURES = "note: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125", "wrong: scores times 0.281, not"
+TEMPERATURES = ("asks: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125",)
 FOLLOWS = "note: what follows attention is not linear: W_O is not read"
 ZERO = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
 TWO_NAMES = "wrong: scores times 1/sqrt(heads) = head_dim**(-1/4), not 1/sqrt(head_dim)"
