@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, CheckOf, Setting, positions
 from attncheck.checks.claims import ONE_NEURON
-from attncheck.checks.declared import GIVEN_SCORES, INPUTS, OUTPUTS, SCORES, Rejected
+from attncheck.checks.declared import DRAWS, GIVEN_SCORES, INPUTS, OUTPUTS, SCORES, AlternativeOf, Rejected
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional, FunctionalOf
 from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.checks.sample import Sample
+from attncheck.evidence.exchange import Calls
 from attncheck.evidence.families import TwoSample
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
@@ -105,6 +106,30 @@ def compared(
         excluded=lambda setting: "" if functional.neurons <= setting.coordinates else ONE_NEURON,
         compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
+        **fields,
+    )
+
+
+def of_call(sizes: Callable[[Any], FloatArray]) -> Callable[[Any, Any], tuple[FloatArray, IntArray]]:
+    """Return the measure that gives the sizes of one call's draws, and the number of draws."""
+    return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
+
+
+def calls_alike(quantity: str, sizes: Callable[[Any], FloatArray], calls: int, **fields: Any) -> CheckOf[Any, Any, Any]:
+    """Return the check that `calls` calls differ no more than the draws of one call do.
+
+    `sizes` gives a number for each draw of a sample, and `fields` are the other fields of the check.
+    """
+    return CheckOf(
+        null="calls of the simulator differ no more than the draws of one call do",
+        alternative=AlternativeOf.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
+        reads=f"share of the variance of the {quantity}' sizes between calls:",
+        family=lambda setting: Calls(calls),
+        measure=of_call(sizes),
+        calls=calls,
+        hint="weights are drawn once for all draws of a call; each draw needs its own",
+        any_weights=True,
+        stage=DRAWS,
         **fields,
     )
 

@@ -14,12 +14,13 @@ from scipy import special
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.claims import TWO_VALUES
+from attncheck.checks.comparison import calls_alike, of_call
 from attncheck.checks.declared import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES, Rejected, of_correlation, of_direction
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import chi_square_scores
-from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
+from attncheck.evidence.exchange import Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count
 from attncheck.evidence.groups import WithinGroups
 from attncheck.layers import regimes
@@ -156,11 +157,6 @@ def _weight_distance(of: HeadMatrix, layer: AttentionLayer) -> Check:
     )
 
 
-def _of_call(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Reference], tuple[FloatArray, IntArray]]:
-    """Return the measure that gives the sizes of one call's draws, and the number of draws."""
-    return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
-
-
 def _sides(sample: Sample) -> FloatArray:
     """Return each draw's largest and negated smallest output, (draws, 2); 0 if tiny or half-precision."""
     flat = sample.outputs.reshape(len(sample), -1)
@@ -269,7 +265,7 @@ def _trend(
         alternative=alternative,
         reads=f"correlation of the ranks of the sizes of {quantity} with the place in the call:",
         family=lambda setting: Trend(),
-        measure=_of_call(sizes),
+        measure=of_call(sizes),
         hint=f"{quantity} grow or shrink within a call: state carries over between draws",
         stage=stage,
     )
@@ -298,28 +294,26 @@ CHECKS = (
         measure=_neighbours,
         hint="draws depend on their neighbours: inputs or weights are reused",
     ),
-    _of_any_weights(
+    calls_alike(
+        "outputs",
+        _output_sizes,
+        CALLS,
         name="draws.calls",
+        claim="draws",
+        needs=_OUTPUTS,
         rejects=Rejected.of("scale_per_call", on=regimes.STANDARD),
-        null="calls of the simulator differ no more than the draws of one call do",
-        alternative=Alternative.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
-        reads="share of the variance of the outputs' sizes between calls:",
-        family=lambda setting: Calls(CALLS),
-        measure=_of_call(_output_sizes),
-        calls=CALLS,
-        hint="weights are drawn once for all draws of a call; each draw needs its own",
     ),
     _weight_distance(QUERY, regimes.ONE_POSITION),
     _weight_distance(KEY, regimes.NARROW),
     _weight_distance(VALUE, regimes.NARROW),
-    _repeats("draws.repeats", "twice"),
+    _repeats("draws.repeats", "copied_draws"),
     _repeats("draws.repeats_inputs", "inputs_again", "input_gram", LINEAR_INPUTS),
     _repeats("draws.repeats_scores", "halves_alike", "scores"),
     _repeats("draws.repeats_keys", "halves_alike", "key_gram"),
     _repeats("draws.repeats_values", "halves_alike", "value_gram"),
     _repeats(
         "exactness.repeats",
-        "twice",
+        "copied_draws",
         alternative=Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01),
     ),
     _precision("outputs", regimes.STANDARD),
@@ -331,7 +325,7 @@ CHECKS = (
         alternative=Alternative.of("one draw in 500 at a bound", 0.002, coarsest=0.02),
         reads="share of draws that coincide with another at the largest or the smallest output:",
         family=lambda setting: Extremes(),
-        measure=_of_call(_sides),
+        measure=of_call(_sides),
         hint="the outputs are clipped, or saturate in a number format",
         stage=OUTPUTS,
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,

@@ -14,8 +14,8 @@ def fault_named(name: str) -> Fault:
 
     Examples
     --------
-    >>> fault_named("twice").what
-    'every draw of a call is returned twice'
+    >>> fault_named("copied_draws").what
+    'the second half of every call repeats the first'
     """
     return {**all_faults(), **CORRUPTIONS}[name]
 

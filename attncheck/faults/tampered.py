@@ -49,11 +49,6 @@ def _by_size(drawn: Drawn) -> Drawn:
     return _subset(drawn, np.argsort(_energy(drawn["outputs"])))
 
 
-@corrupted(_FAULTS, "every draw of a call is returned twice")
-def _twice(drawn: Drawn) -> Drawn:
-    return _subset(drawn, np.arange(len(drawn["outputs"])) // 2)
-
-
 @declared(_FAULTS, "every second draw uses the matrices of the draw before it")
 def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, size, rng)

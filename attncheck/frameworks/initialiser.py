@@ -105,7 +105,7 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
     """Return notes on matrices that are equal or correlated, not redrawn, or of nonzero mean.
 
-    A last note reports heads that share keys and values, and so a label, in an unusual order.
+    Heads that share keys and values have the same label.
     """
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
@@ -134,15 +134,24 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         if laws.off_centre(first[role], scale):
             mean = f"mean {first[role].mean():.2g}, at a standard deviation of {scale.std:.2g}"
             notes.append(wrong(f"entries of {SYMBOLS[role]} have {mean}"))
-    of = len(set(labels))
-    size = len(labels) // of
-    if 1 < of < len(labels) and len(labels) == of * size:
-        expected = tuple(h // size for h in range(len(labels)))
-        if tuple(labels) == tuple(h % of for h in range(len(labels))):
-            notes.append(tiled_heads(of, len(labels)))
-        elif tuple(labels) != expected:
-            notes.append(wrong(f"heads share keys and values as {', '.join(map(str, labels))}"))
     return notes
+
+
+def order_of_groups(labels: Sequence[int]) -> Iterator[Note]:
+    """Report heads that share keys and values, and so a label, in an unusual order.
+
+    Examples
+    --------
+    >>> print(*order_of_groups([0, 1, 1, 0]), *order_of_groups([0, 0, 1, 1]))
+    heads share keys and values as 0, 1, 1, 0
+    """
+    of, number = len(set(labels)), len(labels)
+    if not 1 < of < number or number % of:
+        return
+    if list(labels) == [h % of for h in range(number)]:
+        yield tiled_heads(of, number)
+    elif list(labels) != [h // (number // of) for h in range(number)]:
+        yield wrong(f"heads share keys and values as {', '.join(map(str, labels))}")
 
 
 def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, FloatArray]) -> Iterator[Note]:

@@ -22,6 +22,7 @@ from attncheck.frameworks.initialiser import (
     constant,
     kv_labels,
     matrix_of,
+    order_of_groups,
     repeated,
     same_layers,
     same_parameters,
@@ -145,6 +146,8 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
         *after,
         *repeated(read, roles, labels, precision),
+        # Maps that share keys and values use them in turn.
+        *([] if {"key", "value"} <= {*probe.by_maps} else order_of_groups(labels)),
         *constant(first, roles, parameters),
         *([about_maps(probe.maps, probe.by_maps)] if probe.by_maps else []),
         *about_heads(by_role, roles, labels, precision),

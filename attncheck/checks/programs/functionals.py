@@ -6,19 +6,17 @@ Functionals of one draw are compared with the matrix-free method.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import CheckOf
-from attncheck.checks.comparison import compared
-from attncheck.checks.declared import DRAWS, AlternativeOf, Rejected, of_law
+from attncheck.checks.comparison import calls_alike, compared
+from attncheck.checks.declared import AlternativeOf, Rejected, of_law
 from attncheck.checks.functionals import FunctionalOf, log, log_energy
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import RATIO, ReferenceOf
-from attncheck.evidence.exchange import Calls
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of
@@ -27,8 +25,8 @@ from attncheck.methods import simulate_chunks
 
 #: Fields needed for exact statements on vectors.
 ONE_WIDTH = frozenset({"vectors", "gram"})
-# Calls compared in a look.
-_CALLS = 8
+#: Calls compared in a look.
+CALLS = 8
 # Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5
 ProgramAlternative = AlternativeOf[ProgramSetting]
@@ -132,28 +130,6 @@ class ProgramReference(ReferenceOf[ProgramCase]):
 ProgramCheck = CheckOf[ProgramSetting, ProgramSample, ProgramReference]
 
 
-def calls_alike(
-    name: str, claim: str, needs: frozenset[str], quantity: str, sizes: Callable[[ProgramSample], FloatArray]
-) -> ProgramCheck:
-    """Return the check that calls differ no more than the draws of one call do; `sizes` gives one size per draw."""
-    return ProgramCheck(
-        name=name,
-        rejects=Rejected.of("matrices_of_a_call"),
-        claim=claim,
-        needs=needs,
-        null=f"sizes of {quantity} differ no more between calls than between the draws of one call",
-        alternative=ProgramAlternative.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
-        reads=f"share of the variance of the sizes of {quantity} between calls:",
-        family=lambda setting: Calls(_CALLS),
-        measure=lambda sample, reference: (sizes(sample), np.array([len(sample)])),
-        calls=_CALLS,
-        hint="matrices are drawn once for all draws of a call; each draw needs its own",
-        requires=SOME_MATRIX,
-        any_weights=True,
-        stage=DRAWS,
-    )
-
-
 CHECKS = (
     *(
         compared(
@@ -168,10 +144,13 @@ CHECKS = (
         for functional in PROGRAM_FUNCTIONALS
     ),
     calls_alike(
-        "corollary2.calls",
-        "corollary2",
-        frozenset({"outputs"}),
-        "the results",
+        "results",
         lambda sample: (sample.outputs**2).sum(axis=(1, 2)),
+        CALLS,
+        name="corollary2.calls",
+        claim="corollary2",
+        needs=frozenset({"outputs"}),
+        requires=SOME_MATRIX,
+        rejects=Rejected.of("matrices_of_a_call"),
     ),
 )

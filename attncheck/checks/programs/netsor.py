@@ -12,14 +12,9 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
+from attncheck.checks.comparison import calls_alike
 from attncheck.checks.declared import Rejected, of_correlation, of_law
-from attncheck.checks.programs.functionals import (
-    ONE_WIDTH,
-    ProgramAlternative,
-    ProgramCheck,
-    ProgramReference,
-    calls_alike,
-)
+from attncheck.checks.programs.functionals import CALLS, ONE_WIDTH, ProgramAlternative, ProgramCheck, ProgramReference
 from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
@@ -153,10 +148,13 @@ CHECKS = (
         requires=SOME_MATRIX,
     ),
     calls_alike(
-        "netsor.calls",
-        "netsor",
-        ONE_WIDTH,
-        "images of new directions",
+        "images",
         lambda sample: sample.matmuls.mean_square(),
+        CALLS,
+        name="netsor.calls",
+        claim="netsor",
+        needs=ONE_WIDTH,
+        requires=SOME_MATRIX,
+        rejects=Rejected.of("matrices_of_a_call"),
     ),
 )
