@@ -21,9 +21,3 @@ def bounds() -> Bounds:
         return int(binom.ppf(5e-8, trials, chance)), int(binom.isf(5e-8, trials, chance))
 
     return limits
-
-
-@pytest.fixture(scope="session")
-def refusal() -> Callable[[str], str]:
-    """Return the pattern of an error: field, value, problem and remedy."""
-    return lambda field: rf"^{field}=(?!None:).+: (?:[a-z]|NaN).+; [a-z]+ [^X]+$"
