@@ -23,28 +23,10 @@ from attncheck.records.explanation import Explanation
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
-
-Simulator = Callable[[AttentionLayer, FloatArray, np.random.Generator], dict[str, Any]]
+from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, Answering, changed, on_inputs
 
 LAYER = AttentionLayer(width=8, seq_len=4, num_heads=2)
 CAUSAL = LAYER.replace(mask="causal")
-
-
-def on_inputs(
-    simulator: LiteralSimulator,
-    change: Callable[[AttentionLayer, Projections], Projections] = lambda layer, made: made,
-    shown: tuple[str, ...] = ("outputs", "scores"),
-) -> Simulator:
-    """Return a subject that receives its inputs, from the steps of a simulator."""
-
-    def simulate(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        drawn = simulator.after(layer, change(layer, projected(layer, inputs, rng)), rng)
-        return {name: drawn[name] for name in shown}
-
-    return simulate
-
-
-RIGHT = on_inputs(LiteralSimulator())
 
 
 def found(simulator: Any, layer: AttentionLayer = LAYER) -> list[Explanation]:
@@ -60,11 +42,8 @@ def test_nothing_is_found_in_a_right_subject(parts: tuple[str, ...]) -> None:
     @settings(max_examples=5, deadline=None)
     @given(layers(parts=parts, max_entries=20_000))
     def examine(layer: AttentionLayer) -> None:
-        def single(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-            return {name: values.astype(np.float32) for name, values in RIGHT(layer, inputs, rng).items()}
-
         assert not found(RIGHT, layer)
-        assert not found(single, layer)
+        assert not found(SINGLE, layer)
         assert not found(on_inputs(LiteralSimulator(), shown=("outputs",)), layer)
 
     examine()
@@ -119,24 +98,12 @@ def clipped(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.
     return project_out(layer, np.maximum(mixed, 0.0), coordinates, rng)
 
 
-def slices(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    """Hide the second half of the input neurons."""
-    kept = inputs.copy()
-    kept[..., layer.width // 2 :] = 0.0
-    return RIGHT(layer, kept, rng)
-
-
 def few_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
     """Give draws k and k + N/2 the same weights."""
     halves = np.array_split(inputs, 2)
     seed = int(rng.integers(2**32))
     drawn = [RIGHT(layer, half, np.random.default_rng(seed)) for half in halves]
     return {name: np.concatenate([each[name] for each in drawn]) for name in drawn[0]}
-
-
-def mean_of_batch(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    drawn = RIGHT(layer, inputs, rng)
-    return drawn | {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}
 
 
 def orthogonal(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
@@ -192,7 +159,7 @@ def with_inputs_added(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
 
 
 #: Simulators of what `LAYER` does not declare, by what is found.
-WRONG: dict[str, Simulator] = {
+WRONG: dict[str, Answering] = {
     (
         "scores: inputs of 0 give scores other than 0: "
         "0 at distance 0, -0.5 at distance 1, -1 at distance 2 and -1.5 at distance 3 is added"
@@ -209,7 +176,7 @@ WRONG: dict[str, Simulator] = {
     (
         "inputs: inputs of 0 give scores and outputs: "
         "something is added that varies from draw to draw, as if to the inputs"
-    ): lambda layer, inputs, rng: RIGHT(layer, inputs + 1.0, rng),
+    ): changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0),
     "scores: those of heads 0 and 1 are the same": on_inputs(
         score(lambda layer, scores: np.repeat(scores[:, :1], layer.num_heads, axis=1))
     ),
@@ -225,7 +192,9 @@ WRONG: dict[str, Simulator] = {
     "after the scores: outputs do not change their sign with all inputs: something is added, or not linear": on_inputs(
         LiteralSimulator(finish=clipped)
     ),
-    "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all": slices,
+    "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all": changed(
+        lambda drawn: {}, before=lambda inputs: inputs * (np.arange(LAYER.width) < 4)
+    ),
     "draws: draws 0 and 24 of a call have the same weights; only 24 of 48 draws are distinct": few_weights,
     (
         "attention weights or values: outputs are those of attention weights averaged over heads, or of "
@@ -262,7 +231,7 @@ WRONG: dict[str, Simulator] = {
         score(lambda layer, scores: 0.5 * (scores + scores.swapaxes(-1, -2)))
     ),
     "scores: they are not products of linear functions of two inputs": on_inputs(LiteralSimulator(), absolute),
-    "after the scores: outputs of a draw change with the inputs of other draws; its scores do not": mean_of_batch,
+    "after the scores: outputs of a draw change with the inputs of other draws; its scores do not": CENTRED_ON_BATCH,
 }
 ROWS = [
     *((simulator, LAYER, text) for text, simulator in WRONG.items()),
@@ -288,7 +257,7 @@ ROWS = [
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("simulator", "layer", "text"), ROWS)
-def test_what_is_computed_otherwise_is_found(simulator: Simulator, layer: AttentionLayer, text: str) -> None:
+def test_what_is_computed_otherwise_is_found(simulator: Answering, layer: AttentionLayer, text: str) -> None:
     assert text in map(str, found(simulator, layer))
 
 
@@ -307,10 +276,7 @@ def test_answers_that_are_not_exact_are_not_read() -> None:
         drawn = RIGHT(layer, inputs, rng)
         return drawn | {"outputs": drawn["outputs"] * (1.0 + 1e-3 * np.random.default_rng().standard_normal())}
 
-    def half(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        return {name: values.astype(np.float16).astype(float) for name, values in RIGHT(layer, inputs, rng).items()}
-
-    assert found(drifting) == found(half) == []
+    assert found(drifting) == found(HALF) == []
 
 
 def test_few_values_of_weights_are_no_shared_weights() -> None:

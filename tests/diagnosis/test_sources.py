@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from scipy import special
 
 from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.answers import projected
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.layers.attention_map import attention_weights
 from attncheck.records.explanation import Certainty
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import GAUSSIAN_LAWS
+from tests.simulators.answering import on_inputs
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=4)
-
-
-def attending(weigh: Callable[[AttentionLayer, FloatArray], FloatArray]) -> Callable[..., dict[str, Any]]:
-    """Return a subject that receives its inputs, with other attention weights."""
-
-    def simulate(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        drawn = LiteralSimulator(weigh=weigh).after(layer, projected(layer, inputs, rng), rng)
-        return {name: drawn[name] for name in ("outputs", "scores")}
-
-    return simulate
 
 
 def mixed_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -41,7 +28,7 @@ def over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
-    report = check(attending(mixed_heads), LAYER, profile="smoke")
+    report = check(on_inputs(LiteralSimulator(weigh=mixed_heads)), LAYER, profile="smoke")
     assert report.verdict == "violated"
     kinds = {explanation.certainty for explanation in report.explanations}
     assert kinds <= {Certainty.ESTIMATED, Certainty.HINTED}
@@ -49,7 +36,7 @@ def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
 
 
 def test_a_cause_is_said_once() -> None:
-    report = check(attending(over_queries), LAYER, profile="smoke")
+    report = check(on_inputs(LiteralSimulator(weigh=over_queries)), LAYER, profile="smoke")
     assert "softmax normalises the columns of the scores" in report.causes[0]
     assert not any("softmax" in cause for cause in report.causes[1:])
 
