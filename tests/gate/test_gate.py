@@ -13,7 +13,7 @@ import pytest
 
 from attncheck.records.schema import Result, read
 from attncheck.runs.parts import read_run
-from tests.recorded import Recorded, write_lines
+from tests.recorded import write_lines
 
 from .conftest import ANCHORS, NOT_EXAMINED, Gated, Sheet
 
@@ -250,17 +250,6 @@ def test_damaged_file(
     assert text in output
     if name.endswith(".gz"):
         assert output.startswith(f"attncheck: baseline={base}: {text}")
-
-
-def test_records_of_real_runs(recorded: Recorded, tmp_path: Path, gated: Gated) -> None:
-    """With itself, a run is consistent; a wrong one is violated, and one that ended early incomplete."""
-    base = tmp_path / "base.jsonl"
-    assert gated(recorded.right, base, "--write-baseline")[0] == 0
-    assert gated(recorded.right, base)[0] == 0
-    code, output = gated(recorded.wrong, base)
-    assert code == 1
-    assert "attncheck.faults:tied_query_key was examined" in output
-    assert gated(recorded.incomplete, base)[0] == 4
 
 
 def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:

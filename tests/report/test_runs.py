@@ -8,33 +8,11 @@ import pytest
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.report import render_report
-from tests.recorded import SMALL, Recorded, examine, results_in
+from tests.recorded import Recorded, results_in
 
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-# Headings come from violated checks; causes take as long again, and are tested elsewhere.
-@pytest.mark.sampled
-@pytest.mark.usefixtures("no_causes")
-@pytest.mark.parametrize(
-    ("fault", "name", "heading"),
-    [
-        ("scores_over_n", "scores", "the standard deviation of W_Q or the score scaling differs"),
-        ("tied_query_key", "scores", "W_Q and W_K are not independent"),
-        ("value_std_10", "conditional", "the standard deviation of W_V differs from the declared one"),
-        ("half_precision_scores", "draws", "scores were rounded to half precision"),
-        ("repeated_stream", "draws", "random streams repeat"),
-    ],
-)
-def test_fault_is_named_first(tmp_path: Path, fault: str, name: str, heading: str) -> None:
-    # One layer: diagnosing violated layers takes most of the time.
-    examine(tmp_path / "record.jsonl", f"attncheck.faults:{fault}", [name], SMALL[:1])
-    page = render_report(tmp_path / "record.jsonl", out=tmp_path / "page.html").read_text(encoding="utf-8")
-    verdict, _, failures = page.partition('id="failures"')
-    assert heading[1:] in failures.partition("<h3>")[2].partition("</h3>")[0]  # a heading begins with a capital
-    assert fault != "scores_over_n" or "declared 1" in verdict
 
 
 def test_right_simulator_gets_pictures_of_its_draws(recorded: Recorded, tmp_path: Path) -> None:
