@@ -170,7 +170,7 @@ def test_sharpest_violation_comes_first_whatever_its_p_values(tmp_path: Path) ->
     texts: dict[str, Any] = {"hint": "blunt", "text": "blunt: 0.5 ["}
     blunt = violated_result("scores.size", effect=0.5, low=0.1, high=0.9, null_effect=0.0, **texts)
     sharp = violated_result("scores.scale", p_values=[1e-4] * 3, hint="sharp", combined=1e-12)
-    limit = violated_result("outputs.limit", kind="limit", effect=9.0, low=8.999, high=9.001, hint="limit")
+    limit = violated_result("inputs.limit", kind="limit", effect=9.0, low=8.999, high=9.001, hint="limit")
     page = render(write_record(tmp_path / "run.jsonl", [blunt, sharp, limit]))
     headings = [page.text("failures").index(word) for word in ("Sharp", "Blunt", "Limit")]
     assert headings == sorted(headings)
