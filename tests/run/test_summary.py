@@ -49,29 +49,6 @@ class TestSummary:
         assert NOT_PROVED not in lines
         assert len(lines) <= 40
 
-    # Without causes, which do not affect the order; the test above has them.
-    @pytest.mark.sampled
-    @pytest.mark.usefixtures("no_causes")
-    @pytest.mark.parametrize(
-        ("name", "exposure", "property_name"),
-        [
-            ("missing_head_scaling", "outputs", "outputs"),
-            ("scores_over_n", "scores", "exactness"),
-            ("tied_query_key", "grams", "scores"),
-            ("softmax_over_columns", "grams", "conditional"),
-            ("value_std_10", "grams", "conditional"),
-        ],
-    )
-    def test_the_page_names_the_same_check_first(
-        self, tmp_path: Path, name: str, exposure: str, property_name: str
-    ) -> None:
-        subject = faults.exposing(faults.FAULTS[name], faults.EXPOSURES[exposure])
-        report = examine(tmp_path / "record.jsonl", subject, [property_name], [LAYER])
-        view = RunView(read_run(tmp_path / "record.jsonl"))
-        assert view.verdict == "violated"
-        first = next(line for line in report.summary().splitlines() if line.startswith("  first:"))
-        assert first.startswith(f"  first:    {view.failures[0].name} on ")
-
     def test_consistent_ends_with_what_it_does_not_prove(self, recorded: Recorded) -> None:
         record = read_run(recorded.right)
         lines = summarize(RunView(record)).splitlines()
