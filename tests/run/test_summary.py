@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from attncheck import faults
 from attncheck.checks.registry import EVERY_CHECK
