@@ -78,28 +78,17 @@ def tied_scores(position: int) -> Mixture:
 #: Layers, positions, and the laws of their conditional variances in the limit.
 EXACT: Mapping[str, tuple[AttentionLayer, int, Callable[[], Mixture]]] = {
     **{
-        f"linear, {s} positions, {heads} heads": (
-            layer(seq_len=s, num_heads=heads, attention_map="linear"),
+        f"{name}, {s} positions, {heads} heads": (
+            layer(seq_len=s, num_heads=heads, attention_map=name),
             0,
-            functools.partial(linear, s, heads),
+            functools.partial(mixture, s, heads),
         )
-        for s, heads in ((1, 1), (4, 2), (3, 5), (12, 4))
-    },
-    **{
-        f"softmax, {s} positions, {heads} heads": (
-            layer(seq_len=s, num_heads=heads),
-            0,
-            functools.partial(softmax, s, heads),
+        for name, mixture, sizes in (
+            ("linear", linear, ((1, 1), (4, 2), (3, 5), (12, 4))),
+            ("softmax", softmax, ((2, 1), (2, 2), (3, 1))),
+            ("relu", relu, ((1, 1), (3, 1), (2, 2))),
         )
-        for s, heads in ((2, 1), (2, 2), (3, 1))
-    },
-    **{
-        f"relu, {s} positions, {heads} heads": (
-            layer(seq_len=s, num_heads=heads, attention_map="relu"),
-            0,
-            functools.partial(relu, s, heads),
-        )
-        for s, heads in ((1, 1), (3, 1), (2, 2))
+        for s, heads in sizes
     },
     **{
         str(fields): (layer(**fields), position, functools.partial(normal, variance))
