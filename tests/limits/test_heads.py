@@ -47,18 +47,6 @@ def softmax_means(kernel: FloatArray, std: float, *, causal: bool, seed: int) ->
     return head_means(layer, kernel, seed, (kernel_moment,))[0]
 
 
-@pytest.mark.usefixtures("fewer_points")
-def test_layer_and_law_say_the_same() -> None:
-    layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=5, activation="relu", query_std=1.2, output_std=0.5)
-    found = ac.infinite_heads_kernel(layer)
-    law = ac.limit(layer)
-    given = of_kernel(law.kernel.matrix, 1.2, 0.5)
-    assert np.array_equal(found.matrix, law.covariance())
-    assert np.allclose(found.matrix, given.matrix, rtol=1e-12)
-    assert abs(found.matrix[0, 0] - law.variance()) < found.error + law.variance_error()
-    assert found.error == law.covariance_error().max()
-
-
 def of_rank_one(values: FloatArray, std: float) -> FloatArray:
     """K = f fᵀ: row i of the scores is std f_i z f, one standard normal z for all rows; Gauss–Hermite quadrature."""
     nodes, probabilities = hermegauss(120)
