@@ -103,6 +103,14 @@ PAGES = {
     "nor than the results": Page([BAD], {"closing": {"verdict": "consistent"}}, {"": ["departs from the theorem"]}),
     "draws that are not reproducible have no digest": Page([make_result(repeatable=False)], {}, {"": [NO_DIGEST]}),
     "reproducible draws have one": Page([DOUBLED], {}, {"": ["1 claim"]}, NO_DIGEST),
+    "a killed run": Page(
+        [DOUBLED],
+        {"planned": [DOUBLED, OTHER], "close": False},
+        {"": ["is incomplete, which is not a pass", "the run did not finish", "1 planned result is missing"]},
+    ),
+    "a run killed after its first line": Page(
+        [], {"planned": [DOUBLED], "close": False}, {"": ["is incomplete", "nothing was examined"]}
+    ),
     "duplicated and unplanned results": Page(
         [DOUBLED, DOUBLED, OTHER],
         {"planned": [DOUBLED]},
@@ -182,18 +190,6 @@ def test_every_claim_has_its_place_along_the_computation() -> None:
 
 
 # Broken input ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("whole", [1, 2, 4])
-def test_killed_runs_are_incomplete(tmp_path: Path, clean_record: Path, whole: int) -> None:
-    lines = clean_record.read_bytes().splitlines(keepends=True)
-    killed = tmp_path / "killed.jsonl"
-    killed.write_bytes(b"".join(lines[:whole]) + lines[whole][:50])
-    text = render(killed).text()
-    assert "is incomplete, which is not a pass" in text
-    assert "the run did not finish" in text
-    missing = f"{len(lines) - 1 - whole} planned results are missing"
-    assert (missing if whole > 1 else "nothing was examined") in text
 
 
 def test_output_that_cannot_be_written_is_one_line(clean_record: Path, tmp_path: Path) -> None:

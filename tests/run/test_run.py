@@ -107,15 +107,6 @@ def reported(record: Path, *names: str, **options: Any) -> tuple[RunReport, bool
 
 
 class TestReport:
-    def test_results_come_in_any_order(self, tmp_path: Path) -> None:
-        digests = set()
-        for number, names in enumerate((("scores", "draws"), ("draws", "scores"))):
-            report, passed = reported(tmp_path / f"{number}.jsonl", *names)
-            assert passed
-            assert "CONSISTENT" in report.summary()
-            digests.add(closing_of(tmp_path / f"{number}.jsonl").digest)
-        assert len(digests) == 1
-
     @pytest.mark.parametrize("names", [[], ["scores"], ["scores", "draws", "draws"], ["scores", "draws", "inputs"]])
     def test_missing_or_further_results_are_incomplete(self, tmp_path: Path, names: list[str]) -> None:
         report, passed = reported(tmp_path / "record.jsonl", *names)
