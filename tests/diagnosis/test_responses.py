@@ -1,4 +1,4 @@
-"""What a subject answers to changed inputs: nothing is found in a right one, and true statements in wrong ones."""
+"""What a subject answers to changed inputs: nothing in a right one, and true statements in wrong ones."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from scipy import special
 
-from attncheck import AttentionLayer
+from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import projected
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
 from attncheck.diagnosis.causes import first_stages, stage_of
 from attncheck.diagnosis.responses import findings
+from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.plot_data import Matrix
 from attncheck.layers.attention_map import attention_weights
-from attncheck.records.explanation import Explanation
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, project_out
+from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, Answering, changed, on_inputs
@@ -391,3 +394,36 @@ def test_every_check_of_layers_has_a_stage() -> None:
         "structure",
     }
     assert first_stages({}) == []
+
+
+# No explanation names a fault that draws or answers contradict
+
+SMALL = LAYER.replace(seq_len=3, num_heads=4)
+
+
+def mixed_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    """Attend with a tenth of the weights of the head before: no known fault does so."""
+    weights = attention_weights(layer, scores)
+    return 0.9 * weights + 0.1 * np.roll(weights, 1, axis=1)
+
+
+def over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return np.asarray(special.softmax(scores, axis=-2))
+
+
+def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
+    report = check(on_inputs(LiteralSimulator(weigh=mixed_heads)), SMALL, profile="smoke")
+    assert report.verdict == "violated"
+    kinds = {explanation.certainty for explanation in report.explanations}
+    assert kinds <= {Certainty.ESTIMATED, Certainty.HINTED}
+    assert "the fault begins with outputs given scores" in report.causes[0]
+
+
+def test_a_cause_is_said_once() -> None:
+    report = check(on_inputs(LiteralSimulator(weigh=over_queries)), SMALL, profile="smoke")
+    assert "softmax normalises the columns of the scores" in report.causes[0]
+    assert not any("softmax" in cause for cause in report.causes[1:])
+
+
+def test_nothing_is_explained_without_violations() -> None:
+    assert explanations(Violations((), 0, GAUSSIAN_LAWS)) == ()
