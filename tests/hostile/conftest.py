@@ -6,25 +6,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 import attncheck as ac
 from attncheck.commands.cli import main
-from attncheck.records.schema import Closing, Result, decoded, run_digest
 from attncheck.subject import collapsed
 from tests.recorded import examine
 
 Runs = Callable[..., tuple[int, str]]
-
-
-def sealed(content: bytes) -> bytes:
-    """Return an edited record with its digest computed again."""
-    *lines, last = content.splitlines(keepends=True)
-    results = [decoded(line, Result) for line in lines[1:]]  # as they are read
-    closing = msgspec.structs.replace(msgspec.json.decode(last, type=Closing), digest=run_digest(results))
-    return b"".join([*lines, msgspec.json.encode(closing), b"\n"])
 
 
 @pytest.fixture(scope="session")
