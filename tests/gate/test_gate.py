@@ -18,6 +18,7 @@ from tests.recorded import write_lines
 from .conftest import ANCHORS, NOT_EXAMINED, Gated, Sheet
 
 Change = Callable[[Sheet, Sheet], object]
+Damage = tuple[str, Callable[[Path], object], int, str]
 
 
 def fewer_examples(run: Sheet, base: Sheet) -> None:
@@ -207,7 +208,7 @@ def folder(path: Path) -> None:
 OTHER = "has no manifest in its first line; pass a record"
 CUT = "is truncated or damaged (Compressed file ended"
 #: What happens to a file, the gate's exit code, and what it says: files as such are in tests/records.
-DAMAGES: list[tuple[str, Callable[[Path], object], int, str]] = [
+DAMAGES: list[Damage] = [
     ("run.jsonl", lambda path: path.write_text("hello\n"), 2, "has no manifest"),
     ("run.jsonl", Path.unlink, 2, "No such file"),
     ("run.jsonl", forge, 2, "its digest is not that of its results"),
@@ -232,19 +233,12 @@ DAMAGES: list[tuple[str, Callable[[Path], object], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "code", "text"), DAMAGES)
-def test_damaged_file(
-    tmp_path: Path,
-    gated: Gated,
-    sheets: tuple[Sheet, Sheet],
-    name: str,
-    damage: Callable[[Path], object],
-    code: int,
-    text: str,
-) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_file(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet], damage: Damage) -> None:
+    name, change, code, text = damage
     run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
     base = compressed(base) if name.endswith(".gz") else base
-    damage(tmp_path / name)
+    change(tmp_path / name)
     found, output = gated(run, base)
     assert found == code
     assert text in output

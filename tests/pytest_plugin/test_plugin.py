@@ -154,29 +154,20 @@ class TestSeeds:
         assert lines(place)[0].planned != manifest.planned
 
 
-#: Options, the subject of the environment, and what is said: a row per option, as tests/run has all values.
+#: Options, and what is said: a row per option, as tests/run has all values.
 UNUSABLE = [
-    (["-v", "--attncheck-seed=abc"], "", "seed='abc': must be a whole number; pass a whole number, or random"),
-    (["--attncheck-profile=smok"], "", "profile='smok': is not known; use one of 'smoke', 'default', 'thorough'"),
-    (["--attncheck-false-alarm=nan"], "", "false_alarm=nan: must be finite; pass a chance such as 1e-6"),
-    (["--attncheck-draws=1000"], "", "draws='1000': has no effect with the profile smoke; use the profile thorou"),
-    (["--attncheck-record=test_it.py/record", "-n1"], "", "record=test_it.py/record: cannot be written"),
-    (["--attncheck-subject=nowhere:simulate"], "", "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
-    ([], "subjects:typo", "subjects has no 'typo'"),
+    (["-v", "--attncheck-seed=abc"], "seed='abc': must be a whole number; pass a whole number, or random"),
+    (["--attncheck-profile=smok"], "profile='smok': is not known; use one of 'smoke', 'default', 'thorough'"),
+    (["--attncheck-false-alarm=nan"], "false_alarm=nan: must be finite; pass a chance such as 1e-6"),
+    (["--attncheck-draws=1000"], "draws='1000': has no effect with the profile smoke; use the profile thorou"),
+    (["--attncheck-record=test_it.py/record", "-n1"], "record=test_it.py/record: cannot be written"),
+    (["--attncheck-subject=nowhere:simulate"], "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
 ]
 
 
 class TestOptions:
-    @pytest.mark.parametrize(("options", "subject", "message"), UNUSABLE)
-    def test_unusable_one_is_a_usage_error_in_a_line(
-        self,
-        place: pytest.Pytester,
-        monkeypatch: pytest.MonkeyPatch,
-        options: Sequence[str],
-        subject: str,
-        message: str,
-    ) -> None:
-        monkeypatch.setenv("ATTNCHECK_SUBJECT", subject)
+    @pytest.mark.parametrize(("options", "message"), UNUSABLE)
+    def test_unusable_one_is_a_usage_error(self, place: pytest.Pytester, options: list[str], message: str) -> None:
         result = smoke(place, "-q", *options)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         (line,) = filter(None, result.errlines)
@@ -203,6 +194,10 @@ class TestOptions:
             ("attncheck.subject:collapsed", 1),
         ]
         assert closing.digest != other.digest
+        monkeypatch.setenv("ATTNCHECK_SUBJECT", "subjects:typo")
+        result = smoke(place, "-k", TINY)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "subjects has no 'typo'" in printed(result)
 
     def test_unknown_property_is_an_error_of_collection_in_a_line(self, place: pytest.Pytester) -> None:
         place.makepyfile(test_it=PROPERTY.replace('"draws"', '"drawn"'))
