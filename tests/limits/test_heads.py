@@ -52,6 +52,14 @@ def softmax_means(kernel: FloatArray, std: float, *, causal: bool, seed: int) ->
     return head_means(layer, kernel, seed, (kernel_moment,))[0]
 
 
+@pytest.mark.usefixtures("fewer_points")
+def test_layer_and_law_say_the_same() -> None:
+    layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=5, activation="relu", query_std=1.2)
+    kernel, law = ac.infinite_heads_kernel(layer), ac.limit(layer)
+    assert np.array_equal(kernel.matrix, law.covariance())
+    assert kernel.error == law.covariance_error().max()
+
+
 def of_rank_one(values: FloatArray, std: float) -> FloatArray:
     """K = f fᵀ: row i of the scores is std f_i z f, one standard normal z for all rows; Gauss–Hermite quadrature."""
     nodes, probabilities = hermegauss(120)
