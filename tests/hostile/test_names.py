@@ -38,14 +38,14 @@ def write_texts(path: Path, text: str) -> None:
     texts: dict[str, Any] = dict.fromkeys(("reason", "text", "hint", "claim"), text) | {"diagnosis": [text]}
     names = {"property": text, "check": text, "item": f"{text}@x", "case": {text: text, "mask": text}}
     violated = {"verdict": "violated", "p_values": [1e-9] * 3, "effects": [9.0] * 3, "combined": 1e-26}
-    results = [make_result(id=f"scores.{number}@x", **texts, **names, **violated) for number in range(3)]
+    results = [make_result(id=f"{text}@{number}", **texts, **names, **violated) for number in range(3)]
     results += [make_result(**texts), make_result(id=text, **texts, verdict="not examined", p_values=[])]
     write_record(
         path,
         results,
         closing={"reasons": [text], "explanations": [Explanation(text, Certainty.FITTED, text)], "failed": [text]},
         planned=[*results, PlannedResult(text, f"{text}@{text}", text)],
-        **{"subject": text, "versions": {text: text}, "machine": {text: text}},
+        **{"subject": text, "profile": text, "versions": {text: text}, "machine": {text: text}},
     )
 
 
@@ -73,7 +73,7 @@ def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
     _check_summary()
     for arguments in (
         ["report", "whole.jsonl", "--out", "page.html"],
-        ["replay", "whole.jsonl", "scores.0@x"],
+        ["replay", "whole.jsonl", f"{text}@0"],
         ["replay", "whole.jsonl", "x"],
     ):
         check_terminal(runs(*arguments)[1])
