@@ -18,7 +18,7 @@ from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.causes import stage
 from attncheck.looks.profiles import ANCHORS
 from attncheck.records.explanation import Certainty, Explanation
-from attncheck.records.schema import PlannedResult, Result, read
+from attncheck.records.schema import Result, read
 from attncheck.report import render_report
 from tests.recorded import make_result, write_record
 
@@ -203,14 +203,10 @@ def test_output_that_cannot_be_written_is_one_line(clean_record: Path, tmp_path:
 
 
 def long_record(path: Path, lines: int) -> Path:
-    template = msgspec.to_builtins(make_result()) | {"type": "result"}
-    names = [f"scores.scale@{number:012x}" for number in range(lines)]
-    planned = [PlannedResult(name, f"scores@{number // 8:012x}", "scores.scale") for number, name in enumerate(names)]
-    write_record(path, [], close=False, planned=planned)
-    with open(path, "ab") as file:
-        for line in planned:
-            file.write(msgspec.json.encode(template | {"id": line.id, "item": line.item}) + b"\n")
-    return path
+    result = make_result()
+    names = [(f"scores.scale@{number:012x}", f"scores@{number // 8:012x}") for number in range(lines)]
+    results = [msgspec.structs.replace(result, id=id, item=item) for id, item in names]
+    return write_record(path, results, close=False)
 
 
 # Prints the peak memory after each page. Not resource.getrusage, whose peak includes the parent's.
