@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,26 +9,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attncheck.evidence.exchange import Calls
-from attncheck.evidence.families import Count, Family, Outcome, Scale, TwoSample, Uniform
+from attncheck.evidence.families import Count, Family, Scale, TwoSample, Uniform
 from attncheck.evidence.groups import LargestAssociation
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import NormalScore, from_record, to_record
 
-from .families import CASES
+from .families import CASES, bounds, pool_of
 
-Bounds = Callable[[int, float], tuple[int, int]]
 NULL, DEPARTED = 2400, 1000
 LEVEL, POWER = 5e-4, 0.99
 ALTERNATIVES = [(name, *alternative) for name, case in CASES.items() for alternative in case.alternatives]
 
 
-def pool_of(outcomes: list[Outcome]) -> Pool:
-    return Pool({str(k): outcome.summary for k, outcome in enumerate(outcomes) if outcome.summary is not None})
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
-def test_null_p_values_are_uniform_or_conservative_alone_and_pooled(name: str, bounds: Bounds) -> None:
+def test_null_p_values_are_uniform_or_conservative_alone_and_pooled(name: str) -> None:
     case = CASES[name]
     outcomes = case.outcomes(name, case.family.null_effect, case.size, NULL)
     p_values = np.array([outcome.p_value for outcome in outcomes])
@@ -39,7 +32,7 @@ def test_null_p_values_are_uniform_or_conservative_alone_and_pooled(name: str, b
         fewest, most = bounds(NULL, level)
         assert (fewest if case.exact else 0) <= (p_values < level).sum() <= most
     assert not case.exact or Uniform().test(p_values).p_value > 1e-7
-    check_pools([pool_of(outcomes[start : start + 4]) for start in range(0, NULL, 4)], case.normal)
+    check_pools([pool_of(*outcomes[start : start + 4]) for start in range(0, NULL, 4)], case.normal)
 
 
 def check_pools(pools: list[Pool], normal: bool) -> None:
@@ -63,7 +56,7 @@ def check_pools(pools: list[Pool], normal: bool) -> None:
 @given(st.sampled_from(sorted(CASES)), st.integers(0, 20), st.permutations(range(5)))
 def test_order_does_not_change_a_pool(name: str, first: int, order: list[int]) -> None:
     case = CASES[name]
-    summaries = pool_of(case.outcomes(f"{name} {first}", case.family.null_effect, case.size, 5)).summaries
+    summaries = pool_of(*case.outcomes(f"{name} {first}", case.family.null_effect, case.size, 5)).summaries
     whole, keys = Pool(summaries), list(summaries)
     other = Pool({keys[k]: summaries[keys[k]] for k in order if k < len(keys)})
     assert other == whole
@@ -87,7 +80,7 @@ def test_outcomes_are_plain_numbers_and_a_record_holds_their_summary(name: str) 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("name", "alternative", "size"), ALTERNATIVES)
 def test_power_is_that_of_simulations_and_intervals_cover_the_true_effect(
-    name: str, alternative: float, size: int, bounds: Bounds
+    name: str, alternative: float, size: int
 ) -> None:
     case, level = CASES[name], 0.005
     outcomes = case.outcomes(name, alternative, size, DEPARTED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import product
 
 import pytest
@@ -11,7 +11,6 @@ from attncheck.evidence.families import Outcome
 from attncheck.evidence.looks import Budget, detection, examine, examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Verdict
 
-Bounds = Callable[[int, float], tuple[int, int]]
 LEVEL = 0.01
 PATTERNS = list(product((True, False), repeat=4))  # suspicious or not, at looks 1 to 4
 

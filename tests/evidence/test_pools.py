@@ -7,13 +7,11 @@ import math
 import pytest
 from scipy import stats
 
-from attncheck.evidence.families import Count, Outcome
+from attncheck.evidence.families import Count
 from attncheck.evidence.pools import CLIP, Pool
 from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
-
-def pool_of(*outcomes: Outcome) -> Pool:
-    return Pool({str(k): outcome.summary for k, outcome in enumerate(outcomes) if outcome.summary is not None})
+from .families import pool_of
 
 
 def test_counts_have_the_exact_law_of_their_sum() -> None:
