@@ -15,7 +15,7 @@ from attncheck.records.schema import Result, read
 from attncheck.runs.parts import read_run
 from tests.recorded import write_lines
 
-from .conftest import ANCHORS, NOT_EXAMINED, Gated, Sheet
+from .conftest import ANCHORS, NOT_EXAMINED, Gated, Sheet, Sheets
 
 Change = Callable[[Sheet, Sheet], object]
 Damage = tuple[str, Callable[[Path], object], int, str]
@@ -162,7 +162,7 @@ def compressed(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_situation(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet], name: str) -> None:
+def test_situation(tmp_path: Path, gated: Gated, sheets: Sheets, name: str) -> None:
     code, text, change = SITUATIONS[name]
     change(*sheets)
     run, base = (sheet.write(tmp_path / file) for sheet, file in zip(sheets, ("run.jsonl", "base.jsonl"), strict=True))
@@ -239,7 +239,7 @@ DAMAGES: list[Damage] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_file(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet], damage: Damage) -> None:
+def test_damaged_file(tmp_path: Path, gated: Gated, sheets: Sheets, damage: Damage) -> None:
     name, change, code, text = damage
     run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
     base = compressed(base) if name.endswith(".gz") else base
@@ -251,7 +251,7 @@ def test_damaged_file(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet],
         assert output.startswith(f"attncheck: baseline={base}: {text}")
 
 
-def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
     run, base = sheets[0].write(tmp_path / "run.jsonl"), tmp_path / "baselines" / "base.jsonl"
     code, output = gated(run, base)
     assert code == 4
@@ -264,7 +264,7 @@ def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, 
     assert gated(run, base)[0] == 0
 
 
-def test_write_baseline_replaces_one(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+def test_write_baseline_replaces_one(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
     run, base = sheets
     path = compressed(base.write(tmp_path / "base.jsonl"))
     run.change("scores.scale", mde=1.08)
@@ -279,7 +279,7 @@ def test_write_baseline_replaces_one(tmp_path: Path, gated: Gated, sheets: tuple
 
 
 @pytest.mark.parametrize("name", ["violated", "inconclusive", "crashed worker", "killed between lines"])
-def test_a_run_in_trouble_is_no_baseline(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet], name: str) -> None:
+def test_a_run_in_trouble_is_no_baseline(tmp_path: Path, gated: Gated, sheets: Sheets, name: str) -> None:
     """It is not offered as one, and replaces none."""
     SITUATIONS[name][2](*sheets)
     run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
@@ -293,7 +293,7 @@ def test_a_run_in_trouble_is_no_baseline(tmp_path: Path, gated: Gated, sheets: t
     assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "base.jsonl"}
 
 
-def test_a_baseline_needs_a_place_of_its_own(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+def test_a_baseline_needs_a_place_of_its_own(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
     run = sheets[0].write(tmp_path / "run.jsonl")
     for base, options, text in (
         (tmp_path, ["--write-baseline"], f"attncheck: baseline={tmp_path}: cannot be written"),
@@ -305,7 +305,7 @@ def test_a_baseline_needs_a_place_of_its_own(tmp_path: Path, gated: Gated, sheet
         assert text in output
 
 
-def test_the_drift_budget_can_be_widened(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+def test_the_drift_budget_can_be_widened(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
     SITUATIONS["moved within the errors"][2](*sheets)
     paths = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
     assert gated(*paths, "--false-alarm", "0.5")[0] == 1

@@ -12,20 +12,19 @@ import pytest
 
 from attncheck.layers.attention import AttentionLayer
 
-from .conftest import BASELINE_SEED, CHECKS, RUN_SEED, Gated, Sheet, make_sheet
+from .conftest import BASELINE_SEED, CHECKS, RUN_SEED, Gated, Sheets, make_sheet
 
 
-def outputs(tmp_path: Path, run: Sheet, base: Sheet, gated: Gated) -> tuple[int, Path, Path]:
-    paths = run.write(tmp_path / "run.jsonl"), base.write(tmp_path / "base.jsonl")
+def outputs(tmp_path: Path, sheets: Sheets, gated: Gated) -> tuple[int, Path, Path]:
+    paths = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
     summary, document = tmp_path / "a" / "s.md", tmp_path / "g.json"
     code, _ = gated(*paths, "--summary", str(summary), "--json", str(document))
     return code, summary, document
 
 
-def test_json_says_everything(tmp_path: Path, gated: Gated) -> None:
-    run = make_sheet(RUN_SEED)
-    run.violate("scores.scale")
-    code, _, document = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
+def test_json_says_everything(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
+    sheets[0].violate("scores.scale")
+    code, _, document = outputs(tmp_path, sheets, gated)
     found = json.loads(document.read_text(encoding="utf-8"))
     assert found["exit_code"] == code == 1
     assert found["verdict"] == "violated"
@@ -40,12 +39,12 @@ def test_json_says_everything(tmp_path: Path, gated: Gated) -> None:
     assert found["detectable"] == []
 
 
-def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gated) -> None:
-    run = make_sheet(RUN_SEED)
+def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
+    run, _ = sheets
     run.violate("scores.scale")
     run.change("scores.scale", diagnosis=["score variance 1.19 [1.10, 1.27] times the declared"])
     run.causes = ["W_Q: 1.09 times the declared standard deviation", "W_K: 1.09 times the declared standard deviation"]
-    _, summary, _ = outputs(tmp_path, run, make_sheet(BASELINE_SEED), gated)
+    _, summary, _ = outputs(tmp_path, sheets, gated)
     text = summary.read_text(encoding="utf-8").replace("\\", "")
     lines = [line for line in text.splitlines() if line]
     assert lines[:4] == [
@@ -63,8 +62,8 @@ def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gat
     assert lines[8].startswith("VIOLATED: my:simulator, 8 violated, 32 of 32 planned results examined")
 
 
-def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated) -> None:
-    run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
+def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
+    run, base = sheets
     for number, check in enumerate(CHECKS):
         run.change(check, mde=1.1 + 0.01 * number, **{"p_values": [0.999]})
         base.change(check, effect=0.9, low=0.895, high=0.905)
@@ -73,7 +72,7 @@ def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated) -> None
     run.close = False
     run.head["versions"] = {f"library {number}": "1.0" for number in range(50)}
     base.head["versions"] = {f"library {number}": "2.0" for number in range(50)}
-    _, summary, document = outputs(tmp_path, run, base, gated)
+    _, summary, document = outputs(tmp_path, sheets, gated)
     text = summary.read_text(encoding="utf-8")
     assert len(json.loads(document.read_text(encoding="utf-8"))["findings"]) == 12
     assert text.count("- **") == 8
@@ -90,12 +89,9 @@ def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated) -> None
     [("x/../run.jsonl", "is also the path of"), ("x/../base.jsonl", "is also the path of"), ("", "is a folder")],
 )
 def test_nothing_is_written_over_what_is_read_or_a_folder(
-    tmp_path: Path, gated: Gated, option: str, path: str, text: str
+    tmp_path: Path, gated: Gated, sheets: Sheets, option: str, path: str, text: str
 ) -> None:
-    run, base = (
-        make_sheet(seed).write(tmp_path / name)
-        for seed, name in ((RUN_SEED, "run.jsonl"), (BASELINE_SEED, "base.jsonl"))
-    )
+    run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
     before = [record.read_bytes() for record in (run, base)]
     code, output = gated(run, base, option, str(tmp_path / path))
     assert code == 2
