@@ -20,7 +20,6 @@ from attncheck.checks.whitening import Residual
 from attncheck.evidence.looks import Budget
 from attncheck.faults import EXPOSURES, exposing
 from attncheck.faults.tampered import CORRUPTIONS
-from attncheck.layers.attention_map import attention_weights
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
@@ -29,6 +28,7 @@ from attncheck.looks.result import violated
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
 from attncheck.subject import Subject, collapsed
+from tests.simulators import literal
 
 LAYER = AttentionLayer(width=16)
 # More than the check plans for.
@@ -109,13 +109,8 @@ def signed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 
 def given(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Compute attention of given inputs with weights of ±1, as declared."""
-    n = layer.width
-    W = rng.choice([-1.0, 1.0], (4, len(inputs), layer.num_heads, n, n)) / np.sqrt(n)
-    Q, K, V = (inputs[:, None] @ matrices for matrices in W[:3])
-    P = Q @ K.swapaxes(-1, -2) / np.sqrt(n)
-    outputs = (attention_weights(layer, P) @ V @ W[3]).sum(1) / np.sqrt(layer.num_heads)
-    grams = {f"{name}_gram": X @ X.swapaxes(-1, -2) / n for name, X in (("key", K), ("value", V))}
-    return {"outputs": outputs, "scores": P, **grams}
+    weights = dict.fromkeys(literal.MATRICES, "rademacher")
+    return dict(literal.attend(layer, inputs, literal.head_matrices(layer, len(inputs), rng, weights)).as_dict())
 
 
 for simulator in (signed, given):

@@ -306,32 +306,22 @@ def test_declared_biases_are_nothing_wrong() -> None:
 Change = Callable[[FloatArray], FloatArray]
 
 
-def whole(
-    layer: AttentionLayer,
-    inputs: FloatArray,
-    rng: np.random.Generator,
-    weigh: Change = np.asarray,
-    values: Change = np.asarray,
-    outputs: Change = np.asarray,
-) -> dict[str, Any]:
+def whole(weigh: Change = np.asarray, values: Change = np.asarray, outputs: Change = np.asarray) -> Answering:
     """Return all neurons of the outputs, and scores, with changes of weights, values and outputs."""
-    heads = (len(inputs), layer.num_heads, layer.width, layer.head_width)
-    Q, K, V = (inputs[:, None] @ rng.standard_normal(heads) * layer.width**-0.5 for _ in range(3))
-    scores = Q @ K.swapaxes(-1, -2) * layer.width**-0.5
-    mixed = weigh(attention_weights(layer, scores)) @ values(V)
-    y = (mixed @ rng.standard_normal(heads).swapaxes(-1, -2)).sum(axis=1) * (layer.width * layer.num_heads) ** -0.5
-    return {"outputs": outputs(y), "scores": scores}
+
+    def finish(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+        return outputs(project_out(layer, mixed, layer.width, rng))
+
+    return on_inputs(
+        LiteralSimulator(weigh=lambda layer, scores: weigh(attention_weights(layer, scores)), finish=finish),
+        lambda layer, made: dataclasses.replace(made, values=values(made.values)),
+    )
 
 
 @pytest.mark.parametrize("layer", [LAYER.replace(num_heads=1), LAYER, CAUSAL.replace(head_dim=3)])
 def test_the_weights_that_a_subject_uses_are_shown(layer: AttentionLayer) -> None:
     """Where nothing known fits, the layer with one head is examined, whose weights its outputs determine."""
-
-    def dropping(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        """Attention without weights below 0.15."""
-        return whole(layer, inputs, rng, weigh=lambda weights: np.where(weights < 0.15, 0.0, weights))
-
-    (first,) = found(dropping, layer)
+    (first,) = found(whole(weigh=lambda weights: np.where(weights < 0.15, 0.0, weights)), layer)
     asked = re.fullmatch(
         r"attention weights or values: (with one head, )?where a score is \S+, a weight is 0; declared (0\.1\d*)",
         str(first),
@@ -353,9 +343,7 @@ def clipped_to(size: float, vectors: FloatArray) -> FloatArray:
 @pytest.mark.parametrize("num_heads", [1, 2])
 @pytest.mark.parametrize("where", ["values", "outputs"])
 def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_heads: int) -> None:
-    def limited(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        return whole(layer, inputs, rng, **{where: lambda vectors: clipped_to(1.0, vectors)})
-
+    limited = whole(**{where: lambda vectors: clipped_to(1.0, vectors)})
     told = list(map(str, found(limited, LAYER.replace(num_heads=num_heads))))
     assert told
     assert not any("weight is" in each for each in told)
