@@ -23,7 +23,7 @@ from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.subject import Subject, collapsed
-from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, changed, on_inputs
+from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, changed, few_weights, on_inputs
 
 PAPER, _, ONE, CAUSAL = ANCHORS[:4]
 CAPPED = PAPER.replace(mask="causal", softcap=5.0)
@@ -62,13 +62,6 @@ def triangular(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     return {"outputs": factor @ rng.standard_normal((len(inputs), layer.seq_len, 2))}
 
 
-def two_by_two(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    """Attention whose draws share their weights with a neighbour."""
-    seed = int(rng.integers(2**31))
-    of_draw = [RIGHT(layer, inputs[[k]], np.random.default_rng([seed, k // 2])) for k in range(len(inputs))]
-    return {"outputs": np.concatenate([drawn["outputs"] for drawn in of_draw])}
-
-
 class Accumulating:
     """A right simulator that adds some of its last outputs."""
 
@@ -103,7 +96,7 @@ WRONG = [
     ("repeats", Accumulating(), PAPER),
     ("repeats", Alternating(), PAPER),
     ("draws", CENTRED_ON_BATCH, PAPER),
-    ("weights", two_by_two, PAPER),
+    ("weights", few_weights, PAPER),
     ("hidden", MISTAKEN["masked_after_softmax"], CAUSAL),
     ("order", MISTAKEN["values_1"], PAPER),
     ("scaling", changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0), PAPER),

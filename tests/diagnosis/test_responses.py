@@ -26,7 +26,7 @@ from attncheck.simulators.literal import LiteralSimulator, Projections, dot_prod
 from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
-from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, Answering, changed, on_inputs
+from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, Answering, changed, few_weights, on_inputs
 
 LAYER = AttentionLayer(width=8, seq_len=4, num_heads=2)
 CAUSAL = LAYER.replace(mask="causal")
@@ -99,14 +99,6 @@ def offset(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.r
 
 def clipped(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
     return project_out(layer, np.maximum(mixed, 0.0), coordinates, rng)
-
-
-def few_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    """Give draws k and k + N/2 the same weights."""
-    halves = np.array_split(inputs, 2)
-    seed = int(rng.integers(2**32))
-    drawn = [RIGHT(layer, half, np.random.default_rng(seed)) for half in halves]
-    return {name: np.concatenate([each[name] for each in drawn]) for name in drawn[0]}
 
 
 def orthogonal(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:

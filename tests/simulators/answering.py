@@ -45,3 +45,11 @@ def changed(change: Callable[[dict[str, Any]], dict[str, Any]], before: Any = np
 SINGLE = changed(lambda drawn: {name: values.astype(np.float32) for name, values in drawn.items()})
 HALF = changed(lambda drawn: {name: values.astype(np.float16).astype(float) for name, values in drawn.items()})
 CENTRED_ON_BATCH = changed(lambda drawn: {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)})
+
+
+def few_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Give draws k and k + N/2 the same weights."""
+    halves = np.array_split(inputs, 2)
+    seed = int(rng.integers(2**32))
+    drawn = [RIGHT(layer, half, np.random.default_rng(seed)) for half in halves]
+    return {name: np.concatenate([each[name] for each in drawn]) for name in drawn[0]}
