@@ -215,18 +215,3 @@ def test_a_scale_that_all_heads_share_is_no_difference(check: str, change: str) 
         return collapsed(layer.replace(**{change: 1.3}), size, rng)
 
     assert alone(check, shared).verdict == "consistent"
-
-
-@pytest.mark.parametrize(
-    ("check", "layer", "reason"),
-    [
-        ("scores.each_head", ONE, "one head only"),
-        ("scores.each_head", PAPER.replace(score_scaling="1/n", tied_query_key=True), "W_Q is W_K"),
-        ("scores.key_each_head", PAPER.replace(num_kv_heads=1), "one group of heads only"),
-        ("conditional.value_each_head", PAPER.replace(num_kv_heads=1), "one group of heads only"),
-    ],
-)
-def test_where_there_is_nothing_to_compare_the_reason_is_said(check: str, layer: AttentionLayer, reason: str) -> None:
-    result = alone(check, collapsed, layer)
-    assert result.verdict == "not examined"
-    assert reason in result.reason
