@@ -151,11 +151,8 @@ ONE_HEAD = (
     "conditional.head_shares",
 )
 ONE_GROUP = (
-    *(
-        f"{matrix}_{name}"
-        for matrix in ("scores.key", "conditional.value")
-        for name in ("heads", "copies", "each_head")
-    ),
+    *(f"scores.key_{name}" for name in ("heads", "copies", "each_head")),
+    *(f"conditional.value_{name}" for name in ("heads", "copies", "each_head")),
     "exactness.score_columns_apart",
 )
 #: Layers, a field that is not exposed, the start of a reason, and all checks that give it.
