@@ -36,16 +36,17 @@ TEXTS = {
 def write_texts(path: Path, text: str) -> None:
     """Write a violated record with a text in place of every name and text."""
     texts: dict[str, Any] = dict.fromkeys(("reason", "text", "hint", "claim"), text) | {"diagnosis": [text]}
-    names = {"property": text, "check": text, "item": f"{text}@x", "case": {text: text, "mask": text}}
-    violated = {"verdict": "violated", "p_values": [1e-9] * 3, "effects": [9.0] * 3, "combined": 1e-26}
+    names: dict[str, Any] = {"property": text, "check": text, "item": f"{text}@x", "case": {text: text, "mask": text}}
+    violated: dict[str, Any] = {"verdict": "violated", "p_values": [1e-9] * 3, "effects": [9.0] * 3, "combined": 1e-26}
     results = [make_result(id=f"{text}@{number}", **texts, **names, **violated) for number in range(3)]
     results += [make_result(**texts), make_result(id=text, **texts, verdict="not examined", p_values=[])]
+    head: dict[str, Any] = {"subject": text, "profile": text, "versions": {text: text}, "machine": {text: text}}
     write_record(
         path,
         results,
         closing={"reasons": [text], "explanations": [Explanation(text, Certainty.FITTED, text)], "failed": [text]},
         planned=[*results, PlannedResult(text, f"{text}@{text}", text)],
-        **{"subject": text, "profile": text, "versions": {text: text}, "machine": {text: text}},
+        **head,
     )
 
 
