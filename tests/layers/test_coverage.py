@@ -121,6 +121,7 @@ def silent(w: Written, **zero: float) -> Node:
 
 
 beyond = declared(lambda x: np.clip(x, 30.0, 31.0) - 30.0, order=1, bounded=True, name="beyond")
+steep = declared(lambda x: 2.0 * x, order=1, bounded=False, name="steep")
 CLIP = "is not a bounded function; clip it"
 KNOWN = "use a function that attncheck knows, or declare it: attncheck.declared(φ, order="
 SCORES = "depends on g3, a product with Q, a matrix of scores; give"
@@ -142,6 +143,7 @@ BOUNDARY: list[tuple[str, Callable[[Written], Node], CoverageKind, str]] = [
     ("circular", circular, CoverageKind.CIRCULAR, f"x3 {SCORES} g6 other inputs"),
     ("same product", same_product, CoverageKind.CIRCULAR, f"x3 {SCORES} g5 other inputs"),
     ("unbounded", lambda w: w.score("Q", "K", image(w, relu())), CoverageKind.UNBOUNDED, f"x3 {CLIP}"),
+    ("declared unbounded", lambda w: w.score("Q", "K", image(w, steep)), CoverageKind.UNBOUNDED, f"x3 {CLIP}"),
     ("initial", lambda w: w.score("Q", "K", w.h), CoverageKind.UNBOUNDED, f"h {CLIP}"),
     ("partly unbounded", mean_of_several, CoverageKind.UNBOUNDED, f"x3 {CLIP}"),
     ("undeclared", lambda w: w.score("Q", "K", image(w, np.tanh)), CoverageKind.UNDECLARED, KNOWN),

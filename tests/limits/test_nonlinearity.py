@@ -16,9 +16,6 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers import nonlinearity as nl
-from attncheck.layers.program import Program
-from attncheck.layers.program.coverage import CoverageKind
-from attncheck.theory.limits.programs import limit_of_program
 
 COVARIANCES = [(1.0, 1.0, 0.97), (1.0, 2.3, 0.3), (0.2, 4.0, -0.7), (30.0, 30.0, 1.0), (0.5, 2.0, -1.0)]
 # Those with closed forms are compared with fifty digits below, on all covariances.
@@ -285,21 +282,6 @@ def test_the_error_of_quadrature_is_small_and_allows_for_kinks_that_nearly_coinc
     assert np.all(np.abs(value - right) <= error + _ROUNDING * largest)
     _, error = phi.dual(1.0, [1.0, 2.0], [1.0, -0.5])
     assert np.all(error <= 1e-3 * largest)
-
-
-def test_declared_functions_in_programs() -> None:
-    program = Program()
-    W, Q, K = (program.weight(name) for name in "WQK")
-    g = program.matmul(W, program.initial("h"))
-    x = program.nonlin(nl.declared(special.erf, order=1, bounded=True), g)
-    p = program.score(program.matmul(Q, x), program.matmul(K, x))
-    assert program.coverage().of(p.name).statement == CoverageKind.SCORE
-    closed = float(nl.erf().dual(1.0, 1.0, 1.0)[0]) ** 2
-    assert limit_of_program(program).score_covariance[0, 0] == pytest.approx(closed, rel=1e-12)
-    y = program.nonlin(nl.declared(swish, order=1, bounded=False), g)
-    A, B = program.weight("A"), program.weight("B")
-    q = program.score(program.matmul(A, y), program.matmul(B, y))
-    assert program.coverage().of(q.name).statement == CoverageKind.UNBOUNDED
 
 
 @pytest.mark.parametrize(
