@@ -10,10 +10,9 @@ import pytest
 
 from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
-from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import declared, relu, tanh
 from attncheck.layers.program import LinearCombination, Node, Program, Weight
-from attncheck.layers.program.coverage import Coverage, CoverageKind
+from attncheck.layers.program.coverage import CoverageKind
 from attncheck.layers.program.mixes import AttentionRow, sigmoid_mix
 
 
@@ -199,19 +198,3 @@ def test_statements_are_ordered_from_proved_to_refuted() -> None:
     assert len(none) == 4
     # The worst status is reported: proofs do not outrank gaps.
     assert list(CoverageKind) == [*proved, *stated, *none]
-
-
-def test_layers_are_covered_as_the_paper_says() -> None:
-    def of(layer: AttentionLayer) -> Coverage:
-        return expand(layer).program.coverage()
-
-    assert of(AttentionLayer(width=8)).proved
-    assert of(AttentionLayer(width=8, num_heads=4, num_kv_heads=2, mask="causal")).proved
-    for layer, statement in [
-        (AttentionLayer(width=8, activation="relu"), CoverageKind.UNBOUNDED),
-        (AttentionLayer(width=8, head_dim=4), CoverageKind.FIXED_SIZE),
-    ]:
-        found = of(layer)
-        assert found.worst.statement == statement
-        assert found.has_limit
-        assert not found.proved
