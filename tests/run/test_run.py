@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from attncheck import faults
@@ -14,16 +13,14 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.registry import checks_of
 from attncheck.evidence.looks import ROOM
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.runs.reporting import RunReport
 from attncheck.strategies import layers
-from attncheck.subject import Subject, collapsed
+from attncheck.subject import collapsed
 from tests.recorded import RIGHT, closing_of
 from tests.refusals import refused
 
-from .conftest import COST, GROUPED, LAYER, made, planned
+from .conftest import GROUPED, LAYER, made, planned
 
 THOROUGH: dict[str, Any] = {"profile": "thorough"}
 #: Options that all front ends share, and what is said of them.
@@ -87,16 +84,6 @@ def test_more_than_the_budget_allows_is_refused() -> None:
     with pytest.raises(InputError, match=r"plan='10,\d+': are more results, pools included, than the 10,000 that"):
         made().planning(f"scores@{number:012x}" for number in range(count))
     assert made().planning(f"scores@{number:012x}" for number in range(count // 2)).planned
-
-
-def test_results_repeat_to_the_digit_and_one_check_is_part_of_the_whole() -> None:
-    run = planned("scores", subject=RIGHT)
-    items = run.items_on("scores", [LAYER])
-    results, again = ([msgspec.structs.replace(r, seconds=0.0) for r in run.examine(items)] for _ in range(2))
-    assert [result.id for result in results] == [line.id for line in run.planned]
-    assert results == again
-    (one,) = run_item(Item("scores", LAYER, only="scores.scale"), Subject.of(RIGHT), 0, COST)
-    assert (one.check, one.verdict) == ("scores.scale", "consistent")
 
 
 def reported(record: Path, *names: str, **options: Any) -> tuple[RunReport, bool]:
