@@ -142,6 +142,9 @@ def test_biases_of_gaussian_weights_are_not_what_is_computed() -> None:
             for value in ("uniform", ("uniform",), ("odd", 1.0), ("uniform", -1.0), ("uniform", "one"))
         ),
         ({"inputs_bias": ("uniform", 1.0)}, "inputs_bias"),
+        ({"queries": "uniform"}, "matrix='queries': is not known; use one of 'query', 'key'"),
+        ({"query": "cauchy"}, r"weights\['query'\]='cauchy': is not known"),
+        (1.0, "is neither a name nor a mapping of matrices to names"),
     ],
 )
 def test_a_matrix_has_one_law_and_a_bias_a_number(laws: Any, message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 import attncheck
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.workers import InProcess
 from attncheck.checks import Alternative, Count, register, registered
 from attncheck.checks.registered import load_checks, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, check_named, checks_of
@@ -22,9 +20,9 @@ from attncheck.faults.pairs import paired
 from attncheck.layers.attention import AttentionLayer
 from attncheck.runs.options import RunOptions
 from attncheck.runs.parts import read_run
-from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import collapsed
+from tests.recorded import examine
 
 SIGNS = '''
 from attncheck.checks import Alternative, Count, register
@@ -101,16 +99,9 @@ def right(run: Callable[..., int], folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wrong(folder: Path) -> Path:
-    """The record of a violated run, without its slow search for causes."""
-    path = folder / "wrong.jsonl"
-    options = RunOptions(f"{MODULE}:shifted", profile="smoke", only=["last_position"], checks=[MODULE], record=path)
-    run = dataclasses.replace(Run.of(options), explains=False)
-    items = run.items_on("last_position", run.profile.layers)
-    report = RunReport(run.planning(item.id for item in items))
-    report.take(report.run.examine(items))
-    report.take(report.pool(InProcess())[0])
-    report.finish()
-    return path
+    """The record of a violated run on two layers."""
+    examine(folder / "wrong.jsonl", f"{MODULE}:shifted", ["last_position"], only=["last_position"], checks=[MODULE])
+    return folder / "wrong.jsonl"
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.answers import drawn_on, projected
+from attncheck.checks.answers import projected
 from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.structure import CHECKS
 from attncheck.diagnosis.mistakes import MISTAKES
@@ -23,29 +23,10 @@ from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.subject import Subject, collapsed
+from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, changed, few_weights, on_inputs
 
 PAPER, _, ONE, CAUSAL = ANCHORS[:4]
 CAPPED = PAPER.replace(mask="causal", softcap=5.0)
-Simulator = Callable[[ac.AttentionLayer, FloatArray, np.random.Generator], dict[str, Any]]
-
-
-def on_inputs(simulator: LiteralSimulator, shown: tuple[str, ...] = ("outputs", "scores")) -> Simulator:
-    def simulate(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        sample = drawn_on(layer, inputs, rng, simulator)
-        return {name: sample.need(name) for name in shown}
-
-    return simulate
-
-
-RIGHT = on_inputs(LiteralSimulator())
-
-
-def changed(change: Callable[[dict[str, Any]], dict[str, Any]], before: Any = np.asarray) -> Simulator:
-    def simulate(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        drawn = RIGHT(layer, before(inputs), rng)
-        return drawn | change(drawn)
-
-    return simulate
 
 
 def dropping(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
@@ -81,13 +62,6 @@ def triangular(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     return {"outputs": factor @ rng.standard_normal((len(inputs), layer.seq_len, 2))}
 
 
-def two_by_two(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    """Attention whose draws share their weights with a neighbour."""
-    seed = int(rng.integers(2**31))
-    of_draw = [RIGHT(layer, inputs[[k]], np.random.default_rng([seed, k // 2])) for k in range(len(inputs))]
-    return {"outputs": np.concatenate([drawn["outputs"] for drawn in of_draw])}
-
-
 class Accumulating:
     """A right simulator that adds some of its last outputs."""
 
@@ -121,8 +95,8 @@ VANISHING = changed(lambda drawn: {"outputs": np.where(np.abs(drawn["outputs"]) 
 WRONG = [
     ("repeats", Accumulating(), PAPER),
     ("repeats", Alternating(), PAPER),
-    ("draws", changed(lambda drawn: {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}), PAPER),
-    ("weights", two_by_two, PAPER),
+    ("draws", CENTRED_ON_BATCH, PAPER),
+    ("weights", few_weights, PAPER),
     ("hidden", MISTAKEN["masked_after_softmax"], CAUSAL),
     ("order", MISTAKEN["values_1"], PAPER),
     ("scaling", changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0), PAPER),
@@ -145,9 +119,8 @@ def visited(seed: int) -> Iterator[ac.AttentionLayer]:
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(5))
 def test_right_simulators_are_never_rejected(seed: int) -> None:
-    single = changed(lambda drawn: {name: values.astype(np.float32) for name, values in drawn.items()})
     for index, layer in enumerate(dict.fromkeys(visited(seed))):
-        for subject in (RIGHT, brief, (single, on_inputs(LiteralSimulator(), ("outputs",)))[index % 2]):
+        for subject in (RIGHT, brief, (SINGLE, on_inputs(LiteralSimulator(), shown=("outputs",)))[index % 2]):
             found = verdicts(subject, layer, seed)
             assert "violated" not in found.values(), (layer, found)
             assert found["draws"] == found["repeats"] == "consistent"
@@ -184,10 +157,9 @@ def test_rounded_outputs_grow_as_declared(attention_map: str, decimals: int) -> 
 
 
 def test_what_is_not_comparable_is_not_examined() -> None:
-    half = changed(lambda drawn: {name: values.astype(np.float16).astype(float) for name, values in drawn.items()})
     assert set(verdicts(collapsed, PAPER).values()) == {"attncheck does not provide the inputs"}
     assert "dropout" in verdicts(dropping, PAPER)["order"]
-    assert "half precision" in verdicts(half, PAPER)["draws"]
+    assert "half precision" in verdicts(HALF, PAPER)["draws"]
     assert "without the inputs" in verdicts(given_inputs, PAPER)["order"]
     assert "without the inputs" in verdicts(triangular, CAUSAL)["hidden"]
     sized = changed(lambda drawn: {"outputs": drawn["outputs"][..., : 1 + bool(drawn["outputs"].any())]})

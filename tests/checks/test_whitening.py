@@ -26,7 +26,6 @@ from attncheck.methods import Method, simulate
 
 DRAWS = 3_000
 LEVEL = 1e-10
-DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
 
 LAYERS: list[AttentionLayer] = [
     *(AttentionLayer(width=n, seq_len=4, num_heads=2) for n in (1, 3, 8)),
@@ -39,10 +38,14 @@ LAYERS: list[AttentionLayer] = [
 RESIDUALS = ("whitened_scores", "key_factors", "value_factors", "output_residual")
 
 
-def sample_of(layer: AttentionLayer, size: int = DRAWS, single: bool = False, method: Method = "collapsed") -> Sample:
+def sample_of(layer: AttentionLayer, size: int = DRAWS, form: str = "", method: Method = "collapsed") -> Sample:
+    """Return draws of a right simulator, in single precision or with hidden scores of minus infinity."""
     seed = seed_sequence(0, "tests", "whitening", layer.key, method)
-    draws = simulate(layer, size, seed, method, coordinates=min(2, layer.width)).as_dict()
-    arrays: dict[str, Any] = {name: array.astype(np.float32) if single else array for name, array in draws.items()}
+    arrays: dict[str, Any] = dict(simulate(layer, size, seed, method, coordinates=min(2, layer.width)).as_dict())
+    if "masked" in form:
+        arrays["scores"] = np.where(visible(layer), arrays["scores"], -np.inf)
+    if "single" in form:
+        arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     return Sample.from_mapping(layer, arrays, size)
 
 
@@ -61,17 +64,15 @@ def assert_standard_normal(residual: whitening.Residual, level: float = LEVEL) -
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("layer", "single", "method"),
+    ("layer", "form", "method"),
     [
-        *((layer, single, "collapsed") for layer in LAYERS for single in (False, True)),
-        (AttentionLayer(width=2, seq_len=3, num_heads=2), False, "direct"),
+        *((layer, form, "collapsed") for layer in LAYERS for form in ("", "single")),
+        (AttentionLayer(width=2, seq_len=3, num_heads=2), "", "direct"),
     ],
 )
-def test_residuals_of_a_right_simulator_are_standard_normal(
-    layer: AttentionLayer, single: bool, method: Method
-) -> None:
-    sample = sample_of(layer, single=single, method=method)
-    assert sample.rounding == (SINGLE if single else DOUBLE)
+def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLayer, form: str, method: Method) -> None:
+    sample = sample_of(layer, form=form, method=method)
+    assert sample.rounding == float(np.finfo(np.float32 if form else np.float64).eps)
     for name in RESIDUALS:
         assert_standard_normal(getattr(sample, name))
 
@@ -106,16 +107,14 @@ CANCELLING = AttentionLayer(width=2, seq_len=3, activation="relu", attention_map
 
 
 @pytest.mark.parametrize(
-    ("layer", "size", "single", "name"),
+    ("layer", "size", "form", "name"),
     [
-        *((SINGULAR, 20_000, single, "key_factors") for single in (False, True)),
-        *((CANCELLING.replace(num_heads=heads), 50_000, True, "output_residual") for heads in (1, 2)),
+        *((SINGULAR, 20_000, form, "key_factors") for form in ("", "single")),
+        *((CANCELLING.replace(num_heads=heads), 50_000, "single", "output_residual") for heads in (1, 2)),
     ],
 )
-def test_near_singular_matrices_give_no_wild_residuals(
-    layer: AttentionLayer, size: int, single: bool, name: str
-) -> None:
-    residual = getattr(sample_of(layer, size, single=single), name)
+def test_near_singular_matrices_give_no_wild_residuals(layer: AttentionLayer, size: int, form: str, name: str) -> None:
+    residual = getattr(sample_of(layer, size, form), name)
     assert np.abs(residual.flat()).max() < 8.0
     assert Scale(1).test(*residual.squares()).p_value > LEVEL
     if layer is not SINGULAR:
@@ -150,17 +149,11 @@ MASKED = [
 ]
 
 
-def behind_mask(layer: AttentionLayer, single: bool, hidden: float = -np.inf) -> Sample:
-    sample = sample_of(layer, single=single)
-    arrays = {name: getattr(sample, name) for name in ("outputs", "input_gram", "key_gram")}
-    return Sample(layer, scores=np.where(visible(layer), sample.need("scores"), hidden), **arrays)
-
-
 @pytest.mark.sampled
-@pytest.mark.parametrize("single", [False, True], ids=["float64", "float32"])
+@pytest.mark.parametrize("form", ["masked", "masked single"])
 @pytest.mark.parametrize("layer", MASKED, ids=AttentionLayer.describe)
-def test_visible_scores_are_whitened_exactly(layer: AttentionLayer, single: bool) -> None:
-    sample = behind_mask(layer, single)
+def test_visible_scores_are_whitened_exactly(layer: AttentionLayer, form: str) -> None:
+    sample = sample_of(layer, form=form)
     residual, planned = sample.whitened_scores, Setting(layer, sample.exposed)
     assert not residual.kept[..., ~visible(layer)].any()
     entries = residual.kept.sum(axis=(2, 3))
@@ -182,24 +175,12 @@ HEAD_LAYERS = [
 ]
 
 
-def head_sample(layer: AttentionLayer, form: str) -> Sample:
-    draws = simulate(
-        layer, HEAD_DRAWS, seed_sequence(0, "tests", "sharing", layer.key), coordinates=min(2, layer.width)
-    )
-    arrays = dict(draws.as_dict())
-    if form == "masked":
-        arrays["scores"] = np.where(visible(layer), arrays["scores"], -np.inf)
-    if form == "single":
-        arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
-    return Sample.from_mapping(layer, arrays, HEAD_DRAWS)
-
-
 @pytest.mark.sampled
-@pytest.mark.parametrize("form", ["double", "single", "masked"])
+@pytest.mark.parametrize("form", ["", "single", "masked"])
 @pytest.mark.parametrize("layer", HEAD_LAYERS, ids=AttentionLayer.describe)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_noise_of_a_right_simulator_is_standard_normal(check: Check, layer: AttentionLayer, form: str) -> None:
-    sample = head_sample(layer, form)
+    sample = sample_of(layer, HEAD_DRAWS, form)
     setting = Setting(layer, sample.exposed, sample.coordinates)
     assert check.reason_not_examined(setting) == ""
     noise, weight = check.measure(sample, Reference(layer, HEAD_DRAWS, sample.coordinates, seed_sequence(0)))

@@ -1,4 +1,4 @@
-"""What a subject answers to changed inputs: nothing is found in a right one, and true statements in wrong ones."""
+"""What a subject answers to changed inputs: nothing in a right one, and true statements in wrong ones."""
 
 from __future__ import annotations
 
@@ -10,41 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from scipy import special
 
-from attncheck import AttentionLayer
+from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import projected
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
 from attncheck.diagnosis.causes import first_stages, stage_of
 from attncheck.diagnosis.responses import findings
+from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.plot_data import Matrix
 from attncheck.layers.attention_map import attention_weights
-from attncheck.records.explanation import Explanation
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, project_out
+from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
-
-Simulator = Callable[[AttentionLayer, FloatArray, np.random.Generator], dict[str, Any]]
+from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, Answering, changed, few_weights, on_inputs
 
 LAYER = AttentionLayer(width=8, seq_len=4, num_heads=2)
 CAUSAL = LAYER.replace(mask="causal")
-
-
-def on_inputs(
-    simulator: LiteralSimulator,
-    change: Callable[[AttentionLayer, Projections], Projections] = lambda layer, made: made,
-    shown: tuple[str, ...] = ("outputs", "scores"),
-) -> Simulator:
-    """Return a subject that receives its inputs, from the steps of a simulator."""
-
-    def simulate(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        drawn = simulator.after(layer, change(layer, projected(layer, inputs, rng)), rng)
-        return {name: drawn[name] for name in shown}
-
-    return simulate
-
-
-RIGHT = on_inputs(LiteralSimulator())
 
 
 def found(simulator: Any, layer: AttentionLayer = LAYER) -> list[Explanation]:
@@ -60,11 +45,8 @@ def test_nothing_is_found_in_a_right_subject(parts: tuple[str, ...]) -> None:
     @settings(max_examples=5, deadline=None)
     @given(layers(parts=parts, max_entries=20_000))
     def examine(layer: AttentionLayer) -> None:
-        def single(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-            return {name: values.astype(np.float32) for name, values in RIGHT(layer, inputs, rng).items()}
-
         assert not found(RIGHT, layer)
-        assert not found(single, layer)
+        assert not found(SINGLE, layer)
         assert not found(on_inputs(LiteralSimulator(), shown=("outputs",)), layer)
 
     examine()
@@ -117,26 +99,6 @@ def offset(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.r
 
 def clipped(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
     return project_out(layer, np.maximum(mixed, 0.0), coordinates, rng)
-
-
-def slices(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    """Hide the second half of the input neurons."""
-    kept = inputs.copy()
-    kept[..., layer.width // 2 :] = 0.0
-    return RIGHT(layer, kept, rng)
-
-
-def few_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    """Give draws k and k + N/2 the same weights."""
-    halves = np.array_split(inputs, 2)
-    seed = int(rng.integers(2**32))
-    drawn = [RIGHT(layer, half, np.random.default_rng(seed)) for half in halves]
-    return {name: np.concatenate([each[name] for each in drawn]) for name in drawn[0]}
-
-
-def mean_of_batch(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-    drawn = RIGHT(layer, inputs, rng)
-    return drawn | {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}
 
 
 def orthogonal(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
@@ -192,7 +154,7 @@ def with_inputs_added(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
 
 
 #: Simulators of what `LAYER` does not declare, by what is found.
-WRONG: dict[str, Simulator] = {
+WRONG: dict[str, Answering] = {
     (
         "scores: inputs of 0 give scores other than 0: "
         "0 at distance 0, -0.5 at distance 1, -1 at distance 2 and -1.5 at distance 3 is added"
@@ -209,7 +171,7 @@ WRONG: dict[str, Simulator] = {
     (
         "inputs: inputs of 0 give scores and outputs: "
         "something is added that varies from draw to draw, as if to the inputs"
-    ): lambda layer, inputs, rng: RIGHT(layer, inputs + 1.0, rng),
+    ): changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0),
     "scores: those of heads 0 and 1 are the same": on_inputs(
         score(lambda layer, scores: np.repeat(scores[:, :1], layer.num_heads, axis=1))
     ),
@@ -225,7 +187,9 @@ WRONG: dict[str, Simulator] = {
     "after the scores: outputs do not change their sign with all inputs: something is added, or not linear": on_inputs(
         LiteralSimulator(finish=clipped)
     ),
-    "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all": slices,
+    "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all": changed(
+        lambda drawn: {}, before=lambda inputs: inputs * (np.arange(LAYER.width) < 4)
+    ),
     "draws: draws 0 and 24 of a call have the same weights; only 24 of 48 draws are distinct": few_weights,
     (
         "attention weights or values: outputs are those of attention weights averaged over heads, or of "
@@ -262,7 +226,7 @@ WRONG: dict[str, Simulator] = {
         score(lambda layer, scores: 0.5 * (scores + scores.swapaxes(-1, -2)))
     ),
     "scores: they are not products of linear functions of two inputs": on_inputs(LiteralSimulator(), absolute),
-    "after the scores: outputs of a draw change with the inputs of other draws; its scores do not": mean_of_batch,
+    "after the scores: outputs of a draw change with the inputs of other draws; its scores do not": CENTRED_ON_BATCH,
 }
 ROWS = [
     *((simulator, LAYER, text) for text, simulator in WRONG.items()),
@@ -288,7 +252,7 @@ ROWS = [
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("simulator", "layer", "text"), ROWS)
-def test_what_is_computed_otherwise_is_found(simulator: Simulator, layer: AttentionLayer, text: str) -> None:
+def test_what_is_computed_otherwise_is_found(simulator: Answering, layer: AttentionLayer, text: str) -> None:
     assert text in map(str, found(simulator, layer))
 
 
@@ -307,10 +271,7 @@ def test_answers_that_are_not_exact_are_not_read() -> None:
         drawn = RIGHT(layer, inputs, rng)
         return drawn | {"outputs": drawn["outputs"] * (1.0 + 1e-3 * np.random.default_rng().standard_normal())}
 
-    def half(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        return {name: values.astype(np.float16).astype(float) for name, values in RIGHT(layer, inputs, rng).items()}
-
-    assert found(drifting) == found(half) == []
+    assert found(drifting) == found(HALF) == []
 
 
 def test_few_values_of_weights_are_no_shared_weights() -> None:
@@ -337,32 +298,22 @@ def test_declared_biases_are_nothing_wrong() -> None:
 Change = Callable[[FloatArray], FloatArray]
 
 
-def whole(
-    layer: AttentionLayer,
-    inputs: FloatArray,
-    rng: np.random.Generator,
-    weigh: Change = np.asarray,
-    values: Change = np.asarray,
-    outputs: Change = np.asarray,
-) -> dict[str, Any]:
+def whole(weigh: Change = np.asarray, values: Change = np.asarray, outputs: Change = np.asarray) -> Answering:
     """Return all neurons of the outputs, and scores, with changes of weights, values and outputs."""
-    heads = (len(inputs), layer.num_heads, layer.width, layer.head_width)
-    Q, K, V = (inputs[:, None] @ rng.standard_normal(heads) * layer.width**-0.5 for _ in range(3))
-    scores = Q @ K.swapaxes(-1, -2) * layer.width**-0.5
-    mixed = weigh(attention_weights(layer, scores)) @ values(V)
-    y = (mixed @ rng.standard_normal(heads).swapaxes(-1, -2)).sum(axis=1) * (layer.width * layer.num_heads) ** -0.5
-    return {"outputs": outputs(y), "scores": scores}
+
+    def finish(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+        return outputs(project_out(layer, mixed, layer.width, rng))
+
+    return on_inputs(
+        LiteralSimulator(weigh=lambda layer, scores: weigh(attention_weights(layer, scores)), finish=finish),
+        lambda layer, made: dataclasses.replace(made, values=values(made.values)),
+    )
 
 
 @pytest.mark.parametrize("layer", [LAYER.replace(num_heads=1), LAYER, CAUSAL.replace(head_dim=3)])
 def test_the_weights_that_a_subject_uses_are_shown(layer: AttentionLayer) -> None:
     """Where nothing known fits, the layer with one head is examined, whose weights its outputs determine."""
-
-    def dropping(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        """Attention without weights below 0.15."""
-        return whole(layer, inputs, rng, weigh=lambda weights: np.where(weights < 0.15, 0.0, weights))
-
-    (first,) = found(dropping, layer)
+    (first,) = found(whole(weigh=lambda weights: np.where(weights < 0.15, 0.0, weights)), layer)
     asked = re.fullmatch(
         r"attention weights or values: (with one head, )?where a score is \S+, a weight is 0; declared (0\.1\d*)",
         str(first),
@@ -384,9 +335,7 @@ def clipped_to(size: float, vectors: FloatArray) -> FloatArray:
 @pytest.mark.parametrize("num_heads", [1, 2])
 @pytest.mark.parametrize("where", ["values", "outputs"])
 def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_heads: int) -> None:
-    def limited(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        return whole(layer, inputs, rng, **{where: lambda vectors: clipped_to(1.0, vectors)})
-
+    limited = whole(**{where: lambda vectors: clipped_to(1.0, vectors)})
     told = list(map(str, found(limited, LAYER.replace(num_heads=num_heads))))
     assert told
     assert not any("weight is" in each for each in told)
@@ -425,3 +374,36 @@ def test_every_check_of_layers_has_a_stage() -> None:
         "structure",
     }
     assert first_stages({}) == []
+
+
+# No explanation names a fault that draws or answers contradict
+
+SMALL = LAYER.replace(seq_len=3, num_heads=4)
+
+
+def mixed_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    """Attend with a tenth of the weights of the head before: no known fault does so."""
+    weights = attention_weights(layer, scores)
+    return 0.9 * weights + 0.1 * np.roll(weights, 1, axis=1)
+
+
+def over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return np.asarray(special.softmax(scores, axis=-2))
+
+
+def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
+    report = check(on_inputs(LiteralSimulator(weigh=mixed_heads)), SMALL, profile="smoke")
+    assert report.verdict == "violated"
+    kinds = {explanation.certainty for explanation in report.explanations}
+    assert kinds <= {Certainty.ESTIMATED, Certainty.HINTED}
+    assert "the fault begins with outputs given scores" in report.causes[0]
+
+
+def test_a_cause_is_said_once() -> None:
+    report = check(on_inputs(LiteralSimulator(weigh=over_queries)), SMALL, profile="smoke")
+    assert "softmax normalises the columns of the scores" in report.causes[0]
+    assert not any("softmax" in cause for cause in report.causes[1:])
+
+
+def test_nothing_is_explained_without_violations() -> None:
+    assert explanations(Violations((), 0, GAUSSIAN_LAWS)) == ()

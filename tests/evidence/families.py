@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
@@ -16,9 +17,23 @@ from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.groups import EqualVariances, LargestAssociation, WithinGroups
 from attncheck.evidence.orders import Order
+from attncheck.evidence.pools import Pool
 
 Data = tuple[Any, ...]
 Draw = Callable[[np.random.Generator, int, float], Data]
+
+
+def bounds(trials: int, chance: float) -> tuple[int, int]:
+    """Return the fewest and most events, exceeded either way with chance at most 1e-7.
+
+    With some 100 such counts noise fails the suite with chance below 1e-5 for any seed.
+    """
+    return int(stats.binom.ppf(5e-8, trials, chance)), int(stats.binom.isf(5e-8, trials, chance))
+
+
+def pool_of(*outcomes: Outcome) -> Pool:
+    return Pool({str(k): outcome.summary for k, outcome in enumerate(outcomes) if outcome.summary is not None})
+
 
 #: Draws per call.
 CALL = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
 import numpy as np
 import pytest
@@ -11,26 +11,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attncheck.evidence.exchange import Calls
-from attncheck.evidence.families import Count, Family, Outcome, Scale, TwoSample, Uniform
+from attncheck.evidence.families import Count, Family, Scale, TwoSample, Uniform
 from attncheck.evidence.groups import LargestAssociation
-from attncheck.evidence.pools import Pool
-from attncheck.evidence.summaries import NormalScore, from_record, to_record
+from attncheck.evidence.pools import CLIP, Pool
+from attncheck.evidence.summaries import Events, NormalScore, from_record, normal_score, to_record
 
-from .families import CASES
+from .families import CASES, bounds, pool_of
 
-Bounds = Callable[[int, float], tuple[int, int]]
 NULL, DEPARTED = 2400, 1000
 LEVEL, POWER = 5e-4, 0.99
 ALTERNATIVES = [(name, *alternative) for name, case in CASES.items() for alternative in case.alternatives]
 
 
-def pool_of(outcomes: list[Outcome]) -> Pool:
-    return Pool({str(k): outcome.summary for k, outcome in enumerate(outcomes) if outcome.summary is not None})
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
-def test_null_p_values_are_uniform_or_conservative_alone_and_pooled(name: str, bounds: Bounds) -> None:
+def test_null_p_values_are_uniform_or_conservative_alone_and_pooled(name: str) -> None:
     case = CASES[name]
     outcomes = case.outcomes(name, case.family.null_effect, case.size, NULL)
     p_values = np.array([outcome.p_value for outcome in outcomes])
@@ -39,7 +34,7 @@ def test_null_p_values_are_uniform_or_conservative_alone_and_pooled(name: str, b
         fewest, most = bounds(NULL, level)
         assert (fewest if case.exact else 0) <= (p_values < level).sum() <= most
     assert not case.exact or Uniform().test(p_values).p_value > 1e-7
-    check_pools([pool_of(outcomes[start : start + 4]) for start in range(0, NULL, 4)], case.normal)
+    check_pools([pool_of(*outcomes[start : start + 4]) for start in range(0, NULL, 4)], case.normal)
 
 
 def check_pools(pools: list[Pool], normal: bool) -> None:
@@ -63,7 +58,7 @@ def check_pools(pools: list[Pool], normal: bool) -> None:
 @given(st.sampled_from(sorted(CASES)), st.integers(0, 20), st.permutations(range(5)))
 def test_order_does_not_change_a_pool(name: str, first: int, order: list[int]) -> None:
     case = CASES[name]
-    summaries = pool_of(case.outcomes(f"{name} {first}", case.family.null_effect, case.size, 5)).summaries
+    summaries = pool_of(*case.outcomes(f"{name} {first}", case.family.null_effect, case.size, 5)).summaries
     whole, keys = Pool(summaries), list(summaries)
     other = Pool({keys[k]: summaries[keys[k]] for k in order if k < len(keys)})
     assert other == whole
@@ -87,7 +82,7 @@ def test_outcomes_are_plain_numbers_and_a_record_holds_their_summary(name: str) 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("name", "alternative", "size"), ALTERNATIVES)
 def test_power_is_that_of_simulations_and_intervals_cover_the_true_effect(
-    name: str, alternative: float, size: int, bounds: Bounds
+    name: str, alternative: float, size: int
 ) -> None:
     case, level = CASES[name], 0.005
     outcomes = case.outcomes(name, alternative, size, DEPARTED)
@@ -132,3 +127,62 @@ def test_power_grows_and_size_and_smallest_effect_invert_it(family: Family, alte
     assert family.power(alternative, half, LEVEL) < family.power(farther, half, LEVEL) + 1e-12
     assert family.power(alternative, half, LEVEL) <= family.power(alternative, 2 * half, LEVEL)
     assert family.power(family.null_effect, half, LEVEL) <= LEVEL * (1 + 1e-9)
+
+
+# Pools: power, counts, bounds and allowances
+
+
+def test_counts_have_the_exact_law_of_their_sum() -> None:
+    events = {"a": Events(2, 40, 0.05), "b": Events(3, 20, 0.01), "c": Events(0, 10, 0.0)}
+    law = {
+        hits: sum(stats.binom.pmf(k, 40, 0.05) * stats.binom.pmf(hits - k, 20, 0.01) for k in range(hits + 1))
+        for hits in range(61)
+    }
+    upper = sum(chance for hits, chance in law.items() if hits >= 5)
+    assert Pool(events).outcome().p_value == pytest.approx(upper, rel=1e-9)
+    assert Pool({"a": Events(0, 10, 0.0), "b": Events(1, 10, 0.0)}).outcome().p_value == 0.0
+    assert Pool({"a": Events(0, 10, 0.0), "b": Events(0, 10, 0.0)}).outcome().p_value == 1.0
+    many = {str(k): Events(3_000, 6_000, 0.5, one_sided=False) for k in range(25)}
+    assert Pool(many).outcome().p_value == pytest.approx(1.0)
+    far = {**many, "0": Events(3_900, 6_000, 0.5, one_sided=False)}
+    exact = 2.0 * stats.binom.sf(24 * 3_000 + 3_900 - 1, 25 * 6_000, 0.5)
+    assert Pool(far).outcome().p_value == pytest.approx(exact, rel=1e-3)
+
+
+def test_counts_are_summed_on_the_side_that_their_family_tests() -> None:
+    for tail, p_value in (("upper", 1.0), ("two-sided", 2.0 * 0.7**100)):
+        together = pool_of(*2 * [Count(0.3, tail=tail).test(0, 50)]).outcome()
+        assert together.p_value == pytest.approx(p_value, rel=1e-6)
+        assert together.at_most == (tail == "upper")
+
+
+def test_the_gap_of_a_statistic_that_is_never_negative_has_one_side() -> None:
+    signed, upwards = (
+        Pool({"a": NormalScore(0.0, 4.0, unit), "b": NormalScore(0.0, 5.0, unit)}) for unit in ("shift", "excess")
+    )
+    level, power = 1e-3, 0.9
+    for pool, tail in ((signed, 0.5 * level), (upwards, level)):
+        assert pool.mde(level, power) == pytest.approx((stats.norm.isf(tail) + stats.norm.ppf(power)) / 3.0)
+
+
+def test_the_effect_of_a_statistic_that_is_never_negative_is_none_where_there_is_no_excess() -> None:
+    """Right samples may differ in whether a p-value is 1, but not in effect: a gate would see a drift."""
+    nothing = NormalScore(normal_score(0.0, 1.0), 1.0, "excess")
+    effects = [Pool({"a": NormalScore(z, 1.0, "excess"), "b": nothing}).outcome().effect for z in (-1.0, 1.0, 4.4)]
+    assert effects == [0.0, 0.0, 0.0]
+    together = Pool({"a": NormalScore(1.0, 1.0, "excess"), "b": NormalScore(3.0, 1.0, "excess")}).outcome()
+    assert together.effect == pytest.approx(2.0)
+    assert together.p_value == pytest.approx(stats.norm.sf(4.0 / math.sqrt(2.0)))
+
+
+def test_one_case_counts_up_to_a_bound_only() -> None:
+    # An impossibly accurate p-value, in a pool of twenty without evidence.
+    quiet = {str(k): NormalScore(0.0, 100.0) for k in range(20)}
+    loud = Pool({**quiet, "x": NormalScore(38.0, 100.0)}).outcome()
+    assert loud.p_value == pytest.approx(2.0 * stats.norm.sf(CLIP / math.sqrt(21.0)))
+
+
+def test_samples_without_information_say_nothing() -> None:
+    empty = Pool({"a": NormalScore(0.0, 0.0), "b": NormalScore(0.0, 0.0)})
+    assert empty.outcome().p_value == 1.0
+    assert empty.mde(1e-3, 0.9) == math.inf

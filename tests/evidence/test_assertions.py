@@ -12,6 +12,8 @@ import scipy
 from attncheck._lib.arrays import FloatArray
 from attncheck.evidence import Count, Evidence
 
+from .families import bounds
+
 Assertion = Callable[[Evidence, Any], None]
 
 
@@ -68,7 +70,7 @@ def failures(examine: Assertion, draw: Any, runs: int, alpha: float, size: int =
     ("examine", "draw", "size"),
     [(scale, normal(0.5), 0), (independent, pairs(0.0), 0), (independent, pairs(0.0), 1000), (law, normal(), 3000)],
 )
-def test_false_alarms_stay_within_the_share(examine: Assertion, draw: Any, size: int, bounds: Any) -> None:
+def test_false_alarms_stay_within_the_share(examine: Assertion, draw: Any, size: int) -> None:
     # The first assertion gets half of the budget; noise fails this with chance below 1e-7.
     assert failures(examine, draw, 500, 0.3, size) <= bounds(500, 0.15)[1]
 
@@ -86,7 +88,7 @@ ALTERNATIVES = [
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("examine", "draw", "runs"), ALTERNATIVES)
-def test_stated_effects_and_wrong_laws_are_found(examine: Assertion, draw: Any, runs: int, bounds: Any) -> None:
+def test_stated_effects_and_wrong_laws_are_found(examine: Assertion, draw: Any, runs: int) -> None:
     assert failures(examine, draw, runs, alpha=1e-6) >= bounds(runs, 0.99)[0]
 
 
@@ -94,7 +96,7 @@ def p_values(evidence: Evidence, draw: Any) -> None:
     evidence.assert_p_values(lambda seed: draw(np.random.default_rng(seed)))
 
 
-def test_p_values_of_true_nulls_keep_their_share(bounds: Any) -> None:
+def test_p_values_of_true_nulls_keep_their_share() -> None:
     def uniform(rng: np.random.Generator) -> tuple[dict[str, float], dict[str, float]]:
         return {"one": rng.uniform(), "other": rng.uniform()}, {}
 
@@ -134,7 +136,7 @@ def test_the_message_has_units_level_draws_and_replay() -> None:
     assert evidence.summary() == "1 assertion, violated: 1 (chance of any false alarm at most 1e-06)"
 
 
-def test_a_statistic_of_ones_own_is_tested_by_a_family(bounds: Any) -> None:
+def test_a_statistic_of_ones_own_is_tested_by_a_family() -> None:
     def sixes(evidence: Evidence, draw: Any) -> None:
         def counted(values: FloatArray) -> tuple[int, int]:
             return int((values == 6).sum()), len(values)

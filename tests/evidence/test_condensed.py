@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ from attncheck.evidence.ranks import cells_of
 from attncheck.evidence.summaries import NormalScore
 from attncheck.looks.look import join
 
-from .families import CASES, Data, FastCalls, marks
-
-Bounds = Callable[[int, float], tuple[int, int]]
+from .families import CASES, Data, FastCalls, bounds, marks
 
 #: Families that condense draws to cells, and to ranks among the first draws; the others use sums.
 CELLS = ("uniform", "uniform, allowance", "two samples", "two logarithms", "two rounded")
@@ -109,7 +107,7 @@ def test_a_distance_in_cells_is_never_larger_and_at_most_a_cell_smaller(
     assert condensed.plot is None  # cells are too coarse for tails
 
 
-def test_repeats_are_told_by_the_marks_that_are_remembered(monkeypatch: pytest.MonkeyPatch, bounds: Bounds) -> None:
+def test_repeats_are_told_by_the_marks_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_REMEMBERED", 2**10)
     rng = stream(0, "tests", "condensed repeats")
     blocks = [marks(rng, 2000, 0.0) for _ in range(16)]

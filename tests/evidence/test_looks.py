@@ -1,17 +1,22 @@
-"""Budget and look protocol, exhaustively."""
+"""Budget and look protocol, exhaustively; the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 
+from attncheck._lib.streams import stream
+from attncheck.evidence.distances import Uniform
 from attncheck.evidence.families import Outcome
+from attncheck.evidence.ledger import Completeness, Conclusion, Entry, Ledger, compare
 from attncheck.evidence.looks import Budget, detection, examine, examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Verdict
 
-Bounds = Callable[[int, float], tuple[int, int]]
 LEVEL = 0.01
 PATTERNS = list(product((True, False), repeat=4))  # suspicious or not, at looks 1 to 4
 
@@ -110,3 +115,118 @@ def test_verdicts_are_strings_and_only_one_passes() -> None:
     names = ["consistent", "violated", "not examined", "inconclusive", "explained"]
     assert [str(verdict) for verdict in Verdict] == names
     assert [verdict for verdict in Verdict if verdict.passed] == [Verdict.CONSISTENT]
+
+
+# The ledger: uniformity, order, completeness and conclusion
+
+
+def entry(name: str, verdict: str = "consistent", *p_values: float, **rest: Any) -> Entry:
+    return Entry(name, name.split("/", maxsplit=1)[0], verdict, p_values, **rest)
+
+
+def ledger(planned: Iterable[str], entries: Iterable[Entry], run_seed: int) -> Ledger:
+    result = Ledger(planned, run_seed)
+    for line in entries:
+        result.take(line)
+    return result
+
+
+def conclude(planned: Iterable[str], entries: Iterable[Entry], budget: Budget, run_seed: int) -> Conclusion:
+    return ledger(planned, entries, run_seed).conclude(budget)
+
+
+def keyed_p_values(entries: Iterable[Entry], run_seed: int) -> dict[str, float]:
+    return ledger([], entries, run_seed).keyed_p_values
+
+
+def null_run(rng: np.random.Generator, units: int) -> list[Entry]:
+    records = []
+    for unit in range(units):
+        p = float(rng.random())
+        dependent = (p, 1.0 - p, (p + 0.5) % 1.0)
+        records += [entry(f"{unit}/{i}", "consistent", each) for i, each in enumerate(dependent)]
+        records.append(entry(f"{unit}/discrete", "consistent", 1.0, continuous=False))
+    return records
+
+
+def ids(records: list[Entry]) -> list[str]:
+    return [each.id for each in records]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_right_run_is_consistent_in_any_order_and_its_conclusion_complete(seed: int) -> None:
+    records = null_run(stream(seed, "tests", "ledger"), 50)  # chance of a false alarm: 1e-7
+    forward = conclude(ids(records), records, Budget(), run_seed=seed)
+    assert (forward.verdict, forward.reasons) == ("consistent", ())
+    assert forward == conclude(reversed(ids(records)), records[::-1], Budget(), run_seed=seed)
+    assert forward.uniformity == Uniform().test(list(keyed_p_values(records, seed).values()))
+    assert forward.uniformity.count == 50
+    planned = [*ids(records), "x/1"]
+    missing = conclude(planned, records, Budget(), run_seed=seed).completeness
+    assert missing == compare(planned, ids(records)) == Completeness(missing=("x/1",))
+
+
+def test_the_p_value_of_a_unit_is_chosen_by_key_and_not_by_value() -> None:
+    chosen: Counter[int] = Counter()
+    for seed in range(50):
+        entries = [Entry(f"u/{i}", "u", "consistent", (0.1 * (i + 1),)) for i in range(5)]
+        value = keyed_p_values(entries, seed)["u"]
+        which = [entry.p_values[0] for entry in entries].index(value)
+        changed = [Entry(e.id, "u", "consistent", (1.0 - e.p_values[0],)) for e in reversed(entries)]
+        assert keyed_p_values(changed, seed)["u"] == 1.0 - value
+        chosen[which] += 1
+    assert len(chosen) > 1
+
+
+def test_what_is_discrete_or_not_examined_is_not_entered() -> None:
+    entries = [
+        Entry("a/1", "a", "consistent", (0.2,), continuous=False),
+        Entry("b/1", "b", "not examined", ()),
+        Entry("c/1", "c", "violated", (1e-5, 1e-6, 1e-7), 1e-15),
+    ]
+    assert keyed_p_values(entries, 0) == {"c": 1e-5}
+    records = [entry("a/1", "consistent", 0.2, continuous=False)]
+    assert conclude(["a/1"], records, Budget(), 0).uniformity is None
+
+
+GOOD = entry("a/1", "consistent", 0.4)
+UNSURE = entry("b/1", "inconclusive", 1e-9, 1e-9, 0.4)
+FORTY = [f"{unit}/a" for unit in range(40)]
+CONCLUSIONS: list[tuple[list[str], list[Entry], str, str]] = [
+    (["a/1", "b/1"], [GOOD], "incomplete", "1 planned result is missing: b/1"),
+    (["a/1"], [GOOD, GOOD], "incomplete", "1 result is reported more than once: a/1"),
+    (["a/1"], [GOOD, entry("b/1", "consistent", 0.5)], "incomplete", "1 result is reported but not planned: b/1"),
+    (["a/1", "b/1"], [GOOD, entry("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 result is violated: b/1"),
+    (["a/1", "b/1"], [entry("b/1", "violated", 1e-9, 1e-9, 1e-9)], "violated", "1 planned result is missing: a/1"),
+    (["a/1", "b/1"], [GOOD, UNSURE], "inconclusive", "1 result is inconclusive: b/1"),
+    (["a/1"], [entry("a/1", "not examined")], "inconclusive", "nothing was examined"),
+    ([], [], "inconclusive", "nothing was examined"),
+    (["a/1"], [], "incomplete", "nothing was examined"),
+    (["a/1", *"bcdef"], [GOOD], "incomplete", "5 planned results are missing: b, c, d, e, f"),
+    (["a/1", *"bcdefg"], [GOOD], "incomplete", "6 planned results are missing: b, c, d, e, f, …"),
+    (["a/1", "b/1"], [GOOD, entry("b/1", "not examined")], "consistent", ""),
+    *((FORTY, [entry(name, "consistent", p) for name in FORTY], "violated", "not uniform") for p in (1e-3, 0.5, 0.999)),
+]
+
+
+@pytest.mark.parametrize(("planned", "records", "verdict", "reason"), CONCLUSIONS)
+def test_conclusions_and_their_reasons(planned: list[str], records: list[Entry], verdict: str, reason: str) -> None:
+    found = conclude(planned, records, Budget(), run_seed=0)
+    assert found.verdict == verdict
+    assert reason in (*found.reasons, "") or reason in found.reasons[0]
+
+
+@pytest.mark.parametrize(("verdict", "findings"), [("violated", 1), ("consistent", 0), ("odd", 1)])
+def test_a_record_is_no_better_than_its_run_said_and_incomplete_without_an_end(verdict: str, findings: int) -> None:
+    found = conclude(["a/1"], [GOOD], Budget(), 0).no_better_than(verdict, ["why"])
+    assert len(found.findings) == findings
+    assert found.verdict == {"odd": "incomplete"}.get(verdict, verdict)
+    assert found.no_better_than(found.verdict, ["again"]) == found
+    assert ledger(["a/1"], [GOOD], 0).conclude(Budget(), ended=False).verdict == "incomplete"
+
+
+def test_what_is_violated_is_told_by_its_check_and_the_most_suspicious_first() -> None:
+    seen = [("a@00000000000a", 0.1), ("b@00000000000a", 0.01), ("a@00000000000b", 0.2), ("a@causal", 0.3)]
+    bad = [entry(name, "violated", 1e-9, combined=q, continuous=False) for name, q in seen]
+    assert conclude(ids(bad), bad, Budget(), 0).reasons == ("4 results are violated: b, a, a@causal",)
+    assert conclude(ids(bad[:1]), bad[:1], Budget(), 0).reasons == ("1 result is violated: a@00000000000a",)

@@ -69,6 +69,10 @@ class Sheet:
         return write_record(path, self.results, close=self.close, closing=closing, planned=self.planned, **self.head)
 
 
+#: A run and a baseline.
+Sheets = tuple[Sheet, Sheet]
+
+
 def layers_of(seed: int) -> list[AttentionLayer]:
     """Return layers, the first three the same for all seeds."""
     return [*ANCHORS, *(AttentionLayer(width=9, seq_len=2 + number + 10 * seed) for number in range(5))]
@@ -95,7 +99,7 @@ def a_result(check: str, layer: AttentionLayer, uniform: float) -> Result:
 
 
 @pytest.fixture
-def sheets() -> tuple[Sheet, Sheet]:
+def sheets() -> Sheets:
     """Return a run and a baseline of another seed."""
     return make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
 

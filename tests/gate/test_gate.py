@@ -1,9 +1,12 @@
-"""The gate's exit code in every kind of trouble, with plain and compressed baselines."""
+"""The gate: exit codes in every kind of trouble, with plain and compressed baselines, and its outputs."""
 
 from __future__ import annotations
 
 import copy
 import gzip
+import json
+import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from attncheck.layers.attention import AttentionLayer
 from attncheck.records.schema import Result, read
 from attncheck.runs.parts import read_run
-from tests.recorded import Recorded, write_lines
+from tests.recorded import write_lines
 
-from .conftest import ANCHORS, NOT_EXAMINED, Gated, Sheet
+from .conftest import ANCHORS, BASELINE_SEED, CHECKS, NOT_EXAMINED, RUN_SEED, Gated, Sheet, Sheets, make_sheet
 
 Change = Callable[[Sheet, Sheet], object]
+Damage = tuple[str, Callable[[Path], object], int, str]
 
 
 def fewer_examples(run: Sheet, base: Sheet) -> None:
@@ -161,7 +166,7 @@ def compressed(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_situation(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet], name: str) -> None:
+def test_situation(tmp_path: Path, gated: Gated, sheets: Sheets, name: str) -> None:
     code, text, change = SITUATIONS[name]
     change(*sheets)
     run, base = (sheet.write(tmp_path / file) for sheet, file in zip(sheets, ("run.jsonl", "base.jsonl"), strict=True))
@@ -183,6 +188,10 @@ def forge(path: Path) -> None:
             for line in list(read(path))
         ],
     )
+
+
+def counts_fewer(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"reported":32', b'"reported":31'))
 
 
 def flip(data: bytes) -> bytes:
@@ -207,10 +216,11 @@ def folder(path: Path) -> None:
 OTHER = "has no manifest in its first line; pass a record"
 CUT = "is truncated or damaged (Compressed file ended"
 #: What happens to a file, the gate's exit code, and what it says: files as such are in tests/records.
-DAMAGES: list[tuple[str, Callable[[Path], object], int, str]] = [
+DAMAGES: list[Damage] = [
     ("run.jsonl", lambda path: path.write_text("hello\n"), 2, "has no manifest"),
     ("run.jsonl", Path.unlink, 2, "No such file"),
     ("run.jsonl", forge, 2, "its digest is not that of its results"),
+    ("run.jsonl", counts_fewer, 4, "the closing line counts 31 results, but there are 32"),
     ("run.jsonl", cut(9), 4, "the record has no closing line"),
     ("run.jsonl", cut(9000), 4, "planned results are missing"),
     ("base.jsonl", Path.unlink, 4, "there is no baseline"),
@@ -232,19 +242,12 @@ DAMAGES: list[tuple[str, Callable[[Path], object], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "code", "text"), DAMAGES)
-def test_damaged_file(
-    tmp_path: Path,
-    gated: Gated,
-    sheets: tuple[Sheet, Sheet],
-    name: str,
-    damage: Callable[[Path], object],
-    code: int,
-    text: str,
-) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_file(tmp_path: Path, gated: Gated, sheets: Sheets, damage: Damage) -> None:
+    name, change, code, text = damage
     run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
     base = compressed(base) if name.endswith(".gz") else base
-    damage(tmp_path / name)
+    change(tmp_path / name)
     found, output = gated(run, base)
     assert found == code
     assert text in output
@@ -252,18 +255,7 @@ def test_damaged_file(
         assert output.startswith(f"attncheck: baseline={base}: {text}")
 
 
-def test_records_of_real_runs(recorded: Recorded, tmp_path: Path, gated: Gated) -> None:
-    """With itself, a run is consistent; a wrong one is violated, and one that ended early incomplete."""
-    base = tmp_path / "base.jsonl"
-    assert gated(recorded.right, base, "--write-baseline")[0] == 0
-    assert gated(recorded.right, base)[0] == 0
-    code, output = gated(recorded.wrong, base)
-    assert code == 1
-    assert "attncheck.faults:tied_query_key was examined" in output
-    assert gated(recorded.incomplete, base)[0] == 4
-
-
-def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
     run, base = sheets[0].write(tmp_path / "run.jsonl"), tmp_path / "baselines" / "base.jsonl"
     code, output = gated(run, base)
     assert code == 4
@@ -276,7 +268,7 @@ def test_a_run_without_a_baseline_can_be_accepted(tmp_path: Path, gated: Gated, 
     assert gated(run, base)[0] == 0
 
 
-def test_write_baseline_replaces_one(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+def test_write_baseline_replaces_one(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
     run, base = sheets
     path = compressed(base.write(tmp_path / "base.jsonl"))
     run.change("scores.scale", mde=1.08)
@@ -291,7 +283,7 @@ def test_write_baseline_replaces_one(tmp_path: Path, gated: Gated, sheets: tuple
 
 
 @pytest.mark.parametrize("name", ["violated", "inconclusive", "crashed worker", "killed between lines"])
-def test_a_run_in_trouble_is_no_baseline(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet], name: str) -> None:
+def test_a_run_in_trouble_is_no_baseline(tmp_path: Path, gated: Gated, sheets: Sheets, name: str) -> None:
     """It is not offered as one, and replaces none."""
     SITUATIONS[name][2](*sheets)
     run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
@@ -305,7 +297,7 @@ def test_a_run_in_trouble_is_no_baseline(tmp_path: Path, gated: Gated, sheets: t
     assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "base.jsonl"}
 
 
-def test_a_baseline_needs_a_place_of_its_own(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+def test_a_baseline_needs_a_place_of_its_own(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
     run = sheets[0].write(tmp_path / "run.jsonl")
     for base, options, text in (
         (tmp_path, ["--write-baseline"], f"attncheck: baseline={tmp_path}: cannot be written"),
@@ -317,8 +309,115 @@ def test_a_baseline_needs_a_place_of_its_own(tmp_path: Path, gated: Gated, sheet
         assert text in output
 
 
-def test_the_drift_budget_can_be_widened(tmp_path: Path, gated: Gated, sheets: tuple[Sheet, Sheet]) -> None:
+def test_the_drift_budget_can_be_widened(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
     SITUATIONS["moved within the errors"][2](*sheets)
     paths = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
     assert gated(*paths, "--false-alarm", "0.5")[0] == 1
     assert gated(*paths, "--false-alarm", "0")[0] == 2
+
+
+# Output as JSON and Markdown; long records are streamed
+
+
+def outputs(tmp_path: Path, sheets: Sheets, gated: Gated) -> tuple[int, Path, Path]:
+    paths = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
+    summary, document = tmp_path / "a" / "s.md", tmp_path / "g.json"
+    code, _ = gated(*paths, "--summary", str(summary), "--json", str(document))
+    return code, summary, document
+
+
+def test_json_says_everything(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
+    sheets[0].violate("scores.scale")
+    code, _, document = outputs(tmp_path, sheets, gated)
+    found = json.loads(document.read_text(encoding="utf-8"))
+    assert found["exit_code"] == code == 1
+    assert found["verdict"] == "violated"
+    assert found["sentence"].startswith("VIOLATED: my:simulator, 8 violated, 32 of 32 planned results examined")
+    assert found["sentence"].endswith(f" Compared with {tmp_path / 'base.jsonl'}.")
+    assert found["findings"] == [
+        {"part": "verdicts", "verdict": "violated", "text": "8 results are violated: scores.scale"}
+    ]
+    assert found["wrong"][-1]["label"] == "replay"
+    assert found["wrong"][-1]["text"].startswith("attncheck replay ")
+    assert found["notes"] == ["seed is 7, 0 in the baseline"]
+    assert found["detectable"] == []
+
+
+def test_summary_begins_with_verdict_cause_and_number(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
+    run, _ = sheets
+    run.violate("scores.scale")
+    run.change("scores.scale", diagnosis=["score variance 1.19 [1.10, 1.27] times the declared"])
+    run.causes = ["W_Q: 1.09 times the declared standard deviation", "W_K: 1.09 times the declared standard deviation"]
+    _, summary, _ = outputs(tmp_path, sheets, gated)
+    text = summary.read_text(encoding="utf-8").replace("\\", "")
+    lines = [line for line in text.splitlines() if line]
+    assert lines[:4] == [
+        "## attncheck: violated",
+        f"- **cause**: {run.causes[0]}",
+        f"- **or**: {run.causes[1]}",
+        "- **observed**: score variance 1.19 [1.10, 1.27] times the declared",
+    ]
+    assert lines[4].startswith("- **first**: scores.scale on 8 of 8 layers: ratio ")
+    smallest = min(run.results, key=lambda result: result.case["width"] * result.case["seq_len"])
+    assert lines[5] == f"- **layer**: {AttentionLayer.from_dict(smallest.case).describe()}, the smallest of them"
+    command = f"attncheck replay {tmp_path}/run.jsonl scores.scale@{smallest.id[-12:]} --trust my"
+    assert lines[6] == f"<pre>{command}</pre>"
+    assert lines[7] == "- **verdicts**: 8 results are violated: scores.scale"
+    assert lines[8].startswith("VIOLATED: my:simulator, 8 violated, 32 of 32 planned results examined")
+
+
+def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, sheets: Sheets) -> None:
+    run, base = sheets
+    for number, check in enumerate(CHECKS):
+        run.change(check, mde=1.1 + 0.01 * number, **{"p_values": [0.999]})
+        base.change(check, effect=0.9, low=0.895, high=0.905)
+    run.drop(run.planned[0].id)
+    run.results.append(run.results[-1])
+    run.close = False
+    run.head["versions"] = {f"library {number}": "1.0" for number in range(50)}
+    base.head["versions"] = {f"library {number}": "2.0" for number in range(50)}
+    _, summary, document = outputs(tmp_path, sheets, gated)
+    text = summary.read_text(encoding="utf-8")
+    assert len(json.loads(document.read_text(encoding="utf-8"))["findings"]) == 12
+    assert text.count("- **") == 8
+    assert "- and 4 more" in text
+    assert not re.search("[0-9a-f]{12}", text)
+    lines = text.splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 300
+
+
+@pytest.mark.parametrize("option", ["--summary", "--json"])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("x/../run.jsonl", "is also the path of"), ("x/../base.jsonl", "is also the path of"), ("", "is a folder")],
+)
+def test_nothing_is_written_over_what_is_read_or_a_folder(
+    tmp_path: Path, gated: Gated, sheets: Sheets, option: str, path: str, text: str
+) -> None:
+    run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
+    before = [record.read_bytes() for record in (run, base)]
+    code, output = gated(run, base, option, str(tmp_path / path))
+    assert code == 2
+    assert text in output
+    assert [record.read_bytes() for record in (run, base)] == before
+
+
+def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Gated) -> None:
+    """Thousands of lines, and as many in a whole baseline, take at most twice the text of both."""
+    short = [make_sheet(seed).write(tmp_path / f"short {seed}.jsonl") for seed in (RUN_SEED, BASELINE_SEED)]
+    assert gated(*short)[0] == 0  # with all imports of the gate
+    layers = [AttentionLayer(width=1 + index % 100, seq_len=1 + index // 100) for index in range(500)]
+    paths = []
+    for seed in (RUN_SEED, BASELINE_SEED):
+        sheet = make_sheet(seed, layers)
+        sheet.results = [msgspec.structs.replace(result, hint="x" * 2_000) for result in sheet.results]
+        paths.append(sheet.write(tmp_path / f"{seed}.jsonl"))
+    tracemalloc.start()
+    try:
+        code, _ = gated(*paths)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert code == 0
+    assert peak < 2.0 * sum(path.stat().st_size for path in paths)

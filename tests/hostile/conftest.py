@@ -6,32 +6,22 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 import attncheck as ac
 from attncheck.commands.cli import main
-from attncheck.records.schema import Closing, Result, decoded, run_digest
 from attncheck.subject import collapsed
-from tests.recorded import examine
+from tests.recorded import Recorded
 
 Runs = Callable[..., tuple[int, str]]
 
 
-def sealed(content: bytes) -> bytes:
-    """Return an edited record with its digest computed again."""
-    *lines, last = content.splitlines(keepends=True)
-    results = [decoded(line, Result) for line in lines[1:]]  # as they are read
-    closing = msgspec.structs.replace(msgspec.json.decode(last, type=Closing), digest=run_digest(results))
-    return b"".join([*lines, msgspec.json.encode(closing), b"\n"])
-
-
 @pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sources(tmp_path_factory: pytest.TempPathFactory, recorded: Recorded) -> Path:
     folder = tmp_path_factory.mktemp("sources")
-    for seed, name in ((5, "baseline"), (6, "whole")):
-        examine(folder / f"{name}.jsonl", seed=seed)
+    for name in ("baseline.jsonl", "whole.jsonl"):
+        shutil.copy(recorded.right, folder / name)
     layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=2)
     arrays = collapsed(layer, 400, np.random.default_rng(3))
     np.savez(folder / "samples.npz", outputs=arrays["outputs"], scores=arrays["scores"])

@@ -6,12 +6,16 @@ import json
 import re
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from attncheck.records.explanation import Certainty, Explanation
+from attncheck.records.schema import PlannedResult
+from tests.recorded import make_result, write_record
 from tests.report.page import Parsed
 
-from .conftest import Runs, sealed
+from .conftest import Runs
 
 #: Each of these alone, and together, in place of a text.
 TEXTS = {
@@ -27,30 +31,23 @@ TEXTS = {
     "markdown": "\n# heading\n| a | b |\n[click](https://example.org) https://example.org www.example.org <b>b</b> `x`",
     "xml": "]]></failure><testcase name='forged'/>\x00\x0b",
 }
-TEXT_FIELDS = ("reason", "text", "hint", "claim")
 
 
-def with_texts(path: Path, text: str) -> None:
-    """Replace every name and text of a record, and violate its first results; make the hashes anew."""
-    first, *results, last = map(json.loads, path.read_bytes().splitlines())
-    first |= {"subject": text, "versions": {text: text}, "machine": {text: text}}
-    first["planned"] += [{"id": text, "item": f"{text}@{text}", "check": text}]
-    for number, result in enumerate(results):
-        result |= dict.fromkeys(TEXT_FIELDS, text) | {"diagnosis": [text]}
-        if number < 3 and "pool" not in result["case"]:
-            result |= {"verdict": "violated", "p_values": [1e-9] * 3, "effects": [9.0] * 3, "combined": 1e-26}
-            result |= {"property": text, "check": text, "item": f"{text}@x", "case": {text: text, "mask": text}}
-        elif number == 4:
-            result |= {"verdict": "not examined", "p_values": [], "reason": text, "id": text}
-    last |= {
-        "reasons": [text],
-        "explanations": [{"text": text, "certainty": "fitted", "stage": text}],
-        "failed": [text],
-        "reported": len(results),
-        "verdict": "violated",
-    }
-    lines = [json.dumps(line).encode() + b"\n" for line in (first, *results, last)]
-    path.write_bytes(sealed(b"".join(lines)))
+def write_texts(path: Path, text: str) -> None:
+    """Write a violated record with a text in place of every name and text."""
+    texts: dict[str, Any] = dict.fromkeys(("reason", "text", "hint", "claim"), text) | {"diagnosis": [text]}
+    names: dict[str, Any] = {"property": text, "check": text, "item": f"{text}@x", "case": {text: text, "mask": text}}
+    violated: dict[str, Any] = {"verdict": "violated", "p_values": [1e-9] * 3, "effects": [9.0] * 3, "combined": 1e-26}
+    results = [make_result(id=f"{text}@{number}", **texts, **names, **violated) for number in range(3)]
+    results += [make_result(**texts), make_result(id=text, **texts, verdict="not examined", p_values=[])]
+    head: dict[str, Any] = {"subject": text, "profile": text, "versions": {text: text}, "machine": {text: text}}
+    write_record(
+        path,
+        results,
+        closing={"reasons": [text], "explanations": [Explanation(text, Certainty.FITTED, text)], "failed": [text]},
+        planned=[*results, PlannedResult(text, f"{text}@{text}", text)],
+        **head,
+    )
 
 
 def steering(text: str) -> set[str]:
@@ -69,16 +66,15 @@ def check_terminal(output: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
-    with_texts(Path("whole.jsonl"), text)
+    write_texts(Path("whole.jsonl"), text)
     files = ["--summary", "summary.md", "--json", "gate.json"]
     code, said = runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", *files)
     assert code == 1
     check_terminal(said)
     _check_summary()
-    id = json.loads(Path("whole.jsonl").read_bytes().splitlines()[1])["id"]
     for arguments in (
         ["report", "whole.jsonl", "--out", "page.html"],
-        ["replay", "whole.jsonl", id],
+        ["replay", "whole.jsonl", f"{text}@0"],
         ["replay", "whole.jsonl", "x"],
     ):
         check_terminal(runs(*arguments)[1])

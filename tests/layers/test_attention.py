@@ -23,29 +23,12 @@ NAN, INF = float("nan"), float("inf")
 STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
 
-def test_defaults_are_appendix_a() -> None:
+def test_powers_of_the_score_scaling_have_one_text_each() -> None:
+    """What layers derive from their fields, tests/simulators tests against networks written out."""
     layer = AttentionLayer(width=64)
-    assert (layer.seq_len, layer.activation, layer.clip, layer.input_correlation) == (4, "clip", 100.0, 0.0)
-    assert all(getattr(layer, name) == 1.0 for name in STDS)
-    assert layer.head_scaling
-    assert (layer.head_dim, layer.score_scaling, layer.mask) == (None, "1/sqrt(n)", "none")
-
-
-def test_derived_quantities() -> None:
-    full = AttentionLayer(width=64, num_heads=8, num_kv_heads=2)
-    assert (full.head_width, full.kv_heads, full.group_size) == (64, 2, 4)
-    assert full.head_factor == pytest.approx(8**-0.5)
-    assert full.score_factor == 1.0
-    low = full.replace(head_dim=16, score_scaling="1/n", head_scaling=False)
-    assert (low.head_width, low.score_factor, low.head_factor) == (16, 0.25, 1.0)
-    assert low.replace(score_scaling="n^-0.75").score_factor == 0.5
-    assert low.replace(score_scaling="n^-0.7512345678").score_exponent == 0.7512345678
-    assert low.replace(score_scaling="n^-2.0").score_scaling == "n^-2"
-    assert (low.replace(score_scaling="n^-1.0"), low.replace(score_scaling="n^-0.5")) == (
-        low.replace(score_scaling="1/n"),
-        low.replace(score_scaling="1/sqrt(n)"),
-    )
-    assert full.replace(score_scaling="1/n").score_factor == 0.125
+    for text, other in (("n^-2.0", "n^-2"), ("n^-1.0", "1/n"), ("n^-0.5", "1/sqrt(n)")):
+        assert layer.replace(score_scaling=text).score_scaling == other
+    assert layer.replace(score_scaling="n^-0.7512345678").score_exponent == 0.7512345678
 
 
 #: Numbers and texts of any type, and what a layer keeps of them.

@@ -10,10 +10,9 @@ import pytest
 
 from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
-from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import declared, relu, tanh
 from attncheck.layers.program import LinearCombination, Node, Program, Weight
-from attncheck.layers.program.coverage import Coverage, CoverageKind
+from attncheck.layers.program.coverage import CoverageKind
 from attncheck.layers.program.mixes import AttentionRow, sigmoid_mix
 
 
@@ -121,6 +120,7 @@ def silent(w: Written, **zero: float) -> Node:
 
 
 beyond = declared(lambda x: np.clip(x, 30.0, 31.0) - 30.0, order=1, bounded=True, name="beyond")
+steep = declared(lambda x: 2.0 * x, order=1, bounded=False, name="steep")
 CLIP = "is not a bounded function; clip it"
 KNOWN = "use a function that attncheck knows, or declare it: attncheck.declared(φ, order="
 SCORES = "depends on g3, a product with Q, a matrix of scores; give"
@@ -142,6 +142,7 @@ BOUNDARY: list[tuple[str, Callable[[Written], Node], CoverageKind, str]] = [
     ("circular", circular, CoverageKind.CIRCULAR, f"x3 {SCORES} g6 other inputs"),
     ("same product", same_product, CoverageKind.CIRCULAR, f"x3 {SCORES} g5 other inputs"),
     ("unbounded", lambda w: w.score("Q", "K", image(w, relu())), CoverageKind.UNBOUNDED, f"x3 {CLIP}"),
+    ("declared unbounded", lambda w: w.score("Q", "K", image(w, steep)), CoverageKind.UNBOUNDED, f"x3 {CLIP}"),
     ("initial", lambda w: w.score("Q", "K", w.h), CoverageKind.UNBOUNDED, f"h {CLIP}"),
     ("partly unbounded", mean_of_several, CoverageKind.UNBOUNDED, f"x3 {CLIP}"),
     ("undeclared", lambda w: w.score("Q", "K", image(w, np.tanh)), CoverageKind.UNDECLARED, KNOWN),
@@ -197,19 +198,3 @@ def test_statements_are_ordered_from_proved_to_refuted() -> None:
     assert len(none) == 4
     # The worst status is reported: proofs do not outrank gaps.
     assert list(CoverageKind) == [*proved, *stated, *none]
-
-
-def test_layers_are_covered_as_the_paper_says() -> None:
-    def of(layer: AttentionLayer) -> Coverage:
-        return expand(layer).program.coverage()
-
-    assert of(AttentionLayer(width=8)).proved
-    assert of(AttentionLayer(width=8, num_heads=4, num_kv_heads=2, mask="causal")).proved
-    for layer, statement in [
-        (AttentionLayer(width=8, activation="relu"), CoverageKind.UNBOUNDED),
-        (AttentionLayer(width=8, head_dim=4), CoverageKind.FIXED_SIZE),
-    ]:
-        found = of(layer)
-        assert found.worst.statement == statement
-        assert found.has_limit
-        assert not found.proved

@@ -145,6 +145,16 @@ SEPARATE = (
     *("outputs.limit_scores", "draws.scores", "independence.score_inputs", "independence.score_gram"),
     *("independence.values_any_scores", "independence.output_scores_by_head"),
 )
+ONE_HEAD = (
+    *(f"exactness.score_{name}" for name in ("heads", "contrast", "columns", "rows")),
+    *(f"scores.{name}" for name in ("heads", "heads_energy", "head_pairs", "each_head")),
+    "conditional.head_shares",
+)
+ONE_GROUP = (
+    *(f"scores.key_{name}" for name in ("heads", "copies", "each_head")),
+    *(f"conditional.value_{name}" for name in ("heads", "copies", "each_head")),
+    "exactness.score_columns_apart",
+)
 #: Layers, a field that is not exposed, the start of a reason, and all checks that give it.
 LEFT_OUT: list[tuple[AttentionLayer, str, str, tuple[str, ...]]] = [
     (LAYERS["window"], "masked scores", "hidden scores: ", ("scores.head_pairs",)),
@@ -153,6 +163,8 @@ LEFT_OUT: list[tuple[AttentionLayer, str, str, tuple[str, ...]]] = [
     # Checks that do not need Gaussian scores given keys still run.
     (TIED, "", "W_Q is W_K", SEPARATE),
     (NORMED, "", "the inputs are normalised", ("inputs.tail_4",)),
+    (AttentionLayer(width=16, num_heads=1), "", "there is one head only", ONE_HEAD),
+    (AttentionLayer(width=16, num_kv_heads=1), "", "there is one group of heads only", ONE_GROUP),
 ]
 
 

@@ -14,9 +14,13 @@ from scipy import special, stats
 
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
+from attncheck.checks.laws import marginal_law
+from attncheck.checks.marginals import last_position
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.kernel import input_kernel
+from attncheck.layers.kernel import input_kernel, input_moments
+from attncheck.layers.norm import normalised_gram
 from attncheck.theory.limit import cached_limit, limit
+from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 TIED = AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
 #: Variances and their probabilities; a variance of 0 is an atom.
@@ -78,28 +82,17 @@ def tied_scores(position: int) -> Mixture:
 #: Layers, positions, and the laws of their conditional variances in the limit.
 EXACT: Mapping[str, tuple[AttentionLayer, int, Callable[[], Mixture]]] = {
     **{
-        f"linear, {s} positions, {heads} heads": (
-            layer(seq_len=s, num_heads=heads, attention_map="linear"),
+        f"{name}, {s} positions, {heads} heads": (
+            layer(seq_len=s, num_heads=heads, attention_map=name),
             0,
-            functools.partial(linear, s, heads),
+            functools.partial(mixture, s, heads),
         )
-        for s, heads in ((1, 1), (4, 2), (3, 5), (12, 4))
-    },
-    **{
-        f"softmax, {s} positions, {heads} heads": (
-            layer(seq_len=s, num_heads=heads),
-            0,
-            functools.partial(softmax, s, heads),
+        for name, mixture, sizes in (
+            ("linear", linear, ((1, 1), (4, 2), (3, 5), (12, 4))),
+            ("softmax", softmax, ((2, 1), (2, 2), (3, 1))),
+            ("relu", relu, ((1, 1), (3, 1), (2, 2))),
         )
-        for s, heads in ((2, 1), (2, 2), (3, 1))
-    },
-    **{
-        f"relu, {s} positions, {heads} heads": (
-            layer(seq_len=s, num_heads=heads, attention_map="relu"),
-            0,
-            functools.partial(relu, s, heads),
-        )
-        for s, heads in ((1, 1), (3, 1), (2, 2))
+        for s, heads in sizes
     },
     **{
         str(fields): (layer(**fields), position, functools.partial(normal, variance))
@@ -144,20 +137,6 @@ def test_limits_have_their_closed_forms_to_twelve_standard_deviations(name: str)
     assert abs(law.covariance()[position, position] - mean) <= 1.5 * error + 1e-8 * mean
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("heads", [1, 2, 16])
-def test_the_papers_set_up(heads: int) -> None:
-    law = limit(layer(num_heads=heads))
-    # For K = I the variance is E Σ A² of one row: ∫ z s E[e^{2p - z e^p}] (E e^{-z e^p})^{s - 1} dz, s = 4.
-    assert abs(law.covariance()[0, 0] - 0.39197144357569863) <= law.covariance_error()[0, 0]
-    assert law.covariance()[0, 1] == pytest.approx(0.25, abs=1e-4)
-    assert law.excess_kurtosis() * heads == pytest.approx(0.2434, abs=5e-4)
-    t = np.linspace(-3, 3, 601)
-    distance = np.abs(law.cdf(t) - stats.norm.cdf(t / np.sqrt(law.variance()))).max()
-    # 0.0056/H is the first term in 1/H (kurtosis/24 · max |He₃ φ|): 15% off at H = 1.
-    assert distance == pytest.approx({1: 0.004745, 2: 0.002568, 16: 0.0003453}[heads], rel=2e-3)
-
-
 def test_long_sequences() -> None:
     law = limit(layer(seq_len=512, num_heads=1))
     # s E[v] → e; the next term, by those of the means of e^z and e^2z, is -(2e² - 3e + 1)/s of that.
@@ -197,3 +176,89 @@ def test_densities_are_infinite_at_an_atom_and_the_law_has_a_short_name() -> Non
     assert repr(law) == f"LimitLaw(layer={law.layer!r}, scramble=0)"
     importlib.import_module("attncheck.layers.kernel")
     assert ac.limit(law.layer) == law
+
+
+# Kernels of the inputs, and roots of singular matrices
+
+DISTANCE = np.subtract.outer(np.arange(5), np.arange(5))
+PLACED = {"seq_len": 5, "position_std": 1.5, "position_reach": 1.2, "activation": "identity"}
+#: Fields, and kernels by their entries on and off the diagonal.
+KERNELS: list[tuple[dict[str, Any], FloatArray]] = [
+    ({}, np.eye(4)),
+    ({"activation": "relu"}, 0.5 * np.eye(4) + (1 - np.eye(4)) / (2 * np.pi)),
+    ({"activation": "relu", "norm": "rms"}, np.eye(4) + (1 - np.eye(4)) / np.pi),
+    ({"activation": "relu", "norm": "layer"}, np.eye(4)),
+    ({"activation": "tanh", "norm": "rms"}, np.eye(4)),
+    (PLACED, np.eye(5) + 1.5**2 * np.exp(-(DISTANCE**2) / (2 * 1.2**2))),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), KERNELS)
+def test_kernels_have_their_closed_forms_and_cannot_be_written_to(fields: Any, expected: FloatArray) -> None:
+    kernel = input_kernel(AttentionLayer(width=8, **fields).inputs).matrix
+    np.testing.assert_allclose(kernel, expected, atol=1e-12)
+    with pytest.raises(ValueError, match="read-only"):
+        kernel[0, 0] = 2.0
+
+
+def test_the_error_of_the_kernel_bounds_what_an_error_of_the_moments_makes() -> None:
+    inputs = AttentionLayer(width=8, seq_len=3, activation="tanh", norm="layer", input_correlation=0.5).inputs
+    kernel, means = input_moments(inputs)
+    off = normalised_gram("layer", kernel.matrix + kernel.error * np.array([[1, -1, 1], [-1, 1, 1], [1, 1, -1]]), means)
+    assert np.abs(off - input_kernel(inputs).matrix).max() <= input_kernel(inputs).error
+
+
+# Scale mixtures, condensed to two points a cell
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("gap", "reach"), [(0.0, 1.0), (120.0, 1.0), (300.0, 1.0), (60.0, 200.0)])
+def test_moments_are_kept_however_far_variances_lie_apart(gap: float, reach: float) -> None:
+    rng = np.random.default_rng(0)
+    variances = 10.0 ** -np.concatenate([rng.uniform(0.0, 2.0, 10_000), rng.uniform(gap, gap + reach, 10_000)])
+    mixture = condense(variances, np.ones(len(variances)))
+    assert len(mixture.variances) < 0.2 * len(variances)
+    assert np.isfinite(mixture.variances).all()
+    assert (mixture.variances >= variances.min()).all()
+    for power in (1, 2, 3):
+        assert mixture.weights @ mixture.variances**power == pytest.approx(np.mean(variances**power), rel=1e-12)
+
+
+_MANY_HEADS = (
+    {"attention_map": "sigmoid", "seq_len": 1},
+    {"attention_map": "sigmoid", "seq_len": 1, "query_std": 8.0},
+    {"attention_map": "sigmoid", "seq_len": 4, "query_std": 2.0, "activation": "tanh", "input_correlation": 0.5},
+    {"attention_map": "relu", "seq_len": 4},
+    {"attention_map": "linear", "seq_len": 4, "input_correlation": 0.5},
+    {"attention_map": "linear", "seq_len": 4, "activation": "relu"},
+    {"attention_map": "softmax", "seq_len": 4, "query_std": 3.0},
+)
+
+
+@pytest.mark.sampled
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("fields", _MANY_HEADS, ids=str)
+def test_sums_of_many_heads_have_the_transform_of_sums(fields: dict[str, Any]) -> None:
+    """E e^{-cv} of a sum over heads is a power of one head's, and condensing preserves it at all scales c."""
+    head = limit(AttentionLayer(**{"width": 64, "num_heads": 1, **fields})).mixture()
+    for count in (1, 2, 7, 16, 64):
+        whole = head.times(count)
+        assert whole.mean() == pytest.approx(count * head.mean(), rel=1e-12)
+        assert whole.variance() == pytest.approx(count * head.variance(), rel=1e-11)
+        for scale in (0.1, 1.0, 10.0):
+            c = scale / whole.mean()
+            assert _transform(whole, c) == pytest.approx(_transform(head, c) ** count, rel=0.0, abs=3e-8)
+
+
+def _transform(mixture: ScaleMixture, c: float) -> float:
+    return mixture.atom + float(mixture.weights @ np.exp(-c * mixture.variances))
+
+
+def test_the_law_of_a_layer_whose_variances_underflow_is_one() -> None:
+    """Sigmoid weights of large negative scores: output variances span hundreds of orders of magnitude."""
+    fields: dict[str, Any] = {"attention_map": "sigmoid", "mask": "causal", "activation": "identity"}
+    layer = AttentionLayer(width=1, seq_len=6, num_heads=3, key_std=4.0, input_std=2.0, input_correlation=1.0, **fields)
+    law = marginal_law(layer, last_position(layer))
+    assert np.isfinite(law.mixture.variances).all()
+    assert (law.mixture.variances > 0.0).all()
+    assert 0.0 < law.error < 0.05

@@ -13,14 +13,15 @@ import msgspec
 import pytest
 
 from attncheck._lib.errors import InputError
+from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.causes import stage
 from attncheck.looks.profiles import ANCHORS
 from attncheck.records.explanation import Certainty, Explanation
-from attncheck.records.schema import PlannedResult, Result, read
+from attncheck.records.schema import Result, read
 from attncheck.report import render_report
-from tests.recorded import make_result, write_record
+from tests.recorded import Recorded, make_result, results_in, write_record
 
 from .conftest import LAYERS, plotted_results, violated_result
 from .page import render
@@ -103,6 +104,14 @@ PAGES = {
     "nor than the results": Page([BAD], {"closing": {"verdict": "consistent"}}, {"": ["departs from the theorem"]}),
     "draws that are not reproducible have no digest": Page([make_result(repeatable=False)], {}, {"": [NO_DIGEST]}),
     "reproducible draws have one": Page([DOUBLED], {}, {"": ["1 claim"]}, NO_DIGEST),
+    "a killed run": Page(
+        [DOUBLED],
+        {"planned": [DOUBLED, OTHER], "close": False},
+        {"": ["is incomplete, which is not a pass", "the run did not finish", "1 planned result is missing"]},
+    ),
+    "a run killed after its first line": Page(
+        [], {"planned": [DOUBLED], "close": False}, {"": ["is incomplete", "nothing was examined"]}
+    ),
     "duplicated and unplanned results": Page(
         [DOUBLED, DOUBLED, OTHER],
         {"planned": [DOUBLED]},
@@ -170,7 +179,7 @@ def test_sharpest_violation_comes_first_whatever_its_p_values(tmp_path: Path) ->
     texts: dict[str, Any] = {"hint": "blunt", "text": "blunt: 0.5 ["}
     blunt = violated_result("scores.size", effect=0.5, low=0.1, high=0.9, null_effect=0.0, **texts)
     sharp = violated_result("scores.scale", p_values=[1e-4] * 3, hint="sharp", combined=1e-12)
-    limit = violated_result("outputs.limit", kind="limit", effect=9.0, low=8.999, high=9.001, hint="limit")
+    limit = violated_result("inputs.limit", kind="limit", effect=9.0, low=8.999, high=9.001, hint="limit")
     page = render(write_record(tmp_path / "run.jsonl", [blunt, sharp, limit]))
     headings = [page.text("failures").index(word) for word in ("Sharp", "Blunt", "Limit")]
     assert headings == sorted(headings)
@@ -181,29 +190,7 @@ def test_every_claim_has_its_place_along_the_computation() -> None:
     assert [stage(claim)[0] for claim in [*CLAIMS, "a claim of somebody else"]] == list(range(len(CLAIMS) + 1))
 
 
-# Hostile and broken input ------------------------------------------------------------------------
-
-
-def test_hostile_names_are_text(hostile_record: Path) -> None:
-    page = render(hostile_record)
-    assert not page.all("script")
-    assert all(str(image["src"]).startswith("data:") for image in page.all("img"))
-    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
-    assert "<script>alert(1)</script>" in page.text()
-    assert "{{7*7}}" in page.text()
-    assert "\x00" not in page.text()
-
-
-@pytest.mark.parametrize("whole", [1, 2, 4])
-def test_killed_runs_are_incomplete(tmp_path: Path, clean_record: Path, whole: int) -> None:
-    lines = clean_record.read_bytes().splitlines(keepends=True)
-    killed = tmp_path / "killed.jsonl"
-    killed.write_bytes(b"".join(lines[:whole]) + lines[whole][:50])
-    text = render(killed).text()
-    assert "is incomplete, which is not a pass" in text
-    assert "the run did not finish" in text
-    missing = f"{len(lines) - 1 - whole} planned results are missing"
-    assert (missing if whole > 1 else "nothing was examined") in text
+# Broken input ------------------------------------------------------------------------------------
 
 
 def test_output_that_cannot_be_written_is_one_line(clean_record: Path, tmp_path: Path) -> None:
@@ -217,14 +204,10 @@ def test_output_that_cannot_be_written_is_one_line(clean_record: Path, tmp_path:
 
 
 def long_record(path: Path, lines: int) -> Path:
-    template = msgspec.to_builtins(make_result()) | {"type": "result"}
-    names = [f"scores.scale@{number:012x}" for number in range(lines)]
-    planned = [PlannedResult(name, f"scores@{number // 8:012x}", "scores.scale") for number, name in enumerate(names)]
-    write_record(path, [], close=False, planned=planned)
-    with open(path, "ab") as file:
-        for line in planned:
-            file.write(msgspec.json.encode(template | {"id": line.id, "item": line.item}) + b"\n")
-    return path
+    result = make_result()
+    names = [(f"scores.scale@{number:012x}", f"scores@{number // 8:012x}") for number in range(lines)]
+    results = [msgspec.structs.replace(result, id=id, item=item) for id, item in names]
+    return write_record(path, results, close=False)
 
 
 # Prints the peak memory after each page. Not resource.getrusage, whose peak includes the parent's.
@@ -272,3 +255,61 @@ def test_page_of_a_run_of_default_size_is_small(tmp_path: Path) -> None:
     ]
     record = write_record(tmp_path / "default.jsonl", results)
     assert render_report(record, out=tmp_path / "page.html").stat().st_size < 3_000_000
+
+
+# Real runs: through the plugin, with faults, and with failures to write
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_right_simulator_gets_pictures_of_its_draws(recorded: Recorded, tmp_path: Path) -> None:
+    page = render_report(recorded.right, out=tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "behaves as the theorem says" in page
+    for words in ("expected density of scores.", "expected density of conditional.", "stays inside its 99% band"):
+        assert words in page
+    assert recorded.right.stat().st_size < 1_700 * len(results_in(recorded.right))
+
+
+#: Subjects, the verdict of a run, and what its page says in its heading.
+FAILING = """
+import numpy as np
+
+def simulate(layer, size, rng):
+    return {"outputs": np.full((size, layer.seq_len, 1), np.nan)}
+"""
+ERROR = "run on broken:simulate is incomplete, which is not a pass: subject[&#39;outputs&#39;][0, 0, 0]=nan"
+
+
+@pytest.mark.usefixtures("verdicts_only")
+@pytest.mark.parametrize(
+    ("subject", "code", "heading"),
+    [
+        ("attncheck.subject:direct", 0, "behaves as the theorem says"),
+        ("broken:simulate", ExitCode.UNUSABLE, ERROR),
+        # A page that cannot be made hides no verdict.
+        ("attncheck.faults:half_precision_scores", ExitCode.VIOLATED, ""),
+    ],
+)
+def test_plugin_renders_the_page_at_the_end(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, subject: str, code: int, heading: str
+) -> None:
+    """The property of draws on causal layers, in this process."""
+    for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+    pytester.makepyfile(broken=FAILING)
+    pytester.syspathinsert()
+    page = pytester.path / "out" / "page.html"
+    if not heading:
+        page.mkdir(parents=True)
+    command = [str(ROOT / "properties" / "test_draws.py"), "-k", "causal", "-p", "no:cacheprovider"]
+    command += ["--attncheck-profile", "smoke", "--attncheck-record", str(pytester.path / "record.jsonl")]
+    finished = pytester.runpytest_inprocess(*command, "--attncheck-report", str(page), "--attncheck-subject", subject)
+    assert finished.ret == code, finished.outlines
+    if heading:
+        assert f"Report: {page}" in finished.outlines
+        assert heading in page.read_text(encoding="utf-8").partition("<h2")[2].partition("</h2>")[0]
+    else:
+        assert "Report: not written, InputError" in finished.stdout.str()
+        assert f"VIOLATED: {subject}" in finished.stdout.str()

@@ -37,84 +37,87 @@ GAUSSIAN = "the outputs are Gaussian"
 WIDER = LAYER.replace(seq_len=12, num_heads=8)
 
 
-class TestMessage:
-    @pytest.mark.sampled
-    @pytest.mark.parametrize(
-        ("fault", "check", "layer", "phrases"),
-        [
-            ("scores_over_n", "scores.scale", LAYER, ["holds at every width", "score variance 0.1", "score scaling"]),
-            ("tied_query_key", "scores.tied", LAYER, ["W_Q, W_K and W_V are different", "K and Q look tied", "itself"]),
-            ("query_std_10", "scores.scale", LAYER, ["the standard deviation of W_Q"]),
-            ("missing_head_scaling", "conditional.", LAYER, [GAUSSIAN, "times the declared", "H^{-1/2}"]),
-            ("softmax_over_columns", "conditional.", LAYER, [GAUSSIAN, "the attention map, its axis"]),
-            ("leaking_mask", "conditional.", GROUPED, [GAUSSIAN, "the mask differ"]),
-            ("shared_keys", "scores.", LAYER, ["are independent given the inputs", "W_K is shared between heads"]),
-            ("repeated_stream", "draws.", LAYER, ["Draws are independent", "random streams repeat"]),
-            ("shifted_outputs", "conditional.", WIDER, ["something is added to the outputs, such as a bias"]),
-            ("key_std_10", "scores.", LAYER, ["key variance 1.2", "the standard deviation of W_K"]),
-            ("value_std_10", "conditional.", LAYER, ["value variance 1.2", "of W_V differs"]),
-        ],
-    )
-    def test_names_the_fault_in_words_and_numbers(
-        self, fault: str, check: str, layer: AttentionLayer, phrases: list[str]
-    ) -> None:
-        """The check of the first quantity that is wrong leads: it also shows in everything after."""
-        name = check.partition(".")[0]
-        run = planned(name, layer=layer, subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
-        results, message = examined(run, name, layer)
-        worst = violated(list(results))[0]
-        assert worst.check.startswith(check)
-        claim, *rest = message.splitlines()
-        assert claim == f"VIOLATED: {CLAIMS[worst.claim].statement} ({CLAIMS[worst.claim].source})"
-        assert rest[0] == f"  layer:    {layer.describe()}"
-        assert f"p = {', '.join(map(chance, worst.p_values))} on {worst.size:,} draws a look" in message
-        assert len(worst.p_values) >= 3
-        assert f"{worst.effect:.4g} [{worst.low:.4g}, {worst.high:.4g}], expected" in message
-        assert rest[-1] == f"  replay:   attncheck replay 'a record.jsonl' {worst.id}"
-        for phrase in phrases:
-            assert phrase in message
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("fault", "check", "layer", "phrases"),
+    [
+        ("scores_over_n", "scores.scale", LAYER, ["holds at every width", "score variance 0.1", "score scaling"]),
+        ("tied_query_key", "scores.tied", LAYER, ["W_Q, W_K and W_V are different", "K and Q look tied", "itself"]),
+        ("query_std_10", "scores.scale", LAYER, ["the standard deviation of W_Q"]),
+        ("missing_head_scaling", "conditional.", LAYER, [GAUSSIAN, "times the declared", "H^{-1/2}"]),
+        ("softmax_over_columns", "conditional.", LAYER, [GAUSSIAN, "the attention map, its axis"]),
+        ("leaking_mask", "conditional.", GROUPED, [GAUSSIAN, "the mask differ"]),
+        ("shared_keys", "scores.", LAYER, ["are independent given the inputs", "W_K is shared between heads"]),
+        ("repeated_stream", "draws.", LAYER, ["Draws are independent", "random streams repeat"]),
+        ("shifted_outputs", "conditional.", WIDER, ["something is added to the outputs, such as a bias"]),
+        ("key_std_10", "scores.", LAYER, ["key variance 1.2", "the standard deviation of W_K"]),
+        ("value_std_10", "conditional.", LAYER, ["value variance 1.2", "of W_V differs"]),
+    ],
+)
+def test_a_message_names_the_fault_in_words_and_numbers(
+    fault: str, check: str, layer: AttentionLayer, phrases: list[str]
+) -> None:
+    """The check of the first quantity that is wrong leads: it also shows in everything after."""
+    name = check.partition(".")[0]
+    run = planned(name, layer=layer, subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
+    results, message = examined(run, name, layer)
+    worst = violated(list(results))[0]
+    assert worst.check.startswith(check)
+    claim, *rest = message.splitlines()
+    assert claim == f"VIOLATED: {CLAIMS[worst.claim].statement} ({CLAIMS[worst.claim].source})"
+    assert rest[0] == f"  layer:    {layer.describe()}"
+    assert f"p = {', '.join(map(chance, worst.p_values))} on {worst.size:,} draws a look" in message
+    assert len(worst.p_values) >= 3
+    assert f"{worst.effect:.4g} [{worst.low:.4g}, {worst.high:.4g}], expected" in message
+    assert rest[-1] == f"  replay:   attncheck replay 'a record.jsonl' {worst.id}"
+    for phrase in phrases:
+        assert phrase in message
 
-    def test_the_strongest_of_a_claim_leads_and_is_replayed(self) -> None:
-        """A larger effect may come from a smaller sample, with less evidence."""
-        (result, *_) = [r for r in results_of(planned("scores"), "scores") if r.p_values]
 
-        def bad(check: str, p: float, effect: float) -> Result:
-            fields = {"verdict": "violated", "p_values": [p, p, p], "null_effect": 1.0, "alternative": 1.1}
-            return msgspec.structs.replace(result, id=f"{check}@0", check=check, effect=effect, **fields)
+def test_the_strongest_of_a_claim_leads_and_is_replayed() -> None:
+    """A larger effect may come from a smaller sample, with less evidence."""
+    (result, *_) = [r for r in results_of(planned("scores"), "scores") if r.p_values]
 
-        # Both clear, then both unclear.
-        for weak, strong in ((1.9, 1.5), (1.15, 1.12)):
-            results = [bad("scores.weak", 1e-9, weak), bad("scores.strong", 1e-40, strong)]
-            message = explain(results, Path("r.jsonl"))
-            assert [each.check for each in violated(results)] == ["scores.strong", "scores.weak"]
-            assert message.endswith("replay:   attncheck replay r.jsonl scores.strong@0")
-            assert message.index("scores.strong ") < message.index("scores.weak ")
-        assert explain([], None) == ""
+    def bad(check: str, p: float, effect: float) -> Result:
+        fields = {"verdict": "violated", "p_values": [p, p, p], "null_effect": 1.0, "alternative": 1.1}
+        return msgspec.structs.replace(result, id=f"{check}@0", check=check, effect=effect, **fields)
 
-    def test_outputs_of_another_scale_are_not_called_gaussian(self) -> None:
-        (result,) = results_of(planned("non_gaussianity"), "non_gaussianity")
-        bad = msgspec.structs.replace(result, verdict="violated", p_values=[1e-9])
-        scale = "output variance 0.106 [0.100, 0.112], declared 0.422 by draws of the exact law"
-        assert "outputs are Gaussian" in explain([bad], None)
-        message = explain([msgspec.structs.replace(bad, diagnosis=[scale])], None)
-        assert "outputs are Gaussian" not in message
-        assert "likely:   the scale of the outputs differs from the declared one" in message
+    # Both clear, then both unclear.
+    for weak, strong in ((1.9, 1.5), (1.15, 1.12)):
+        results = [bad("scores.weak", 1e-9, weak), bad("scores.strong", 1e-40, strong)]
+        message = explain(results, Path("r.jsonl"))
+        assert [each.check for each in violated(results)] == ["scores.strong", "scores.weak"]
+        assert message.endswith("replay:   attncheck replay r.jsonl scores.strong@0")
+        assert message.index("scores.strong ") < message.index("scores.weak ")
+    assert explain([], None) == ""
 
-    def test_a_subject_that_fails_now_and_then_keeps_its_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def failing(*arguments: Any) -> list[str]:
-            raise InputError("subject=mine: failed")
 
-        monkeypatch.setattr(attncheck.runs.tasks, "diagnose", failing)
-        run = planned("scores", subject="attncheck.faults:tied_query_key")
-        assert violated(run.examine(run.items_on("scores", [LAYER])))
+def test_outputs_of_another_scale_are_not_called_gaussian() -> None:
+    (result,) = results_of(planned("non_gaussianity"), "non_gaussianity")
+    bad = msgspec.structs.replace(result, verdict="violated", p_values=[1e-9])
+    scale = "output variance 0.106 [0.100, 0.112], declared 0.422 by draws of the exact law"
+    assert "outputs are Gaussian" in explain([bad], None)
+    message = explain([msgspec.structs.replace(bad, diagnosis=[scale])], None)
+    assert "outputs are Gaussian" not in message
+    assert "likely:   the scale of the outputs differs from the declared one" in message
 
-    def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:
-        """The interval holds for any law, heavy tails included; the p-value for the declared one."""
-        run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
-        for low, high in ((-1.0, 1.0), (0.5, 1.0)):
-            changes = {"low": low, "high": high, "null_effect": 0.0}
-            results = [msgspec.structs.replace(result, **changes) for result in results_of(run, "scores")]
-            assert ("(intervals are valid for any law of the draws" in explain(results, None)) is (low < 0.0)
+
+def test_a_subject_that_fails_now_and_then_keeps_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*arguments: Any) -> list[str]:
+        raise InputError("subject=mine: failed")
+
+    monkeypatch.setattr(attncheck.runs.tasks, "diagnose", failing)
+    run = planned("scores", subject="attncheck.faults:tied_query_key")
+    assert violated(run.examine(run.items_on("scores", [LAYER])))
+
+
+def test_intervals_that_hold_what_is_expected_are_explained() -> None:
+    """The interval holds for any law, heavy tails included; the p-value for the declared one."""
+    run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
+    for low, high in ((-1.0, 1.0), (0.5, 1.0)):
+        changes = {"low": low, "high": high, "null_effect": 0.0}
+        results = [msgspec.structs.replace(result, **changes) for result in results_of(run, "scores")]
+        assert ("(intervals are valid for any law of the draws" in explain(results, None)) is (low < 0.0)
 
 
 #: Subject, property, layer and the beginning of a sentence of the diagnosis, empty if there is none.
@@ -152,55 +155,55 @@ OBSERVATIONS = [
 ]
 
 
-class TestDiagnosis:
-    @pytest.mark.sampled
-    @pytest.mark.parametrize(("subject", "name", "layer", "sentence"), DIAGNOSES)
-    def test_says_what_differs(self, subject: Any, name: str, layer: AttentionLayer, sentence: str) -> None:
-        sentences = diagnose(Item(name, layer), Subject.of(subject), 0, [])
-        assert any(re.match(sentence, text) for text in sentences) if sentence else sentences == []
+@pytest.mark.sampled
+@pytest.mark.parametrize(("subject", "name", "layer", "sentence"), DIAGNOSES)
+def test_a_diagnosis_says_what_differs(subject: Any, name: str, layer: AttentionLayer, sentence: str) -> None:
+    sentences = diagnose(Item(name, layer), Subject.of(subject), 0, [])
+    assert any(re.match(sentence, text) for text in sentences) if sentence else sentences == []
 
-    def test_numbers_are_held_to_the_declared_biases(self) -> None:
-        """Large biases of a right subject are no difference; larger outputs differ in these only."""
-        layer = AttentionLayer(width=16, num_heads=4, head_dim=4)
-        laws = WeightLaws.of({f"{name}_bias": ("uniform", 4.0) for name in ("query", "key", "value", "output")})
-        drawn = draw_with_weights(layer, 4_000, 2, np.random.default_rng(1), laws).as_dict()
-        assert self.differences(layer, drawn, laws) == []
-        assert len(self.differences(layer, drawn)) >= 5
-        larger = self.differences(layer, drawn | {"outputs": 1.3 * drawn["outputs"]}, laws)
-        assert [text[:16] for text in larger] == ["output variance "], larger
 
-    @staticmethod
-    def differences(layer: AttentionLayer, drawn: dict[str, Any], laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
-        return differences(Sample.from_mapping(layer, drawn, 4_000), np.random.SeedSequence(2), laws)
+def test_numbers_are_held_to_the_declared_biases() -> None:
+    """Large biases of a right subject are no difference; larger outputs differ in these only."""
+    layer = AttentionLayer(width=16, num_heads=4, head_dim=4)
+    laws = WeightLaws.of({f"{name}_bias": ("uniform", 4.0) for name in ("query", "key", "value", "output")})
+    drawn = draw_with_weights(layer, 4_000, 2, np.random.default_rng(1), laws).as_dict()
+    assert differences_of(layer, drawn, laws) == []
+    assert len(differences_of(layer, drawn)) >= 5
+    larger = differences_of(layer, drawn | {"outputs": 1.3 * drawn["outputs"]}, laws)
+    assert [text[:16] for text in larger] == ["output variance "], larger
 
-    @pytest.mark.parametrize(("observation", "text", "differs"), OBSERVATIONS)
-    def test_an_observation_reads_as_a_sentence(self, observation: Observation, text: str, differs: bool) -> None:
-        assert text in ("", str(observation))
-        assert observation.differs == differs
 
-    @pytest.mark.parametrize(("width", "seq_len", "heads"), [(3, 11, 8), (16, 3, 2)])
-    @pytest.mark.parametrize("mixed", [False, True])
-    def test_the_score_variance_is_the_mean_square_of_the_scores(
-        self, width: int, seq_len: int, heads: int, mixed: bool
-    ) -> None:
-        layer = AttentionLayer(width=width, seq_len=seq_len, num_heads=heads)
-        size, rng = 1000, np.random.default_rng(0)
-        drawn = simulate(layer, size, 0, coordinates=width)
+def differences_of(layer: AttentionLayer, drawn: dict[str, Any], laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
+    return differences(Sample.from_mapping(layer, drawn, 4_000), np.random.SeedSequence(2), laws)
 
-        def projected() -> NDArray[np.float64]:
-            heads_of = drawn.inputs @ rng.normal(0.0, width**-0.5, (size, width, heads * width))
-            if mixed:  # a wrong reshape spreads one position over several
-                return heads_of.reshape(size, heads, seq_len, width)
-            return heads_of.reshape(size, seq_len, heads, width).swapaxes(1, 2)
 
-        scores = projected() @ projected().swapaxes(-1, -2) * width**-0.5
-        sample = Sample(layer, drawn.outputs, scores=scores, input_gram=drawn.input_gram)
-        variance, *others = score_estimates(sample, lambda: sample)
-        diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
-        assert variance.name == "score variance"
-        assert variance.value == pytest.approx(float((scores**2).mean()))
-        # All pairs of positions: the mean of G_ii G_jj is that of the squared trace.
-        assert variance.declared == pytest.approx(float((diagonal.mean(axis=1) ** 2).mean()))
-        assert any(estimate.differs for estimate in (variance, *others)) == mixed
-        # A mean square is not the mean ratio times the mean variance: entries of small variance have large ratios.
-        assert [estimate.name for estimate in others if estimate.differs] in ([], ["score variance entry by entry"])
+@pytest.mark.parametrize(("observation", "text", "differs"), OBSERVATIONS)
+def test_an_observation_reads_as_a_sentence(observation: Observation, text: str, differs: bool) -> None:
+    assert text in ("", str(observation))
+    assert observation.differs == differs
+
+
+@pytest.mark.parametrize(("width", "seq_len", "heads"), [(3, 11, 8), (16, 3, 2)])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_score_variance_is_the_mean_square_of_the_scores(width: int, seq_len: int, heads: int, mixed: bool) -> None:
+    layer = AttentionLayer(width=width, seq_len=seq_len, num_heads=heads)
+    size, rng = 1000, np.random.default_rng(0)
+    drawn = simulate(layer, size, 0, coordinates=width)
+
+    def projected() -> NDArray[np.float64]:
+        heads_of = drawn.inputs @ rng.normal(0.0, width**-0.5, (size, width, heads * width))
+        if mixed:  # a wrong reshape spreads one position over several
+            return heads_of.reshape(size, heads, seq_len, width)
+        return heads_of.reshape(size, seq_len, heads, width).swapaxes(1, 2)
+
+    scores = projected() @ projected().swapaxes(-1, -2) * width**-0.5
+    sample = Sample(layer, drawn.outputs, scores=scores, input_gram=drawn.input_gram)
+    variance, *others = score_estimates(sample, lambda: sample)
+    diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
+    assert variance.name == "score variance"
+    assert variance.value == pytest.approx(float((scores**2).mean()))
+    # All pairs of positions: the mean of G_ii G_jj is that of the squared trace.
+    assert variance.declared == pytest.approx(float((diagonal.mean(axis=1) ** 2).mean()))
+    assert any(estimate.differs for estimate in (variance, *others)) == mixed
+    # A mean square is not the mean ratio times the mean variance: entries of small variance have large ratios.
+    assert [estimate.name for estimate in others if estimate.differs] in ([], ["score variance entry by entry"])

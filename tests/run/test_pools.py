@@ -156,43 +156,45 @@ CAUSAL: dict[str, Any] = {"mask": "causal"}
 GROUPED = {**CAUSAL, "num_kv_heads": 1, "head_dim": 2}
 
 
-class TestFormed:
-    def result(self, number: int, **fields: Any) -> Result:
-        layer = AttentionLayer(width=8, seq_len=2, num_heads=2, **fields)
-        names = {"id": f"scores.scale@{number:012x}", "item": f"scores@{number:012x}"}
-        return make_result(layer=layer, summary=to_record(NormalScore(0.1 * number, 10.0, "ratio")), **names)
+def of_layer(number: int, **fields: Any) -> Result:
+    layer = AttentionLayer(width=8, seq_len=2, num_heads=2, **fields)
+    names = {"id": f"scores.scale@{number:012x}", "item": f"scores@{number:012x}"}
+    return make_result(layer=layer, summary=to_record(NormalScore(0.1 * number, 10.0, "ratio")), **names)
 
-    @pytest.mark.parametrize(
-        ("fields", "pools"),
-        [
-            ([CAUSAL, CAUSAL, {}], {"all": 3, "causal": 2}),
-            ([{}], {}),  # none of one case
-            ([CAUSAL, {}], {"all": 2}),
-            # All are causal, and grouped ones have fixed head dimensions: no pool twice.
-            ([CAUSAL, GROUPED, GROUPED], {"all": 3, "grouped": 2}),
-        ],
-    )
-    def test_by_feature(self, fields: Sequence[dict[str, Any]], pools: dict[str, int]) -> None:
-        results = [self.result(k, **options) for k, options in enumerate(fields)]
-        # Whatever has no summary is in no pool.
-        results.append(msgspec.structs.replace(self.result(9), summary=None))
-        formed = list(pools_of(results))
-        assert {pool.name: len(pool.results) for pool in formed} == pools
-        assert [pool.results for pool in formed] == [pool.results for pool in pools_of(results[::-1])]
 
-    def test_no_more_than_the_budget_counts(self) -> None:
-        report = found(collapsed)
-        assert 0 < len(report.pools) <= most_pools(["scores"])
-        one = attncheck.check(collapsed, LAYERS[0], properties=["scores"], profile="smoke")
-        assert one.pools == ()
+@pytest.mark.parametrize(
+    ("fields", "pools"),
+    [
+        ([CAUSAL, CAUSAL, {}], {"all": 3, "causal": 2}),
+        ([{}], {}),  # none of one case
+        ([CAUSAL, {}], {"all": 2}),
+        # All are causal, and grouped ones have fixed head dimensions: no pool twice.
+        ([CAUSAL, GROUPED, GROUPED], {"all": 3, "grouped": 2}),
+    ],
+)
+def test_pools_are_formed_by_feature(fields: Sequence[dict[str, Any]], pools: dict[str, int]) -> None:
+    results = [of_layer(k, **options) for k, options in enumerate(fields)]
+    # Whatever has no summary is in no pool.
+    results.append(msgspec.structs.replace(of_layer(9), summary=None))
+    formed = list(pools_of(results))
+    assert {pool.name: len(pool.results) for pool in formed} == pools
+    assert [pool.results for pool in formed] == [pool.results for pool in pools_of(results[::-1])]
 
-    def test_every_feature_that_layers_have_is_pooled_once(self) -> None:
-        # No run draws these: if a subject is such layers, they form one pool.
-        drawn = set(FEATURES) - {"normalised inputs"} - {part.name for part in named_parts()}
-        alone = [features[0] for features in POOLS.values() if len(features) == 1]
-        assert sorted(alone) == sorted(drawn)
-        assert {feature for features in POOLS.values() for feature in features} == drawn
-        assert ALL not in POOLS
+
+def test_no_more_pools_are_formed_than_the_budget_counts() -> None:
+    report = found(collapsed)
+    assert 0 < len(report.pools) <= most_pools(["scores"])
+    one = attncheck.check(collapsed, LAYERS[0], properties=["scores"], profile="smoke")
+    assert one.pools == ()
+
+
+def test_every_feature_that_layers_have_is_pooled_once() -> None:
+    # No run draws these: if a subject is such layers, they form one pool.
+    drawn = set(FEATURES) - {"normalised inputs"} - {part.name for part in named_parts()}
+    alone = [features[0] for features in POOLS.values() if len(features) == 1]
+    assert sorted(alone) == sorted(drawn)
+    assert {feature for features in POOLS.values() for feature in features} == drawn
+    assert ALL not in POOLS
 
 
 def test_a_missing_pool_is_missed() -> None:

@@ -106,31 +106,32 @@ weighted.weights = 'cauchy'
 }
 
 
-class TestFound:
-    @pytest.mark.parametrize(("name", "message"), NAMES)
-    def test_unusable_name_is_refused_in_a_line(
-        self, name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        for module, source in MODULES.items():
-            (tmp_path / f"{module}.py").write_text(source)
-        refused(lambda: Subject.of(name), re.escape(message))
+@pytest.mark.parametrize(("name", "message"), NAMES)
+def test_unusable_name_is_refused_in_a_line(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module, source in MODULES.items():
+        (tmp_path / f"{module}.py").write_text(source)
+    refused(lambda: Subject.of(name), re.escape(message))
 
-    @pytest.mark.parametrize("simulator", [direct, matrix_free, collapsed])
-    def test_own_readings_are_subjects(self, simulator: Simulator) -> None:
-        subject = Subject.of(f"attncheck.subject:{simulator.__name__}")
-        assert (subject.call, subject.form) == (simulator, "size")
-        assert Subject.of(subject) is subject
 
-    def test_further_parameters_may_have_defaults(self) -> None:
-        def on_device(layer: Any, inputs: Any, rng: Any, device: str = "cpu", **options: Any) -> Arrays:
-            return given(layer, inputs, rng)
+@pytest.mark.parametrize("simulator", [direct, matrix_free, collapsed])
+def test_own_readings_are_subjects(simulator: Simulator) -> None:
+    subject = Subject.of(f"attncheck.subject:{simulator.__name__}")
+    assert (subject.call, subject.form) == (simulator, "size")
+    assert Subject.of(subject) is subject
 
-        def configured(layer: Any, size: Any, rng: Any, *, device: str) -> Arrays:
-            return right(layer, size, rng)
 
-        assert Subject.of(on_device).form == "inputs"
-        assert Subject.of(functools.partial(configured, device="cpu")).form == "size"
+def test_further_parameters_may_have_defaults() -> None:
+    def on_device(layer: Any, inputs: Any, rng: Any, device: str = "cpu", **options: Any) -> Arrays:
+        return given(layer, inputs, rng)
+
+    def configured(layer: Any, size: Any, rng: Any, *, device: str) -> Arrays:
+        return right(layer, size, rng)
+
+    assert Subject.of(on_device).form == "inputs"
+    assert Subject.of(functools.partial(configured, device="cpu")).form == "size"
 
 
 class Silent(Exception):
@@ -230,40 +231,27 @@ def test_subjects_that_cannot_be_used_are_refused_in_a_line(
     assert len(text) < 500
 
 
-class TestReturned:
-    def test_single_precision_lists_and_none_are_accepted(self) -> None:
-        single = probe(returning(lambda d: {k: v.astype(np.float32) for k, v in d.items()}))
-        assert single.exposed >= set(FIELDS)
-        plain = probe(returning(lambda d: {"outputs": d["outputs"].tolist(), "scores": None}))
-        assert (plain.exposed, plain.coordinates) == (frozenset({"outputs"}), 2)
-
-    def test_ctrl_c_is_no_fault_of_the_subject(self) -> None:
-        def interrupted(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            probe(interrupted)
+def test_single_precision_lists_and_none_are_accepted() -> None:
+    single = probe(returning(lambda d: {k: v.astype(np.float32) for k, v in d.items()}))
+    assert single.exposed >= set(FIELDS)
+    plain = probe(returning(lambda d: {"outputs": d["outputs"].tolist(), "scores": None}))
+    assert (plain.exposed, plain.coordinates) == (frozenset({"outputs"}), 2)
 
 
-class TestGenerator:
-    def test_sums_may_be_taken_in_any_order(self) -> None:
-        noise = np.random.default_rng(0)
+def test_ctrl_c_is_no_fault_of_the_subject() -> None:
+    def interrupted(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
+        raise KeyboardInterrupt
 
-        def wobbles(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-            drawn = right(layer, size, rng)
-            drawn["outputs"] *= 1 + 1e-6 * noise.standard_normal()
-            return drawn
+    with pytest.raises(KeyboardInterrupt):
+        probe(interrupted)
 
-        assert probe(wobbles).coordinates == 2
 
-    @pytest.mark.parametrize("form", ["size", "inputs"])
-    def test_inputs_that_are_all_clipped_are_no_evidence(self, form: str) -> None:
-        layer = AttentionLayer(width=1, seq_len=1, num_heads=1, clip=1e-9)
-        simulator: Any = right if form == "size" else lambda layer, inputs, rng: attend(layer, inputs, 1, rng).as_dict()
-        if form == "size":
-            simulator = returning(lambda d: {k: v[..., :1] if k in ("outputs", "inputs") else v for k, v in d.items()})
-        for seed in range(60):
-            Subject.of(simulator).probe(layer, np.random.default_rng(seed))
+@pytest.mark.parametrize("form", ["size", "inputs"])
+def test_inputs_that_are_all_clipped_are_no_evidence(form: str) -> None:
+    layer = AttentionLayer(width=1, seq_len=1, num_heads=1, clip=1e-9)
+    simulator: Any = right if form == "size" else lambda layer, inputs, rng: attend(layer, inputs, 1, rng).as_dict()
+    for seed in range(60):
+        Subject.of(simulator).probe(layer, np.random.default_rng(seed))
 
 
 #: Subjects that change from call to call, a property, and what is said of them.
@@ -283,35 +271,35 @@ VARYING: list[tuple[Any, str, str]] = [
 ]
 
 
-class TestCalls:
-    @pytest.mark.parametrize(("simulator", "name", "message"), VARYING)
-    def test_what_is_returned_must_not_change(self, simulator: Any, name: str, message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            run_item(Item(name, LAYER), Subject.of(simulator), 0, Cost(1000, 1e-3, 0.9))
+@pytest.mark.parametrize(("simulator", "name", "message"), VARYING)
+def test_what_is_returned_must_not_change(simulator: Any, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run_item(Item(name, LAYER), Subject.of(simulator), 0, Cost(1000, 1e-3, 0.9))
 
-    def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("attncheck.subject.callers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
-        sizes = []
 
-        def spoils(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
-            sizes.append(len(inputs))
-            outputs = given(layer, inputs, rng)["outputs"]
-            inputs[:] = 0.0
-            return {"outputs": outputs, "inputs": np.ones_like(outputs)}
+def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attncheck.subject.callers._INPUT_ENTRIES", 10 * LAYER.seq_len * LAYER.width)
+    sizes = []
 
-        sample = Subject.of(spoils).draw(LAYER, 25, np.random.default_rng(0))
-        assert sizes == [10, 10, 5]
-        assert len(sample) == 25
-        expected = draw_inputs(LAYER, 10, np.random.default_rng(0))
-        np.testing.assert_array_equal(sample.need("inputs")[:10], expected[:, :, :2])
-        np.testing.assert_allclose(sample.need("input_gram")[:10], expected @ expected.swapaxes(1, 2) / LAYER.width)
+    def spoils(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
+        sizes.append(len(inputs))
+        outputs = given(layer, inputs, rng)["outputs"]
+        inputs[:] = 0.0
+        return {"outputs": outputs, "inputs": np.ones_like(outputs)}
 
-        def forgets(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
-            drawn = given(layer, inputs, rng)
-            return drawn if len(inputs) == 10 else {"outputs": drawn["outputs"]}
+    sample = Subject.of(spoils).draw(LAYER, 25, np.random.default_rng(0))
+    assert sizes == [10, 10, 5]
+    assert len(sample) == 25
+    expected = draw_inputs(LAYER, 10, np.random.default_rng(0))
+    np.testing.assert_array_equal(sample.need("inputs")[:10], expected[:, :, :2])
+    np.testing.assert_allclose(sample.need("input_gram")[:10], expected @ expected.swapaxes(1, 2) / LAYER.width)
 
-        with pytest.raises(InputError, match="returned key_gram, scores, value_gram in one call and not in another"):
-            Subject.of(forgets).draw(LAYER, 25, np.random.default_rng(0))
+    def forgets(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
+        drawn = given(layer, inputs, rng)
+        return drawn if len(inputs) == 10 else {"outputs": drawn["outputs"]}
+
+    with pytest.raises(InputError, match="returned key_gram, scores, value_gram in one call and not in another"):
+        Subject.of(forgets).draw(LAYER, 25, np.random.default_rng(0))
 
 
 UNSUPPORTED = "the subject does not support this layer"
@@ -325,49 +313,42 @@ def answering(answer: Any) -> Callable[[AttentionLayer], Any]:
     return lambda layer: answer
 
 
-class TestDeclared:
-    @pytest.mark.parametrize(
-        ("supports", "reason", "refusal"),
-        [
-            *((answering(no), UNSUPPORTED, "") for no in (False, np.False_, "")),
-            (answering("no"), "no", ""),
-            *((answering(yes), "", "") for yes in (True, np.True_)),
-            *((answering(other), "", WRONG_ANSWER) for other in OTHER_ANSWERS),
-            (lambda layer: layer.wide, "", "mine: raised AttributeError"),
-        ],
-    )
-    def test_support_is_honoured(self, supports: Any, reason: str, refusal: str) -> None:
-        subject = Subject("mine", right, "size", supports=supports)
-        if refusal:
-            with pytest.raises(InputError, match=refusal):
-                subject.reason_unsupported(LAYER)
-        elif reason:
-            results = run_item(Item("draws", LAYER), subject, 0, Cost(1000, 1e-3, 0.9))
-            assert {result.verdict for result in results} == {"not examined"}
-            assert all(result.reason.endswith(reason) for result in results)
-        assert refusal or subject.reason_unsupported(LAYER) == reason
-
-    @pytest.mark.parametrize(
-        ("declared", "laws", "refusal"),
-        [
-            ({"query": "uniform"}, WeightLaws(query="uniform"), ""),
-            ("uniform", WeightLaws("uniform", "uniform", "uniform", "uniform"), ""),
-            ({"queries": "uniform"}, None, "matrix='queries': is not known; use one of 'query', 'key'"),
-            ({"query": "cauchy"}, None, r"weights\['query'\]='cauchy': is not known"),
-            ({"inputs": "uniform"}, None, "concerns inputs that attncheck draws; omit it"),
-            (1.0, None, "is neither a name nor a mapping of matrices to names"),
-        ],
-    )
-    def test_laws_of_matrices(self, declared: Any, laws: WeightLaws | None, refusal: str) -> None:
-        def mixed(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
-            raise NotImplementedError
-
-        mixed.weights = declared  # type: ignore[attr-defined]  # mypy knows no attributes of functions
-        if laws is not None:
-            assert Subject.of(mixed).weights == laws
-            return
+@pytest.mark.parametrize(
+    ("supports", "reason", "refusal"),
+    [
+        *((answering(no), UNSUPPORTED, "") for no in (False, np.False_, "")),
+        (answering("no"), "no", ""),
+        *((answering(yes), "", "") for yes in (True, np.True_)),
+        *((answering(other), "", WRONG_ANSWER) for other in OTHER_ANSWERS),
+        (lambda layer: layer.wide, "", "mine: raised AttributeError"),
+    ],
+)
+def test_support_is_honoured(supports: Any, reason: str, refusal: str) -> None:
+    subject = Subject("mine", right, "size", supports=supports)
+    if refusal:
         with pytest.raises(InputError, match=refusal):
-            Subject.of(mixed)
+            subject.reason_unsupported(LAYER)
+    elif reason:
+        results = run_item(Item("draws", LAYER), subject, 0, Cost(1000, 1e-3, 0.9))
+        assert {result.verdict for result in results} == {"not examined"}
+        assert all(result.reason.endswith(reason) for result in results)
+    assert refusal or subject.reason_unsupported(LAYER) == reason
+
+
+def test_laws_of_matrices() -> None:
+    """tests/checks/test_literal.py has what is refused of any laws."""
+
+    def mixed(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
+        raise NotImplementedError
+
+    for declared, laws in (
+        ({"query": "uniform"}, WeightLaws(query="uniform")),
+        ("uniform", WeightLaws("uniform", "uniform", "uniform", "uniform")),
+    ):
+        vars(mixed)["weights"] = declared
+        assert Subject.of(mixed).weights == laws
+    vars(mixed)["weights"] = {"inputs": "uniform"}
+    refused(lambda: Subject.of(mixed), "concerns inputs that attncheck draws; omit it")
 
 
 def test_probe_costs_a_few_draws() -> None:
@@ -411,55 +392,49 @@ def results(simulator: Any, name: str, layer: AttentionLayer = LAYER, cost: Cost
     return run_item(Item(name, layer), Subject.of(simulator), 0, cost)
 
 
-class TestFillings:
-    @pytest.mark.parametrize("layer", [CAUSAL, CAUSAL.replace(attention_map="linear")], ids=["softmax", "linear"])
-    @pytest.mark.parametrize("filling", [-1e9, LOWEST, -7.5, 0.0])
-    def test_a_filling_is_no_score(self, filling: float, layer: AttentionLayer) -> None:
-        """The sample and its results are the same as with minus infinity."""
-        for size in (4, 600, COST.affordable):
-            drawn = right(layer, size, np.random.default_rng(size))
-            scores = [np.where(visible(layer), drawn["scores"], behind) for behind in (filling, -np.inf)]
-            one, other = (Sample.from_mapping(layer, drawn | {"scores": each}, size) for each in scores)
-            np.testing.assert_array_equal(one.need("scores"), other.need("scores"))
-            assert one.exposed == other.exposed
-            assert "masked scores" not in one.exposed
-            assert "scores" in one.exposed
+@pytest.mark.parametrize("layer", [CAUSAL, CAUSAL.replace(attention_map="linear")], ids=["softmax", "linear"])
+@pytest.mark.parametrize("filling", [-1e9, LOWEST, -7.5, 0.0])
+def test_a_filling_is_no_score(filling: float, layer: AttentionLayer) -> None:
+    """The sample is the same as with minus infinity, and the array of the subject stays as it is."""
+    for size in (4, 600, COST.affordable):
+        drawn = right(layer, size, np.random.default_rng(size))
+        scores = [np.where(visible(layer), drawn["scores"], behind) for behind in (filling, -np.inf)]
+        one, other = (Sample.from_mapping(layer, drawn | {"scores": each}, size) for each in scores)
+        assert (scores[0][..., ~visible(layer)] == filling).all()
+        np.testing.assert_array_equal(one.need("scores"), other.need("scores"))
+        assert one.exposed == other.exposed
+        assert "masked scores" not in one.exposed
+        assert "scores" in one.exposed
 
-    @pytest.mark.parametrize("added", [-1e9, -1e4])
-    def test_scores_plus_a_mask_are_none_either(self, added: float) -> None:
-        layer = CAUSAL.replace(query_std=5.0)
-        behind = np.where(visible(layer), 0.0, added)
-        simulator = returning(lambda d: d | {"scores": d["scores"] + behind})
-        assert not [r.check for r in results(simulator, "scores", layer) if r.verdict == "violated"]
-        setting = Subject.of(simulator).probe(layer, np.random.default_rng(0))
-        assert "scores" in setting.exposed
-        assert "masked scores" not in setting.exposed
 
-    def test_the_array_of_the_subject_stays_as_it_is(self) -> None:
-        scores = np.where(visible(CAUSAL), right(CAUSAL, 5, np.random.default_rng(0))["scores"], -1e9)
-        kept = scores.copy()
-        sample = Sample.from_mapping(CAUSAL, {"outputs": np.ones((5, 3, 1)), "scores": scores}, 5)
-        np.testing.assert_array_equal(scores, kept)
-        assert np.isneginf(sample.need("scores")[..., ~visible(CAUSAL)]).all()
-        assert "masked scores" not in sample.exposed
+@pytest.mark.parametrize("added", [-1e9, -1e4])
+def test_scores_plus_a_mask_are_none_either(added: float) -> None:
+    layer = CAUSAL.replace(query_std=5.0)
+    behind = np.where(visible(layer), 0.0, added)
+    simulator = returning(lambda d: d | {"scores": d["scores"] + behind})
+    assert not [r.check for r in results(simulator, "scores", layer) if r.verdict == "violated"]
+    setting = Subject.of(simulator).probe(layer, np.random.default_rng(0))
+    assert "scores" in setting.exposed
+    assert "masked scores" not in setting.exposed
 
-    @pytest.mark.parametrize(
-        "layer",
-        [
-            CAUSAL,
-            CAUSAL.replace(query_std=1e5, key_std=1e5),
-            CAUSAL.replace(width=1, seq_len=2, num_heads=1, input_correlation=1.0),
-            CAUSAL.replace(width=1, seq_len=2, num_heads=1, activation="relu"),
-            CAUSAL.replace(num_heads=1, input_correlation=1.0),
-        ],
-        ids=lambda layer: layer.describe(),
-    )
-    def test_scores_from_before_the_mask_stay(self, layer: AttentionLayer) -> None:
-        for seed in range(50):
-            size = 1 + seed % 4
-            drawn = right(layer, size, np.random.default_rng(seed))
-            sample = Sample.from_mapping(layer, drawn, size)
-            np.testing.assert_array_equal(sample.need("scores"), drawn["scores"])
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        CAUSAL,
+        CAUSAL.replace(query_std=1e5, key_std=1e5),
+        CAUSAL.replace(width=1, seq_len=2, num_heads=1, input_correlation=1.0),
+        CAUSAL.replace(width=1, seq_len=2, num_heads=1, activation="relu"),
+        CAUSAL.replace(num_heads=1, input_correlation=1.0),
+    ],
+    ids=lambda layer: layer.describe(),
+)
+def test_scores_from_before_the_mask_stay(layer: AttentionLayer) -> None:
+    for seed in range(50):
+        size = 1 + seed % 4
+        drawn = right(layer, size, np.random.default_rng(seed))
+        sample = Sample.from_mapping(layer, drawn, size)
+        np.testing.assert_array_equal(sample.need("scores"), drawn["scores"])
 
 
 def rounded(drawn: Arrays) -> Arrays:
@@ -473,80 +448,87 @@ def rounded(drawn: Arrays) -> Arrays:
     [
         returning(lambda d: {"outputs": np.ma.asarray(d["outputs"])}),  # without masked entries
         returning(rounded),
+        # Sums may be taken in any order.
+        returning(lambda d: d | {"outputs": d["outputs"] * (1.0 + 1e-6 * OTHER.standard_normal())}),
         lambda layer, size, rng: right(layer, size, rng.spawn(1)[0]),
     ],
-    ids=["masked array", "rounded", "spawned"],
+    ids=["masked array", "rounded", "other rounding in each call", "spawned"],
 )
 def test_accepted(simulator: Simulator) -> None:
     assert results(simulator, "draws")
 
 
-class TestStatistics:
-    """Valid at the boundary, but unusable in statistics."""
-
-    @pytest.mark.sampled
-    @pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
-    @pytest.mark.parametrize(("name", "field"), [*READ, *((name, "") for name in PROPERTIES)])
-    def test_zeros_are_judged(self, name: str, field: str) -> None:
-        """In one field, or in all."""
-        simulator = returning(
-            lambda d: {each: np.zeros_like(array) if field in ("", each) else array for each, array in d.items()}
-        )
-        assert results(simulator, name, SMALL)
-
-    @pytest.mark.sampled
-    @pytest.mark.parametrize(("name", "field"), READ)
-    def test_huge_numbers_are_judged_or_refused_with_names(self, name: str, field: str) -> None:
-        simulator = returning(lambda d: d | {field: d[field] * 1e95})
-        message = f"check={name}."
-        with np.errstate(all="ignore"):
-            try:
-                assert results(simulator, name, SMALL)
-            except InputError as error:
-                message = str(error)
-        assert message.startswith(f"check={name}.")
-        assert message.count("\n") == 0
+# Valid at the boundary, but unusable in statistics.
 
 
-class TestLargeLayers:
-    WIDE = AttentionLayer(width=10**6)
-    LESS_WIDE = AttentionLayer(width=10**5)
-    LONG = AttentionLayer(width=16, seq_len=200)
+@pytest.mark.sampled
+@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
+@pytest.mark.parametrize(("name", "field"), [*READ, *((name, "") for name in PROPERTIES)])
+def test_zeros_are_judged(name: str, field: str) -> None:
+    """In one field, or in all."""
+    simulator = returning(
+        lambda d: {each: np.zeros_like(array) if field in ("", each) else array for each, array in d.items()}
+    )
+    assert results(simulator, name, SMALL)
 
-    @pytest.mark.parametrize("name", ["outputs", "exactness", "non_gaussianity"])
-    def test_no_law_is_computed_where_no_look_can_be_paid(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        def unexpected(*arguments: Any, **options: Any) -> Any:
-            raise AssertionError("a law was computed")
 
-        monkeypatch.setattr("attncheck.checks.laws.drawn_blocks", unexpected)
-        monkeypatch.setattr("attncheck.checks.comparison.drawn_blocks", unexpected)
-        found = results(collapsed, name, self.LESS_WIDE, Cost(1, 1e-5, 0.9))
-        assert {result.verdict for result in found} == {"not examined"}
-        assert all("the one draw available to a look at this layer" in r.reason for r in found)
-
-    def test_one_draw_is_enough_for_gram_matrices(self) -> None:
-        examined = [r.check for r in results(collapsed, "scores", self.LESS_WIDE, Cost(1, 1e-5, 0.9)) if r.p_values]
-        assert examined == ["scores.key_scale", "scores.key_each_head"]
-
-    def test_laws_of_long_layers_take_little_memory(self) -> None:
-        tracemalloc.start()
+@pytest.mark.sampled
+@pytest.mark.parametrize(("name", "field"), READ)
+def test_huge_numbers_are_judged_or_refused_with_names(name: str, field: str) -> None:
+    simulator = returning(lambda d: d | {field: d[field] * 1e95})
+    message = f"check={name}."
+    with np.errstate(all="ignore"):
         try:
-            distance = gaussian_distance(self.LONG, 1)
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert 0.0 <= distance < 1.0
-        assert peak < 2**29
+            assert results(simulator, name, SMALL)
+        except InputError as error:
+            message = str(error)
+    assert message.startswith(f"check={name}.")
+    assert message.count("\n") == 0
 
-    def test_draws_are_bounded_by_what_they_cost(self) -> None:
-        assert affordable_draws(self.WIDE, 10_000) == 100
-        assert affordable_draws(LAYER, 10_000) == 10_000
-        assert affordable_draws(self.LONG, 10_000, "limit") < affordable_draws(self.LONG, 10_000) < 10_000
 
-    @pytest.mark.parametrize("std", [1e-6, 1e6])
-    def test_layers_at_the_ends_of_the_range(self, std: float) -> None:
-        names = ("query_std", "key_std", "value_std", "output_std", "input_std")
-        layer = SMALL.replace(activation="identity", attention_map="linear", **dict.fromkeys(names, std))
-        for name in PROPERTIES:
-            found = results(collapsed, name, layer, Cost(600, 1e-5, 0.9))
-            assert not [result.check for result in found if result.verdict == "violated"]
+WIDE = AttentionLayer(width=10**6)
+LESS_WIDE = AttentionLayer(width=10**5)
+LONG = AttentionLayer(width=16, seq_len=200)
+
+
+@pytest.mark.parametrize("name", ["outputs", "exactness", "non_gaussianity"])
+def test_no_law_is_computed_where_no_look_can_be_paid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unexpected(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("a law was computed")
+
+    monkeypatch.setattr("attncheck.checks.laws.drawn_blocks", unexpected)
+    monkeypatch.setattr("attncheck.checks.comparison.drawn_blocks", unexpected)
+    found = results(collapsed, name, LESS_WIDE, Cost(1, 1e-5, 0.9))
+    assert {result.verdict for result in found} == {"not examined"}
+    assert all("the one draw available to a look at this layer" in r.reason for r in found)
+
+
+def test_one_draw_is_enough_for_gram_matrices() -> None:
+    examined = [r.check for r in results(collapsed, "scores", LESS_WIDE, Cost(1, 1e-5, 0.9)) if r.p_values]
+    assert examined == ["scores.key_scale", "scores.key_each_head"]
+
+
+def test_laws_of_long_layers_take_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        distance = gaussian_distance(LONG, 1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.0 <= distance < 1.0
+    assert peak < 2**29
+
+
+def test_draws_are_bounded_by_what_they_cost() -> None:
+    assert affordable_draws(WIDE, 10_000) == 100
+    assert affordable_draws(LAYER, 10_000) == 10_000
+    assert affordable_draws(LONG, 10_000, "limit") < affordable_draws(LONG, 10_000) < 10_000
+
+
+@pytest.mark.parametrize("std", [1e-6, 1e6])
+def test_layers_at_the_ends_of_the_range(std: float) -> None:
+    names = ("query_std", "key_std", "value_std", "output_std", "input_std")
+    layer = SMALL.replace(activation="identity", attention_map="linear", **dict.fromkeys(names, std))
+    for name in PROPERTIES:
+        found = results(collapsed, name, layer, Cost(600, 1e-5, 0.9))
+        assert not [result.check for result in found if result.verdict == "violated"]
