@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +22,6 @@ pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
 from .torch_layers import Attend, Make, Own, by_hand, multi_head
@@ -45,17 +42,13 @@ def scores(function: Callable[[Any], Any]) -> Attend:
     return lambda q, k, v: function(q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
 
 
-def times(factor: float, by_function: bool) -> Attend:
-    if by_function:
-        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=factor)
-    return lambda q, k, v: (factor * (q @ k.mT)).softmax(-1) @ v
+def times(factor: float) -> Attend:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=factor)
 
 
-def added(bias: Callable[[int], Any], by_function: bool) -> Attend:
+def added(bias: Callable[[int], Any]) -> Attend:
     """Return attention with a bias of the scores."""
-    if by_function:
-        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=bias(q.shape[2]))
-    return scores(lambda p: p + bias(p.shape[-1]))
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=bias(q.shape[2]))
 
 
 def hidden(number: float, first: int = 1) -> Attend:
@@ -65,11 +58,6 @@ def hidden(number: float, first: int = 1) -> Attend:
 
 def multiplied(of_queries: float, of_keys: float = 1.0, scale: float | None = None) -> Attend:
     return lambda q, k, v: F.scaled_dot_product_attention(of_queries * q, of_keys * k, v, scale=scale)
-
-
-def summed(q: Any, k: Any, v: Any) -> Any:
-    weights = (q @ k.mT / 4).exp()
-    return weights / weights.sum(-1, keepdim=True) @ v
 
 
 def three_axes(attend: Attend) -> Attend:
@@ -125,22 +113,6 @@ def distances(length: int) -> Any:
 
 
 # Modules ------------------------------------------------------------------------------------------
-
-
-class Packed(nn.Module):
-    """Packed queries, keys and values, whose order in memory is that of the letters: t for the three, h and d."""
-
-    def __init__(self, letters: str = "thd", width: int = 64, heads: int = 4) -> None:
-        super().__init__()
-        self.letters, self.heads = letters, heads
-        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x: Any) -> Any:
-        sizes = {"t": 3, "h": self.heads, "d": x.shape[-1] // self.heads}
-        axes = [2 + self.letters.index(letter) for letter in "thd"]
-        packed = self.qkv(x).unflatten(-1, [sizes[letter] for letter in self.letters])
-        q, k, v = packed.permute(axes[0], 0, axes[1], 1, axes[2])
-        return self.o(by_hand(q, k, v).transpose(1, 2).flatten(2))
 
 
 class Heads(nn.Module):
@@ -224,16 +196,6 @@ class Training(Own):
         super().__init__(lambda *qkv: (in_training if self.training else attend)(*qkv), after=nn.Dropout(dropout))
 
 
-class Crossed(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("memory", torch.randn(1, 5, 64))
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = (self.split(a) for a in (self.q(x), self.k(self.memory), self.v(self.memory)))
-        return by_hand(q, k, v).transpose(1, 2).flatten(2)
-
-
 def shifted(part: float) -> Callable[[Any], Any]:
     return lambda x: part * x + (1 - part) * F.pad(x, (0, 0, 1, -1))
 
@@ -250,12 +212,6 @@ def untrained(q: Any, k: Any, v: Any) -> Any:
     raise RuntimeError("no\ntraining")
 
 
-def spectral() -> Any:
-    module = Own()
-    module.q = nn.utils.parametrizations.spectral_norm(module.q)
-    return module
-
-
 def packed_zeros() -> Any:
     module = multi_head()()
     nn.init.zeros_(module.in_proj_weight[128:])
@@ -264,6 +220,15 @@ def packed_zeros() -> Any:
 
 def encoder_layer() -> Any:
     return nn.TransformerEncoderLayer(64, 4, batch_first=True)
+
+
+def copies() -> Any:
+    return nn.TransformerEncoder(encoder_layer(), 3, enable_nested_tensor=False)
+
+
+def of_width_64(width: int) -> Any:
+    assert width == 64
+    return Own()
 
 
 class Block(nn.Module):
@@ -299,7 +264,6 @@ ONE_HOT = "note: scores have a standard deviation of 21.3: attention is nearly o
 TIMES_8 = "note: the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor"
 TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
 CONVOLUTION = nn.Conv1d(64, 64, 3, padding=1, groups=64)
-BIASES = "note: queries, keys, values and outputs have biases of standard deviation 0."
 TEMPERATURES = "note: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125", "wrong: scores times 0.281, not"
 FOLLOWS = "note: what follows attention is not linear: W_O is not read"
 ZERO = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
@@ -308,6 +272,10 @@ OFF_BY_ONE = (
     "wrong: train: position i sees i + 1: the causal mask is off by one",
     "wrong: two paths of this module differ in mask: eval: causal; train: causal, off by one",
 )
+NO_OUTPUT = "note: W_O is not read"
+COPIES = "wrong: layers 0, 1 and 2 have the same weights: layers.*.self_attn.in_proj_weight and 3 more"
+SEVERAL = "note: attention runs 3 times per forward pass: only the first is inspected"
+ONE_WIDTH = "note: a module of width 128 could not be inspected: scales of scores are not compared"
 LEAK = "wrong: outputs at position 0 change with inputs at position 64, despite the causal mask"
 
 
@@ -327,12 +295,6 @@ ROWS = [
     row("packed zeros", packed_zeros, "asks: every entry of W_V is 0: this initialiser does not draw it"),
     # By hand
     own("by hand", by_hand, require=STDS | {"bias": False, "query_law": "uniform", "output_law": "uniform"}),
-    own("heads first", heads_first(by_hand)),
-    own("three axes", flat_heads_first(by_hand)),
-    own("sums", summed),
-    *(row(letters, lambda letters=letters: Packed(letters), BIASES) for letters in ("thd", "htd", "hdt", "tdh")),
-    row("one head", lambda: Packed(heads=1), BIASES, require={"num_heads": 1, "head_dim": 64}),
-    row("16 heads", lambda: Packed(heads=16), BIASES, require={"num_heads": 16, "head_dim": 4}),
     row("axes of heads", Heads, require=dict.fromkeys(STDS, 1.0) | {"scale": 0.25}),
     own("mask that ends", ends, mask="causal", require=STDS),
     row(
@@ -347,16 +309,11 @@ ROWS = [
     own("hidden by -9", hidden(-9.0), "wrong: scores hidden by the causal mask are -9, not -inf", mask="causal"),
     own("hidden by -100", hidden(-100.0), mask="causal"),
     own("hidden by -inf", hidden(-math.inf), mask="causal"),
-    own("added 0, 1", added(lambda n: torch.ones(n, n).tril(), True), ZERO_ONE),
-    own("added 0, 1 by hand", added(lambda n: torch.ones(n, n).tril(), False), ZERO_ONE),
-    own("added 1, 0", added(lambda n: torch.ones(n, n).triu(1), True), "wrong: causal ... as 1 and 0: ... higher by 1"),
-    own("added 3", added(lambda n: 3.0 * torch.ones(n, n).tril(), True), "wrong: as a number: ... lower by 3"),
-    own("added -inf", added(lambda n: torch.full((n, n), -math.inf).triu(1), False), mask="causal"),
-    own(
-        "added -30", added(lambda n: torch.full((n, n), -30.0).triu(1), False), "note: hidden ... -29.9", mask="causal"
-    ),
-    own("slope", added(distances, True), SLOPE),
-    own("slope by hand", added(distances, False), SLOPE),
+    own("added 0, 1", added(lambda n: torch.ones(n, n).tril()), ZERO_ONE),
+    own("added 1, 0", added(lambda n: torch.ones(n, n).triu(1)), "wrong: causal ... as 1 and 0: ... higher by 1"),
+    own("added 3", added(lambda n: 3.0 * torch.ones(n, n).tril()), "wrong: as a number: ... lower by 3"),
+    own("added -30", added(lambda n: torch.full((n, n), -30.0).triu(1)), "note: hidden ... -29.9", mask="causal"),
+    own("slope", added(distances), SLOPE),
     # Scores
     own("null key", null_key, EXTRA, mask="causal"),
     own("sink", sink, "note: softmax has one more score, a sink: 0.5"),
@@ -368,10 +325,8 @@ ROWS = [
         "asks: length: 0.52 at 7 ... 1.05 at 65",
         scale=...,
     ),
-    own("two names", times(0.5, True), TWO_NAMES, scale=...),
-    own("two names by hand", times(0.5, False), TWO_NAMES, scale=...),
+    own("two names", times(0.5), TWO_NAMES, scale=...),
     own("queries scaled", multiplied(1 / 4, 1, 1), require=STDS),
-    own("both scaled", multiplied(1 / 2, 1 / 2, 1), require=STDS),
     own("scaled twice", multiplied(1 / 4), "note: queries ... by 0.25 ... 1/head_dim in all", MUP, scale="1/head_dim"),
     own(
         "scaled up", multiplied(8, 8), ONE_HOT, "note: queries ... by 8", "note: keys ... by 8", "wrong: 16", scale="16"
@@ -380,8 +335,6 @@ ROWS = [
     own("rotated heads", rotated(1), "wrong: in the same way at every position, by angles that depend on the head"),
     # Digits
     row("autocast", lambda: Auto(), bound=0.1),
-    row("autocast by hand", lambda: Auto(by_hand), bound=0.1),
-    row("autocast, wrong scale", lambda: Auto(times(1 / 16, True)), MUP, scale="1/head_dim", bound=0.1),
     own("whole numbers", whole_numbers),
     # Inputs and matrices
     own(
@@ -401,7 +354,6 @@ ROWS = [
     row("zeros", lambda: Silent(False), f"wrong: {ZERO}"),
     row("gate", lambda: Silent(True), f"asks: {ZERO}, or a parameter that starts at 0"),
     # Calls and paths that differ
-    row("spectral norm", spectral, f"note: train: {STATE}"),
     row(
         "state",
         Cached,
@@ -430,7 +382,10 @@ ROWS = [
         mask="causal",
     ),
     # Around attention
-    row("encoder layer", encoder_layer, "note: W_O is not read", f"note: train: {DROPOUT}", matrices="QKV"),
+    row("encoder layer", encoder_layer, NO_OUTPUT, f"note: train: {DROPOUT}", matrices="QKV"),
+    row("copies", copies, NO_OUTPUT, COPIES, f"note: train: {DROPOUT}", SEVERAL, matrices="QKV"),
+    row("compiled", lambda: torch.compile(multi_head()())),
+    row("one width alone", of_width_64, ONE_WIDTH),
     row("right block", Block, FOLLOWS, matrices="QKV", mask="causal"),
     row("leak over chunks", lambda: Block(chunks), LEAK, FOLLOWS, matrices="QKV", mask="causal"),
 ]
@@ -450,7 +405,7 @@ def test_names_of_scales() -> None:
     assert inspected(multi_head(kdim=63, vdim=63), separate).weights["query"].known[0] == "1/fan_in (lecun)"
     assert inspected(lambda: Heads(2), draws=8).weights["query"].known == ("1/head_dim (fan over the axis of a head)",)
     for name in ("1/sqrt(heads)", "head_dim**(-1/4)", 0.5):
-        inspected(lambda: Own(times(0.5, True))).require(scale=name)
+        inspected(lambda: Own(times(0.5))).require(scale=name)
 
 
 @pytest.mark.parametrize(
@@ -514,100 +469,6 @@ def test_pytorch_is_as_it_was() -> None:
         inspected(lambda: Own(untrained))
     assert (F.scaled_dot_product_attention, F.multi_head_attention_forward) == functions
     assert torch.backends.mha.get_fastpath_enabled()
-
-
-def test_copies_of_one_layer() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        inspection = inspected(lambda: nn.TransformerEncoder(encoder_layer(), 3))
-    copies = "wrong: layers 0, 1 and 2 have the same weights: layers.*.self_attn.in_proj_weight and 3 more"
-    several = "note: attention runs 3 times per forward pass: only the first is inspected"
-    assert {copies, several} < {*notes_of(inspection)}
-
-
-def test_the_first_line_has_the_worst() -> None:
-    said = "WRONG: outputs at position 0 change with inputs at position 64, despite the causal mask"
-    assert str(inspected(lambda: Block(chunks))).partition("\n")[0].partition(" (and")[0] == said
-    for right in (Block, lambda: torch.compile(multi_head()())):
-        assert str(inspected(right)).partition("\n")[0].endswith("nothing wrong was found")
-
-
-# Refusals -----------------------------------------------------------------------------------------
-
-
-class InTurn(Own):
-    def forward(self, x: Any) -> Any:
-        return torch.cat([super(InTurn, self).forward(sequence[None]) for sequence in x])
-
-
-def unset() -> Any:
-    module = Own()
-    nn.init.constant_(module.o.weight, torch.nan)
-    return module
-
-
-def crossed(module: Any, x: Any) -> Any:
-    memory = torch.ones(x.shape[0], 5, 64)
-    return module(x, memory, memory, need_weights=False)[0]
-
-
-def token(x: Any) -> Any:
-    return torch.cat([torch.ones_like(x[:, :1]), x], 1)
-
-
-LINEAR_ATTENTION = "its forward pass has no attention that is recognised: no product of weights and values"
-FLEX = "call='flex_attention': is a single PyTorch operation, which cannot be inspected; .*test it by sampling"
-REFUSED: dict[str, tuple[Any, str]] = {
-    "cross-attention by hand": (Crossed, "do not depend on the inputs: cross-attention"),
-    "Linear": (lambda: nn.Linear(64, 64), "test it by sampling"),
-    "LSTM": (lambda: nn.LSTM(64, 64), "test it by sampling"),
-    "linear attention": (lambda: Own(lambda q, k, v: q @ (k.mT @ v) / q.shape[2]), LINEAR_ATTENTION),
-    "in turn": (lambda: InTurn(by_hand), "pass attention one after another"),
-    "no output": (lambda: Own(after=lambda y: None), "call=None: is not an output array; return the outputs"),
-    "meta": (
-        lambda: nn.Linear(64, 64, device="meta"),
-        "make=.*meta.*: is a device that holds no numbers; make the mod",
-    ),
-    "a module": (nn.Linear(64, 64), "is a module, already initialised"),
-    "a class": (nn.MultiheadAttention, "make: failed with TypeError: .*; pass a function that returns a new mod"),
-    "another width": (multi_head(63, 3), r"call: failed on inputs of shape \(2, 2, 64\) with "),
-    "exit": (lambda: Own(lambda q, k, v: sys.exit(3)), r"call: failed .* SystemExit: 3 \(test_torch\.py, line \d+\)"),
-    "NaN": (lambda: Own(after=lambda y: y * torch.nan), r"output=nan: .* finite; mend the forward pass: all param"),
-    "NaN of the initialiser": (unset, r"output=nan: .* finite; mend the initialiser"),
-    "token": (
-        lambda: Own(before=token, after=lambda y: y[:, 1:]),
-        "has 4 rows for 3 positions, as if tokens or padding were added inside",
-    ),
-    "script": (lambda: torch.jit.script(nn.Linear(64, 64)), "is compiled, which hides"),
-    "flex": (lambda: Own(lambda q, k, v: flex_attention(q, k, v)), FLEX),
-    "fewer keys": (
-        lambda: Own(lambda q, k, v: imported(q, k[:, :, ::2], v[:, :, ::2])),
-        "are fewer than the positions",
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("name", REFUSED)
-def test_layers_that_are_refused(name: str) -> None:
-    make, message = REFUSED[name]
-    with pytest.raises(ac.InputError, match=message) as error:
-        inspected(make)
-    assert "\n" not in str(error.value)
-
-
-def test_cross_attention_is_refused() -> None:
-    with pytest.raises(ac.InputError, match="cross-attention"):
-        inspected(multi_head(), crossed)
-
-
-def test_a_width_that_cannot_be_made() -> None:
-    def make(width: int) -> Any:
-        assert width == 64
-        return Own()
-
-    note = "note: a module of width 128 could not be inspected: scales of scores are not compared"
-    assert notes_of(inspected(make)) == [note]
 
 
 def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:
