@@ -75,11 +75,6 @@ PUBLIC = {
         "conditional",
         "window",
     ),
-    "Mistral": Public(
-        lambda: made("Mistral", **GROUPED, sliding_window=3),
-        ROTARY | {"window": 3},
-        "softmax, mask: window of 3, rotary",
-    ),
     "Qwen 3": Public(lambda: made("Qwen3", **GROUPED), ROTARY | {"qk_norm": True}, ", QK norm", "exactness"),
     "Bloom": Public(
         lambda: made("Bloom", **BLOOM), {"mask": "causal", "bias_slopes": "alibi"}, ", ALiBi", "scores", "bias_slopes"
