@@ -212,6 +212,12 @@ def untrained(q: Any, k: Any, v: Any) -> Any:
     raise RuntimeError("no\ntraining")
 
 
+def spectral() -> Any:
+    module = Own()
+    module.q = nn.utils.parametrizations.spectral_norm(module.q)
+    return module
+
+
 def packed_zeros() -> Any:
     module = multi_head()()
     nn.init.zeros_(module.in_proj_weight[128:])
@@ -354,6 +360,7 @@ ROWS = [
     row("zeros", lambda: Silent(False), f"wrong: {ZERO}"),
     row("gate", lambda: Silent(True), f"asks: {ZERO}, or a parameter that starts at 0"),
     # Calls and paths that differ
+    row("spectral norm", spectral, f"note: train: {STATE}"),
     row(
         "state",
         Cached,

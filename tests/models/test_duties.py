@@ -258,6 +258,17 @@ class Twice(Model):
         return self.embed(ids) + self.second(ids.flip(1))
 
 
+class Spelled(Model):
+    """Bidirectional without positions, with a parameter whose name begins like theirs."""
+
+    def __init__(self) -> None:
+        super().__init__(type("Other", (Attention,), {"weights": bidirectional}))
+        self.pos_ffn = nn.Linear(WIDTH, WIDTH)
+
+    def embedded(self, ids: Any) -> Any:
+        return self.pos_ffn(self.embed(ids))
+
+
 def copy_embedding(model: Any) -> None:
     model.head.weight = nn.Parameter(model.embed.weight.detach().clone())
 
@@ -289,7 +300,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "positions": (Positions, {"causality": UNEXAMINED, "permutation": HOLDS}),
     "two tables": (Twice, {"causality": UNEXAMINED, "sequences": UNEXAMINED, "precision": UNEXAMINED}),
     "closed attention": (changed(close_attention), {"causality": UNEXAMINED}),
-    "no positions": (attention("weights", bidirectional), {"causality": UNEXAMINED, "permutation": ASKS}),
+    "name like positions": (Spelled, {"causality": UNEXAMINED, "permutation": ASKS}),
     "along the batch": (AlongBatch, {"causality": UNEXAMINED, "sequences": ASKS, "permutation": ASKS}),
     "closed head": (changed(close_head), {"causality": UNEXAMINED, "sequences": UNEXAMINED}),
     "product and residual": (residual(lambda x, y: x * (1 + y)), {"reach": UNEXAMINED}),
