@@ -16,6 +16,7 @@ from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
+from tests.refusals import refused
 
 from .numpy_layers import CAUSAL, Plain
 
@@ -167,8 +168,7 @@ def test_layers_of_another_shape_are_not_supported() -> None:
     ],
 )
 def test_what_cannot_be_a_subject_is_refused(make: Packed, weights: str, message: str) -> None:
-    with pytest.raises(ac.InputError, match=message):
-        ac.inspect(make, width=WIDTH).subject(weights=weights)
+    refused(lambda: ac.inspect(make, width=WIDTH).subject(weights=weights), message)
 
 
 def test_a_module_has_layers_of_its_shape() -> None:
