@@ -137,17 +137,6 @@ class Narrow(Own):
         return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
 
 
-class WeightsWanted(nn.Module):
-    """Requests weights by default: no fused attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = multi_head()()
-
-    def forward(self, x: Any) -> Any:
-        return self.attention(x, x, x)[0]
-
-
 class Transposed(nn.Sequential):
     """A module for (batch, width, positions)."""
 
@@ -244,10 +233,6 @@ class Block(nn.Module):
 
 def chunks(x: Any) -> Any:
     return x if x.shape[1] < 32 else x + x.mean(1, keepdim=True)
-
-
-def separate(module: Any, x: Any) -> Any:
-    return module(x, x[..., :63], x[..., :63], need_weights=False)[0]
 
 
 # What inspections say -----------------------------------------------------------------------------
@@ -386,10 +371,6 @@ def test_a_layer(row: Row) -> None:
 
 
 def test_names_of_scales() -> None:
-    known = inspected(multi_head()).weights
-    assert known["query"].known == ("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)",)
-    assert known["output"].known == ("1/(3 fan_in) (torch.nn.Linear)",)
-    assert inspected(multi_head(kdim=63, vdim=63), separate).weights["query"].known[0] == "1/fan_in (lecun)"
     assert inspected(lambda: Heads(2), draws=8).weights["query"].known == ("1/head_dim (fan over the axis of a head)",)
     for name in ("1/sqrt(heads)", "head_dim**(-1/4)", 0.5):
         inspected(lambda: Own(times(0.5))).require(scale=name)
@@ -400,14 +381,13 @@ def test_names_of_scales() -> None:
     [
         lambda: Own(lambda *qkv: F.scaled_dot_product_attention(*qkv)),
         lambda: Own(imported),
-        WeightsWanted,
         lambda: Own(lambda q, k, v: imported(q, k, v, enable_gqa=True), kv=2),
         lambda: Own(three_axes(imported)),
         lambda: Own(flat_heads_first(imported)),
         lambda: Own(heads_first(imported)),
         lambda: Own(lambda *qkv: imported(*(a.requires_grad_() for a in qkv))),
     ],
-    ids=["looked up", "imported", "weights wanted", "groups", "three axes", "flat", "heads first", "no fast path"],
+    ids=["looked up", "imported", "groups", "three axes", "flat", "heads first", "no fast path"],
 )
 def test_attention_is_seen_on_every_path(make: Make) -> None:
     adapter = adapter_of(make, 64)
@@ -418,9 +398,8 @@ def test_attention_is_seen_on_every_path(make: Make) -> None:
         assert reader.layout.num_heads == 4
         probe = Probe(reader, state, matrices)
         assert probe.forward(probe.seen)[0].known
-        weight = state.q.weight if hasattr(state, "q") else state.attention.in_proj_weight[:64]
         read = torch.as_tensor(matrices.query.reshape(64, 64).T, dtype=torch.float32)
-        assert torch.equal(read * (4.0 if make is WeightsWanted else 1.0), weight)
+        assert torch.equal(read, state.q.weight)
 
 
 def test_paths_of_multi_head_attention() -> None:
