@@ -385,6 +385,7 @@ T5 = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
     ("name", "fields", "modules", "causal"),
     [
         ("GPT2", GPT2 | WORDS, 2, {"h.*.attn (2)"}),
+        ("Bert", SIZES | WORDS, 2, set()),
         ("ViT", SIZES | IMAGES, 2, set()),
         ("T5", T5 | WORDS, 6, {"decoder.block.*.layer.0.SelfAttention (2)"}),
     ],

@@ -243,6 +243,11 @@ def test_a_number_in_a_string_is_that_exponent() -> None:
         assert expectation({"*": text})(series, INIT) == ExponentPrediction(low, -0.5)
 
 
+def test_a_table_may_name_a_prediction() -> None:
+    series = TapSeries("steep", "Linear", MODULE, grows=True)
+    assert expectation({"*": "mup"})(series, CHANGE) == expectation("mup")(series, CHANGE)
+
+
 def test_what_says_nothing_is_named() -> None:
     found = ac.widths(Plain, expect={"*": 0})
     said = {row.name: (str(row.verdict), *row.notes) for row in found.rows}
