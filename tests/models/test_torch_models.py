@@ -267,6 +267,26 @@ def test_a_declared_mask_is_no_question() -> None:
 # Modules and inputs -------------------------------------------------------------------------------
 
 
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        return self.out((q @ k.mT / WIDTH**0.5).softmax(-1) @ v)
+
+
+class Outer(nn.Module):
+    """Queries, keys and values come from outside of the attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.qkv = Inner(), nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(*self.qkv(x).chunk(3, -1))
+
+
 def decoder() -> Any:
     return nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 64, batch_first=True), 1)
 
@@ -282,11 +302,12 @@ FIRST = MEANT + "layers.0.self_attn: attends over the first axis"
 @pytest.mark.parametrize(
     ("make", "inputs", "sources", "text"),
     [
+        (lambda: nn.Sequential(Outer()), (X,), {"0": ""}, "1/sqrt(head_dim)"),
         (decoder, (X, MEMORY), {"layers.0.self_attn": "", "layers.0.multihead_attn": "key"}, ""),
         (encoder, (X,), {"layers.0.self_attn": ""}, FIRST),
         (lambda: nn.Sequential(nn.LazyLinear(8)), (X,), {}, "NOT EXAMINED: Sequential: 0 attention modules, "),
     ],
-    ids=["cross-attention", "all first", "lazy"],
+    ids=["outside", "cross-attention", "all first", "lazy"],
 )
 def test_modules_are_found(make: Callable[[], Any], inputs: Any, sources: dict[str, str], text: str) -> None:
     inspection = ac.inspect(make, inputs=inputs, draws=2)
