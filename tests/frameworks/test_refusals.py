@@ -60,8 +60,9 @@ def failing(x: Array) -> Array:
     raise RuntimeError("no kernel\nfor this")
 
 
-def five_keys(q: Array, k: Array, v: Array) -> tuple[Array, ...]:
-    return q, *np.ones((2, len(q), 4, 5, 16))
+def five_keys(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    ones = np.ones((len(q), 4, 5, 16))
+    return q, ones, ones
 
 
 def exiting(q: Any, k: Any, v: Any) -> Any:
