@@ -96,6 +96,10 @@ def attention_of_equinox(key: Any) -> Any:
 
 
 SAMPLING = "test it by sampling"
+NO_OUTPUT = "call=None: is not an output array; return the outputs"
+META = "make=.*meta.*: is a device that holds no numbers; make the mod"
+NO_FUNCTION = "make: failed with TypeError: .*; pass a function that returns a new mod"
+NAN = "output=nan: .* finite; mend the forward pass: all param"
 INPUTS = "inputs=None: are unknown for a model of class Dense"
 TOKENS = "has 4 rows for 3 positions, as if tokens or padding were added inside"
 NO_PRODUCT = "its forward pass has no attention that is recognised: no product of weights and values"
@@ -119,13 +123,13 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "LSTM": (lambda: nn.LSTM(64, 64), SAMPLING, {}),
     "linear attention": (lambda: Own(linear_attention), NO_PRODUCT, {}),
     "in turn": (lambda: InTurn(by_hand), "pass attention one after another", {}),
-    "no output": (lambda: Own(after=lambda y: None), "is not an output array; return the outputs", {}),
-    "meta": (lambda: nn.Linear(64, 64, device="meta"), "make=.*meta.*: is a device that holds no", {}),
+    "no output": (lambda: Own(after=lambda y: None), NO_OUTPUT, {}),
+    "meta": (lambda: nn.Linear(64, 64, device="meta"), META, {}),
     "a module": (nn.Linear(64, 64), "is a module, already initialised", {}),
-    "a class": (nn.MultiheadAttention, "make: failed with TypeError: .*; pass a function that", {}),
+    "a class": (nn.MultiheadAttention, NO_FUNCTION, {}),
     "another width": (multi_head(63, 3), r"call: failed on inputs of shape \(2, 2, 64\) with ", {}),
     "exit": (lambda: Own(exiting), r"call: failed .* SystemExit: 3 \(test_refusals\.py, line \d+\)", {}),
-    "NaN": (lambda: Own(after=lambda y: y * torch.nan), "output=nan: .* mend the forward pass: all", {}),
+    "NaN": (lambda: Own(after=lambda y: y * torch.nan), NAN, {}),
     "NaN of the initialiser": (unset, "output=nan: .* finite; mend the initialiser", {}),
     "token": (lambda: Own(before=token, after=lambda y: y[:, 1:]), TOKENS, {}),
     "script": (lambda: torch.jit.script(nn.Linear(64, 64)), "is compiled, which hides", {}),
