@@ -217,14 +217,12 @@ MEANT, MEANT_MASK = (
 DEFAULT = "WRONG: h.2.fc.weight: uniform, std 0.1 (default of Linear); h.*.fc.weight elsewhere: normal, std 0.05"
 NORMS = "WRONG: scales of LayerNorm are drawn around 0, where ones are usual: h.0.ln_1.weight and 3 others"
 CALLS = "two calls of the model in evaluation mode on the same inputs differ: dropout, or other random numbers"
+UNWRITTEN = "WRONG: h.{1,3}.fc.weight not initialised: nothing, or NaN, was written to this memory"
 #: Changes of the model, and the beginning of the verdict, or a part of the text.
 CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
     "default": (default, DEFAULT),
     "clone": (clone, "WRONG: layers 1 and 2 have the same weights: h.*.attn.c_attn.weight and 3 more"),
-    "unwritten": (
-        unwritten(1, 3),
-        "WRONG: h.{1,3}.fc.weight not initialised: nothing, or NaN, was written",
-    ),
+    "unwritten": (unwritten(1, 3), UNWRITTEN),
     "norms around 0": (std_of(0.02, "ln_1.weight"), NORMS),
     "unit": (
         std_of(1.0, "fc.weight"),
