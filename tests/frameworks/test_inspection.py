@@ -11,9 +11,9 @@ import pytest
 
 import attncheck as ac
 from attncheck.frameworks import effective
-from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import Trace
+from tests.refusals import refused
 
 from .numpy_layers import CAUSAL, Array, Plain, softmax
 from .rows import inspected
@@ -152,8 +152,7 @@ def test_what_does_not_hold_is_reported_with_its_number(result: Inspection, expe
     ],
 )
 def test_expectations_that_are_refused(result: Inspection, name: str, value: Any, message: str) -> None:
-    with pytest.raises(ac.InputError, match=message):
-        result.require(**{name: value}) if name else result.require(value)
+    refused(lambda: result.require(**{name: value}) if name else result.require(value), message)
 
 
 def test_an_error_or_a_question_may_be_forbidden_declared_or_allowed() -> None:
@@ -209,39 +208,5 @@ def test_a_path_without_visible_attention_is_compared_with_one_that_has_it() -> 
     assert inspection.forward.mask == "none"
 
 
-# Entry points -------------------------------------------------------------------------------------
-
-
-def test_what_is_no_adapter_is_refused() -> None:
-    with pytest.raises(ac.InputError, match="is not a function"):
-        adapter_of(3, 8)
-    with pytest.raises(ac.InputError, match="make: failed with ValueError: no"):
-        adapter_of(lambda: (_ for _ in ()).throw(ValueError("no")), 8)
-
-
-MODULE = """
-from tests.frameworks.numpy_layers import Plain
-
-right, wrong = (Plain(32, 4, 4, 8, factor=factor) for factor in (8**-0.5, 1.0))
-"""
-
-
-pytest_plugins = ["pytester"]
-
-
-def test_the_fixture(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(some_layers=MODULE)
-    pytester.makepyfile(
-        """
-        from some_layers import right, wrong
-
-        def test_right(attncheck_layer):
-            attncheck_layer(right, width=32).require(mask="none", query_std=1.0)
-
-        def test_wrong(attncheck_layer):
-            attncheck_layer(wrong, width=32).require(scale="1/sqrt(head_dim)")
-        """
-    )
-    done = pytester.runpytest_inprocess("-p", "no:cacheprovider")
-    done.assert_outcomes(passed=1, failed=1)
-    done.stdout.fnmatch_lines(["*AssertionError: scale is '1', not '1/sqrt(head_dim)'*"])
+def test_the_fixture_inspects(attncheck_layer: Any) -> None:
+    assert attncheck_layer is ac.inspect

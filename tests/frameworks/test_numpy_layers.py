@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import attncheck as ac
-from attncheck.frameworks.trace import Trace
 from attncheck.frameworks.views import AttentionView
 
 from .numpy_layers import CAUSAL, Array, Draw, Plain, mask_of, softmax
@@ -405,37 +403,3 @@ def test_draws_that_come_again(seeds: int, note: str) -> None:
             return super().make(seed % seeds)
 
     assert inspected(Again(), draws=8).blamed == (note,)
-
-
-# Refusals -----------------------------------------------------------------------------------------
-
-
-class Unwatched(Plain):
-    def run(self, state: Any, x: Array, trace: Trace, path: str = "") -> Array:
-        return super().run(state, x, Trace())
-
-
-def failing(x: Array) -> Array:
-    raise RuntimeError("no kernel\nfor this")
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        (Unwatched(), "test it by sampling"),
-        (Plain(normed=failing), r"call: failed on inputs of shape \(2, 2, 64\) with RuntimeError: no kernel for this"),
-        (Plain(changed=lambda m: m["key"].fill(np.nan)), "^key=nan: "),
-        (Plain(after=lambda y, x: y[0]), "is the output shape"),
-        (Plain(before=lambda q, k, v: (q, *np.ones((2, len(q), 4, 5, 16)))), "cross-attention"),
-    ],
-)
-def test_layers_that_are_refused(layer: Plain, message: str) -> None:
-    with pytest.raises(ac.InputError, match=message) as error:
-        inspected(layer)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("options", [{"width": 0}, {"draws": 0}, {"seed": -1}])
-def test_options_that_are_refused(options: Any) -> None:
-    with pytest.raises(ac.InputError, match=next(iter(options))):
-        inspected(Plain(), **options)

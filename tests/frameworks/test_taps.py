@@ -13,7 +13,6 @@ import attncheck as ac
 from attncheck._lib.errors import InputError
 from attncheck.frameworks.models import ModelsAtWidths
 
-SPREAD = (8, 32, 128)
 # The batch of the steps, for maps of width 8 to one neuron.
 INPUTS, RATE = np.random.default_rng(0).standard_normal((4, 8)), 0.1
 
@@ -204,45 +203,7 @@ def test_steps_are_those_of_gradient_descent(adapter: str) -> None:
     assert len({*factors}) == (1 if adapter == "torch.Torch" else 3)
 
 
-# flax ---------------------------------------------------------------------------------------------
-
-
-def test_sizes_of_nnx() -> None:
-    """Scores over √d are violated where scores over d are predicted."""
-    result = ac.widths(of_nnx(), SPREAD, {"attention.scores": -0.5, "*": 0}, seeds=4)
-    assert [row.name for row in result.violated] == ["attention.scores"]
-
-
-def test_changes_of_linen() -> None:
-    """With a constant learning rate, changes of a hidden matrix grow."""
-    nn, optax = pytest.importorskip("flax.linen"), pytest.importorskip("optax")
-    result = ac.widths(
-        lambda width: nn.Sequential([nn.Dense(width), nn.tanh, nn.Dense(width), nn.tanh, nn.Dense(8)]),
-        SPREAD,
-        {"*": {"init": 0, "change": 0}},
-        optimizer=lambda parameters: optax.adam(1e-2),
-        steps=1,
-        seeds=4,
-    )
-    assert {row.steps for row in result.violated} == {1}
-    assert (result.violated[0].exponent or 0.0) > 0.5
-
-
 # keras --------------------------------------------------------------------------------------------
-
-
-def test_sizes_of_keras() -> None:
-    """A fixed scale is violated where sizes should fall, and Glorot's is not violated."""
-    keras = pytest.importorskip("keras")
-
-    def build(width: int) -> Any:
-        block = of_keras()(width)
-        fixed = keras.initializers.RandomNormal(stddev=0.02)
-        block.head = keras.Sequential([keras.layers.Dense(width), keras.layers.Dense(8, kernel_initializer=fixed)])
-        return block
-
-    result = ac.widths(build, SPREAD, {"head.2": -0.5, "*": "standard"}, seeds=3)
-    assert [row.name for row in result.violated] == ["head.2"]
 
 
 def test_names_of_keras() -> None:

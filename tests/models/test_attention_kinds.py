@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from .torch_attention import HEADS, WIDTH, Attention, Cache, Steps, split  # noqa: E402  # only where torch is
+from .torch_attention import HEADS, WIDTH, Attention, Steps, split  # noqa: E402  # only where torch is
 
 ROTATED = 8
 X = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -166,15 +166,6 @@ def with_zero_values(attention: Any, x: Any) -> Any:
     return attention(x, x, torch.zeros_like(x))
 
 
-def with_memory(attention: Any, x: Any) -> Any:
-    """Call with keys and values from other vectors than the queries."""
-    return attention(nn.functional.layer_norm(x, (WIDTH,)), x, x)
-
-
-def with_cache(attention: Any, x: Any) -> Any:
-    return attention(x, cache=Cache())
-
-
 CAUSAL = "softmax, causal mask, scores times 1/sqrt(head_dim)"
 SCALE = "if this is meant: attn: scores times 1/sqrt(16), where head_dim is 24, in addition to any factor in queries"
 TWICE = (
@@ -189,10 +180,8 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "equal tensors": (Apart, equal_tensors, RIGHT),
     "positions": (Apart, with_positions, RIGHT, "attn: values are x W + b, and a vector that depends on the position"),
     "zero values": (Apart, with_zero_values, RIGHT),
-    "memory": (Apart, with_memory, RIGHT),
     "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not"),
     "other neurons": (OtherNeurons, directly, "WRONG: attn: queries and keys are rotated in different neurons"),
-    "cache": (Attention, with_cache, RIGHT),
     "two maps": (TwoMaps, directly, RIGHT, TWO_MAPS),
     "uneven values of two maps": (
         lambda: TwoMaps(0.5),

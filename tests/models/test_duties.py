@@ -136,11 +136,11 @@ class AlongBatch(Positions):
 
 
 class Adapted(Model):
-    """A low-rank adapter of the head, with factors that start at 0."""
+    """A low-rank adapter of the head, with factors that both start at 0."""
 
-    def __init__(self, std: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = nn.Parameter(std * torch.randn(4, WIDTH)), nn.Parameter(torch.zeros(WIDTH, 4))
+        self.a, self.b = nn.Parameter(torch.zeros(4, WIDTH)), nn.Parameter(torch.zeros(WIDTH, 4))
 
     def embedded(self, ids: Any) -> Any:
         x = self.embed(ids)
@@ -300,7 +300,6 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "positions": (Positions, {"causality": UNEXAMINED, "permutation": HOLDS}),
     "two tables": (Twice, {"causality": UNEXAMINED, "sequences": UNEXAMINED, "precision": UNEXAMINED}),
     "closed attention": (changed(close_attention), {"causality": UNEXAMINED}),
-    "no positions": (attention("weights", bidirectional), {"causality": UNEXAMINED, "permutation": ASKS}),
     "name like positions": (Spelled, {"causality": UNEXAMINED, "permutation": ASKS}),
     "along the batch": (AlongBatch, {"causality": UNEXAMINED, "sequences": ASKS, "permutation": ASKS}),
     "closed head": (changed(close_head), {"causality": UNEXAMINED, "sequences": UNEXAMINED}),
@@ -313,8 +312,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "dropout": (Dropped, {"dropout": HOLDS}),
     "forgotten dropout": (Forgotten, {"dropout": ASKS}),
     "dropout of scores": (lambda: Dropped(type("Other", (Attention,), {"weights": dropped})), {"dropout": ASKS}),
-    "adapter": (lambda: Adapted(0.1), {}),
-    "closed adapter": (lambda: Adapted(0.0), {"reach": WRONG}),
+    "closed adapter": (Adapted, {"reach": WRONG}),
     "half of the heads": (attention("projected", half_of_heads), {"reach": ASKS}),
     "listed block": (Listed, {"registration": WRONG, "precision": UNEXAMINED}),
     "tied embedding": (changed(tie_embedding), {}),

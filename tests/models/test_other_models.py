@@ -92,10 +92,3 @@ def test_keras() -> None:
     assert groups == {"multi_head_attention_* (2)": ("", "causal"), "other": ("value", "none")}
     assert found.parameters["dense.kernel"].shape == (WIDTH, WIDTH)
     found.require(parameters={"*query_dense.kernel": "uniform(1/sqrt(32))", "*.bias": "zeros"})
-
-
-@pytest.mark.parametrize("module", ["flax.linen", "keras.layers"])
-def test_inputs_are_needed(module: str) -> None:
-    layers = pytest.importorskip(module)
-    with pytest.raises(ac.InputError, match="inputs=None: are unknown for a model of class Dense"):
-        ac.inspect(lambda: layers.Dense(3))

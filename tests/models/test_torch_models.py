@@ -14,6 +14,7 @@ import pytest
 
 import attncheck as ac
 from attncheck.models.result import ModelInspection
+from tests.refusals import refused
 
 torch = pytest.importorskip("torch")
 
@@ -120,11 +121,6 @@ def test_a_right_model_is_described(right: ModelInspection) -> None:
     assert "h.*.attn (4)" in str(right)
 
 
-@pytest.mark.parametrize("seed", [100, 200])
-def test_a_right_model_is_right_at_every_seed(seed: int) -> None:
-    assert inspected(seed=seed, draws=4).blamed == ()
-
-
 DECLARED = {"*.c_proj.weight": "normal(0.05/sqrt(2*4))", "*.bias": "zeros", "wte.weight": "normal(0.05)"}
 
 
@@ -139,10 +135,8 @@ def test_requirements(right: ModelInspection) -> None:
             right.require(**expected)
     with pytest.raises(ac.InputError, match=r"parameters='\*\.gamma': matches no parameter"):
         right.require(parameters={"*.gamma": "ones"})
-    with pytest.raises(ac.InputError, match=r"module='h\.9\.attn': is not an inspected attention module"):
-        right["h.9.attn"]
-    with pytest.raises(ac.InputError, match=r"parameters='h\.9': is not the name of a parameter"):
-        right.parameters["h.9"]
+    refused(lambda: right["h.9.attn"], r"module='h\.9\.attn': is not an inspected attention module")
+    refused(lambda: right.parameters["h.9"], r"parameters='h\.9': is not the name of a parameter")
     no_mapping: Any
     for no_mapping in (["*.bias"], "*.bias", {3: "zeros"}):
         with pytest.raises(ac.InputError, match="is not a mapping of patterns to initialisers"):
@@ -154,12 +148,6 @@ def test_requirements(right: ModelInspection) -> None:
 
 def default(model: Any) -> None:
     model.h[2].fc.reset_parameters()
-
-
-def defaults(model: Any) -> None:
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.reset_parameters()
 
 
 def clone(model: Any) -> None:
@@ -229,25 +217,22 @@ MEANT, MEANT_MASK = (
 DEFAULT = "WRONG: h.2.fc.weight: uniform, std 0.1 (default of Linear); h.*.fc.weight elsewhere: normal, std 0.05"
 NORMS = "WRONG: scales of LayerNorm are drawn around 0, where ones are usual: h.0.ln_1.weight and 3 others"
 CALLS = "two calls of the model in evaluation mode on the same inputs differ: dropout, or other random numbers"
+UNWRITTEN = "WRONG: h.{1,3}.fc.weight not initialised: nothing, or NaN, was written to this memory"
 #: Changes of the model, and the beginning of the verdict, or a part of the text.
 CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
     "default": (default, DEFAULT),
     "clone": (clone, "WRONG: layers 1 and 2 have the same weights: h.*.attn.c_attn.weight and 3 more"),
-    "unwritten": (unwritten(1), "WRONG: h.1.fc.weight not initialised: nothing, or NaN, was written to this memory"),
-    "two unwritten": (unwritten(1, 3), "WRONG: h.{1,3}.fc.weight not initialised"),
+    "unwritten": (unwritten(1, 3), UNWRITTEN),
     "norms around 0": (std_of(0.02, "ln_1.weight"), NORMS),
     "unit": (
         std_of(1.0, "fc.weight"),
         "WRONG: h.*.fc.weight: normal, std 1 for any fan-in, as by normal_ without a num",
     ),
-    "one not causal": (masked(lambda mask: 0.0, 3), "WRONG: h.3.attn: mask none; h.*.attn: mask causal"),
     "one transposed": (masked(transposed, 3), "WRONG: h.3.attn: mask anticausal; h.*.attn: mask causal"),
     "all transposed": (masked(transposed, *range(LAYERS)), MEANT_MASK),
     "unscaled": (std_of(STD, "c_proj.weight"), "depth scaling: no; std 0.05 in every projection of the blocks"),
     "unscaled, not causal": (unmasked, ""),
-    "defaults": (defaults, ""),
     "shared": (share, MEANT + "layers 1 and 2 share their weights: h.*.attn.c_attn.weight and 3 more"),
-    "tied": (tie, "tied to head.weight"),
     "skipped": (skip, MEANT + "the outputs do not depend on h.{1,2}.ln_{1,2}.weight, "),
     "zero queries": (zero_queries, ""),
     "equal biases": (equal_biases, "layers 0, 1, 2 and 3 have the same biases: h.*.fc.bias"),
@@ -261,7 +246,7 @@ def test_a_change_is_named(name: str) -> None:
     inspection = inspected(change, draws=2)
     assert inspection.verdict.startswith("WRONG") == bool(inspection.blamed) == text.startswith("WRONG")
     assert inspection.verdict.startswith(text) if inspection.blamed else text in f"{inspection.verdict}\n{inspection}"
-    assert ("depth scaling" in str(inspection)) == (name not in ("unscaled, not causal", "defaults"))
+    assert ("depth scaling" in str(inspection)) == (name != "unscaled, not causal")
     assert len(inspection.modules) == LAYERS - {"skipped": 2, "shared": 1}.get(name, 0)
 
 
@@ -300,16 +285,6 @@ class Outer(nn.Module):
         return self.inner(*self.qkv(x).chunk(3, -1))
 
 
-class SequencesFirst(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn = nn.MultiheadAttention(WIDTH, HEADS)
-
-    def forward(self, x: Any) -> Any:
-        x = x.transpose(0, 1)
-        return self.attn(x, x, x)[0].transpose(0, 1)
-
-
 def decoder() -> Any:
     return nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 64, batch_first=True), 1)
 
@@ -326,12 +301,11 @@ FIRST = MEANT + "layers.0.self_attn: attends over the first axis"
     ("make", "inputs", "sources", "text"),
     [
         (lambda: nn.Sequential(Outer()), (X,), {"0": ""}, "1/sqrt(head_dim)"),
-        (SequencesFirst, (X,), {"attn": ""}, "scores times 1/sqrt(head_dim)"),
         (decoder, (X, MEMORY), {"layers.0.self_attn": "", "layers.0.multihead_attn": "key"}, ""),
         (encoder, (X,), {"layers.0.self_attn": ""}, FIRST),
         (lambda: nn.Sequential(nn.LazyLinear(8)), (X,), {}, "NOT EXAMINED: Sequential: 0 attention modules, "),
     ],
-    ids=["outside", "sequences first", "cross-attention", "all first", "lazy"],
+    ids=["outside", "cross-attention", "all first", "lazy"],
 )
 def test_modules_are_found(make: Callable[[], Any], inputs: Any, sources: dict[str, str], text: str) -> None:
     inspection = ac.inspect(make, inputs=inputs, draws=2)
@@ -414,8 +388,7 @@ WIDER = itertools.count(3)
     ],
 )
 def test_models_that_are_refused(make: Callable[[], Any], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ac.InputError, match=message):
-        ac.inspect(make, **({"draws": 2} | options))
+    refused(lambda: ac.inspect(make, **({"draws": 2} | options)), message)
 
 
 # transformers -------------------------------------------------------------------------------------
@@ -432,7 +405,6 @@ T5 = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
     [
         ("GPT2", GPT2 | WORDS, 2, {"h.*.attn (2)"}),
         ("Bert", SIZES | WORDS, 2, set()),
-        ("Llama", SIZES | WORDS, 2, {"layers.*.self_attn (2)"}),
         ("ViT", SIZES | IMAGES, 2, set()),
         ("T5", T5 | WORDS, 6, {"decoder.block.*.layer.0.SelfAttention (2)"}),
     ],

@@ -21,6 +21,7 @@ from attncheck.scaling.examine import examine
 from attncheck.scaling.predictions import CHANGE, INIT, ExponentPrediction, TapSeries, expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import EMBEDDING, MODULE, OUTPUT, Tap
+from tests.refusals import refused
 from tests.widths.synthetic import Law, Laws, normal, power_law
 
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -242,6 +243,11 @@ def test_a_number_in_a_string_is_that_exponent() -> None:
         assert expectation({"*": text})(series, INIT) == ExponentPrediction(low, -0.5)
 
 
+def test_a_table_may_name_a_prediction() -> None:
+    series = TapSeries("steep", "Linear", MODULE, grows=True)
+    assert expectation({"*": "mup"})(series, CHANGE) == expectation("mup")(series, CHANGE)
+
+
 def test_what_says_nothing_is_named() -> None:
     found = ac.widths(Plain, expect={"*": 0})
     said = {row.name: (str(row.verdict), *row.notes) for row in found.rows}
@@ -285,7 +291,6 @@ class Infinite(Plain):
 )
 def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
     build = arguments.pop("build", Plain)
-    with pytest.raises(InputError, match=message):
-        ac.widths(build, **arguments)
+    refused(lambda: ac.widths(build, **arguments), message)
     with pytest.raises(InputError, match=r"name='rigth': is not a tap; use a name in the table, e.g. right"):
         examined(TestVerdicts.laws, seeds=2)["rigth"]

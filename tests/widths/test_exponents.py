@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import InputError
 from attncheck.scaling.exponents import exponents, seeds_needed, slope_weights
 from attncheck.scaling.predictions import shares
+from tests.refusals import refused
 
 WIDTHS = (64, 128, 256, 512, 1024)
 N = np.array(WIDTHS, dtype=float)[:, None, None]
@@ -82,8 +82,7 @@ def test_sizes_that_never_differ_are_no_division_by_zero() -> None:
     ],
 )
 def test_what_is_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        call()
+    refused(call, message)
 
 
 class TestShares:
