@@ -247,8 +247,6 @@ SLOPE = "note: scores have a bias by distance, slope 1; ALiBi's are 0.25, 0.0625
 ONE_HOT = "note: scores have a standard deviation of 21.3: attention is nearly one-hot at initialisation"
 TIMES_8 = "note: the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor"
 TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
-CONVOLUTION = nn.Conv1d(64, 64, 3, padding=1, groups=64)
-BIASES = "note: queries, keys, values and outputs have biases of standard deviation 0."
 TEMPERATURES = ("asks: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125",)
 FOLLOWS = "note: what follows attention is not linear: W_O is not read"
 ZERO = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
