@@ -31,7 +31,7 @@ def run(
     Parameters
     ----------
     profile
-        Sample sizes: smoke takes half a minute, default one to two minutes, thorough longer.
+        Sample sizes: smoke takes some ten seconds, default about a minute, thorough longer.
     subject
         Simulator to test, MODULE:CALLABLE; default: ATTNCHECK_SUBJECT, else the built-in literal simulator.
     seed
