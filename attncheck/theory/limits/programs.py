@@ -10,11 +10,12 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_integer, refuse
+from attncheck._lib.text import first_few
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.expectation import expectation, normal_points
 from attncheck.layers.kernel import psd_root
 from attncheck.layers.program import Initial, MatMul, Node, Program, Score
-from attncheck.layers.program.extent import results_of
+from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.layers.program.moments import Moments, ancestors_of, bases_of, value_of
 
 # Array entries per block.
@@ -69,21 +70,24 @@ class ProgramLimit:
         parts += [f"{name}: variance {v:.4g}" for name, v in zip(scores, np.diag(self.score_covariance), strict=True)]
         return "\n".join([*parts, *_correlations(scores, self.score_covariance, self.error)])
 
-    def second(self, one: Node, second_node: Node) -> float:
-        """Return E[Z^x Z^x'], the limit of (1/n) Σ x_α x'_α (Fact 1), for vectors independent of scores."""
-        _refuse_scores(one, second_node)
-        for node in (one, second_node):
+    def second(self, one: Node | str, other: Node | str) -> float:
+        """Return E[Z^x Z^x'], the limit of (1/n) Σ x_α x'_α (Fact 1), for vectors independent of scores.
+
+        A vector is a line of the program, or its name.
+        """
+        vectors = self._vectors(one, other)
+        for node in vectors:
             if _enters(node, Score):
                 refuse("vector", node.name, "depends on scores", "use conditional_square for such lines")
-        return self._moments.second(one, second_node)
+        return self._moments.second(*vectors)
 
-    def conditional_square(self, node: Node, scores: FloatArray) -> FloatArray:
+    def conditional_square(self, vector: Node | str, scores: FloatArray) -> FloatArray:
         """Return E[(Z^h)² | p°], the limit of (1/n) Σ h_α² (Theorem 1), for given scores.
 
         Parameters
         ----------
-        node : Node
-            A line of the program.
+        vector : Node or str
+            A line of the program, or its name.
         scores : ndarray, shape (size, r)
             Values of p°.
 
@@ -93,7 +97,7 @@ class ProgramLimit:
             By quadrature over the Gaussian lines: accurate to about 1e-9 for smooth functions of up to two lines, and
             to a relative error of about 1e-3 for more.
         """
-        _refuse_scores(node)
+        (node,) = self._vectors(vector)
         bases = bases_of([node])
         indices = [self.lines.index(line) for line in bases]
         points, weights = normal_points(self.covariance[np.ix_(indices, indices)])
@@ -137,7 +141,7 @@ class ProgramLimit:
         return self.draw(size, coordinates, np.random.default_rng(seed))
 
     def average(
-        self, psi: Callable[..., FloatArray], vectors: Sequence[Node], scores: FloatArray
+        self, psi: Callable[..., FloatArray], vectors: Sequence[Node | str], scores: FloatArray
     ) -> tuple[FloatArray, float]:
         """Return E[ψ(Z^{h¹}, …, Z^{hᵏ}) | p°], the limit of the averages in Theorem 1, for given scores.
 
@@ -145,8 +149,8 @@ class ProgramLimit:
         ----------
         psi : callable
             Takes one array per vector, coordinatewise.
-        vectors : sequence of Node
-            Lines of the program.
+        vectors : sequence of Node or str
+            Lines of the program, or their names.
         scores : ndarray, shape (size, r)
             Values of p°.
 
@@ -159,8 +163,8 @@ class ProgramLimit:
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.scores):
             refuse("scores", scores.shape, f"must have shape (size, {len(self.scores)})", "pass draws of the scores")
-        _refuse_scores(*vectors)
-        bases = bases_of(vectors)
+        lines = self._vectors(*vectors)
+        bases = bases_of(lines)
         indices = [self.lines.index(node) for node in bases]
 
         def of_one(scores_of_one: FloatArray) -> tuple[float, float]:
@@ -168,7 +172,7 @@ class ProgramLimit:
 
             def value(z: FloatArray) -> FloatArray:
                 known = dict(zip(bases, z[:, None], strict=True))
-                values: FloatArray = np.asarray(psi(*(value_of(node, known, score_values) for node in vectors)))
+                values: FloatArray = np.asarray(psi(*(value_of(node, known, score_values) for node in lines)))
                 first: FloatArray = values[0]
                 return first
 
@@ -176,6 +180,21 @@ class ProgramLimit:
 
         averages = [of_one(row) for row in scores]
         return np.array([value for value, _ in averages]), max((error for _, error in averages), default=0.0)
+
+    def _vectors(self, *lines: Node | str) -> list[Node]:
+        """Return lines given by themselves or by name; raises InputError for what is no vector of the program."""
+        named = {node.name: node for node in self.program.nodes}
+        nodes: list[Node] = []
+        for line in lines:
+            node = named.get(line) if isinstance(line, str) else line
+            if isinstance(node, Score):
+                remedy = "pass lines that are vectors; score_covariance is that of scores"
+                refuse("vector", node.name, "is a score", remedy)
+            if not isinstance(node, Node):
+                names = first_few(vector.name for vector in vectors_of(self.program))
+                refuse("vector", line, "is no vector of the program", f"pass one, such as {names}")
+            nodes.append(node)
+        return nodes
 
     @functools.cached_property
     def _root(self) -> FloatArray:
@@ -241,12 +260,6 @@ def _score_covariance(scores: Sequence[Score], moments: Moments) -> FloatArray:
             value = shared(a, c) * shared(b, d) + shared(a, d) * shared(b, c)
             covariance[i, k] = covariance[k, i] = first.factor * second.factor * value
     return covariance
-
-
-def _refuse_scores(*nodes: Node) -> None:
-    for node in nodes:
-        if isinstance(node, Score):
-            refuse("vector", node.name, "is a score", "pass lines that are vectors; score_covariance is that of scores")
 
 
 def _enters(node: Node, kind: type[Node]) -> bool:
