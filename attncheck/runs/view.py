@@ -8,6 +8,7 @@ from collections import Counter
 from functools import cached_property
 
 from attncheck._lib.text import chance, counted, listed
+from attncheck.checks.claims import CLAIMS
 from attncheck.diagnosis.causes import diagnosed, hints, most_informative, sharpest_first
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.features import FEATURES, features_of
@@ -203,6 +204,12 @@ class RunView:
     def unexamined_checks(self) -> dict[str, list[str]]:
         """Checks examined on no case, by their most informative reason."""
         return not_detected(self.run.results)
+
+    @cached_property
+    def unexamined_claims(self) -> list[str]:
+        """Claims without an examined result."""
+        examined = {tally.claim for tally in self.run.tallies.values() if tally.examined}
+        return [name for name in CLAIMS if name not in examined]
 
     @cached_property
     def detectable(self) -> list[str]:
