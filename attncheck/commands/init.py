@@ -44,8 +44,10 @@ def init(folder: str = ".", /, *, framework: Template = "numpy", program: Flag =
     workflow = (_START / "attncheck.yml.txt").read_text(encoding="utf-8")
     if program:  # a run tests example programs, which this simulator does not know
         workflow, command = workflow.partition("      - run: <command>")[0], ""
+    elif framework != "numpy":  # an inspection has neither record nor page
+        workflow = workflow.partition("      - uses: actions/upload-artifact")[0]
     requirement = f'"attncheck{extra} @ git+{_PLACEHOLDER}"'
-    examined = command + " --report report.html" * (framework == "numpy")
+    examined = command + " --record run.jsonl --report report.html" * (framework == "numpy")
     for word, value in (("requirement", requirement), ("test", names[1]), ("command", examined)):
         workflow = workflow.replace(f"<{word}>", value)
     for name, text in zip(names, (*texts, workflow), strict=True):

@@ -183,8 +183,10 @@ def _summary(report: RunReport, verbose: bool) -> str:
 def conclude(report: RunReport, page: Path | None, verbose: bool = False) -> int:
     """Print the summary and further messages; return the exit code."""
     print(_summary(report, verbose))
+    written = True
     if page is not None and report.run.record is not None:
-        print(rendered(report.run.record, page))
+        line, written = rendered(report.run.record, page)
+        print(line)
     if report.traceback:
         print(report.traceback)
     assert report.record is not None
@@ -193,4 +195,5 @@ def conclude(report: RunReport, page: Path | None, verbose: bool = False) -> int
     verdict = report.record.conclusion.verdict
     if report.failure and verdict != "violated":
         raise InputError(report.failure)
-    return ExitCode.of(verdict)
+    code = ExitCode.of(verdict)
+    return code if code or written else ExitCode.UNUSABLE

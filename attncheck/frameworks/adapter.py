@@ -30,7 +30,7 @@ _REMEDIES = {
     "for a whole model, or a module that needs more of it than hidden states, pass the model and no width",
     "model": "check the inputs of the model, or pass call=lambda model, ...: ...",
     "build": "pass a function of the width that returns a new model",
-    "inputs": "pass a function of (width, rng) that returns arrays",
+    "inputs": "pass a function that returns arrays: without arguments for inspect, of (width, rng) for widths",
     "optimizer": "pass a function of the module that returns an optimiser",
     "taps": "return arrays by name",
     "step": "let a step change the model",
@@ -167,10 +167,10 @@ def in_words(field: str, function: Callable[..., Any], *arguments: Any, **option
     except (Exception, SystemExit) as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE]
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        location = f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}"
+        location = f" ({frame.filename.rpartition('/')[2]}, line {frame.lineno})" if frame.filename != __file__ else ""
         shapes = [f"inputs of shape {a.shape}" for a in arguments if isinstance(a, np.ndarray)]
         on = f" on {shapes[0]}" if shapes else ""
-        raise InputError(f"{field}: failed{on} with {text} ({location}); {_REMEDIES[field]}") from error
+        raise InputError(f"{field}: failed{on} with {text}{location}; {_REMEDIES[field]}") from error
 
 
 def roundoff(dtype: Any) -> float:

@@ -69,7 +69,8 @@ class ModelsAtWidths:
         arrays = tuple(np.asarray(draw) for draw in (drawn if isinstance(drawn, tuple) else (drawn,)))
         for array in arrays:
             if array.dtype.kind not in "fiub":
-                refuse("inputs", array.dtype.name, "must hold numbers", "return arrays of numbers")
+                remedy = "return an array, or a tuple of arrays in the order of the model's arguments"
+                refuse("inputs", array.dtype.name, "must hold numbers", remedy)
         return arrays
 
 
@@ -170,10 +171,11 @@ class TapCollector(Trace):
         values, where = self._adapter.numbers(array), self._adapter.address(array)
         if np.isnan(values).any():
             refuse("call", name or "the model", "returns NaN", "mend the model")
+        class_name = type(module).__name__
         known, _ = self._kept.get(where, ("", None))
         if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
+            self._add(name or "output", dataclasses.replace(self.taps[known], what=class_name, same_as=known))
             return
-        class_name = type(module).__name__
         summed = 0.0 if entered is None else root_mean_square(self._adapter.numbers(entered))
         kind = _kind(class_name)
         # A factor after a shared embedding mostly multiplies its sum with other embeddings.
@@ -213,7 +215,8 @@ class TapCollector(Trace):
             values = output.values.copy()
             np.put_along_axis(values, tokens[..., None], np.nan, axis=-1)
             output = dataclasses.replace(output, values=values, note=_SECOND_TOKENS if self._shared else output.note)
-        self.taps[name] = output
+        copies = [label for label, tap in self.taps.items() if tap.same_as == name]
+        self.taps |= {name: output} | {label: dataclasses.replace(output, same_as=name) for label in copies}
 
     def _add(self, name: str, tap: Tap) -> str:
         self._calls[name] += 1

@@ -60,9 +60,12 @@ class Reporter:
         if not consistent and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.page and self.report.run.record:
+            from attncheck._lib.exit_codes import ExitCode
             from attncheck.report import rendered
 
-            self.rendered = rendered(self.report.run.record, Path(self.page))
+            self.rendered, written = rendered(self.report.run.record, Path(self.page))
+            if not written and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = ExitCode.UNUSABLE
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:

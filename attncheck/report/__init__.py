@@ -31,12 +31,12 @@ def render_report(run: Path | Iterable[Path], out: Path = Path("report.html")) -
     return render(run, out)
 
 
-def rendered(record: Path, page: Path) -> str:
-    """Render a record; return a line with the page's path, or why there is none."""
+def rendered(record: Path, page: Path) -> tuple[str, bool]:
+    """Render a record; return a line with the page's path, or why there is none, and whether there is one."""
     try:
-        return f"Report: {render_report(record, out=page)}"
+        return f"Report: {render_report(record, out=page)}", True
     except Exception as error:
-        return f"Report: not written, {type(error).__name__}: {error}"
+        return f"Report: not written, {type(error).__name__}: {error}", False
 
 
 __all__ = ["render_report", "rendered"]

@@ -112,6 +112,11 @@ def examine(
     return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, sample.seconds)
 
 
+def _distinct(narrow: Tap, wider: Tap) -> bool:
+    """Return whether a tap repeats no other one, the same in both models."""
+    return not narrow.same_as or narrow.same_as != wider.same_as
+
+
 class _Sample:
     """Sizes of taps, from newly drawn models in each look."""
 
@@ -121,7 +126,8 @@ class _Sample:
         self.seeds = tuple(round(seeds * (max(widths) / width) ** 0.25) for width in widths)
         self.seconds = 0.0
         narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])
-        common = [name for name in narrow if name in wider]
+        # Of taps with the same values one is measured, unless the inner one has another name in another model.
+        common = [name for name, tap in narrow.items() if name in wider and _distinct(tap, wider[name])]
         if not common:
             refuse("build", [*narrow][:3], "are absent at other widths", "use the same module names at all widths")
         tap_series = [_location(name, narrow[name], wider[name]) for name in common]

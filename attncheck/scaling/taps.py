@@ -40,6 +40,8 @@ class Tap:
         share a matrix.
     note : str
         Remark for the reader.
+    same_as : str
+        Name of the tap of an inner module with the same values, such as the last block of a sequence.
     """
 
     values: FloatArray
@@ -49,6 +51,7 @@ class Tap:
     precision: float = float(np.finfo(np.float64).eps)
     rescaled: bool = False
     note: str = ""
+    same_as: str = ""
 
     @property
     def size(self) -> float:

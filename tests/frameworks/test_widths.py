@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -66,9 +67,29 @@ def test_taps_come_in_order(name: str) -> None:
     model = ModelsAtWidths(Torch, build).make(32, seed=0)
     taps = [model.taps() for _ in range(2)]
     assert torch.equal(before, torch.get_rng_state())
-    assert [(name, tap.kind) for name, tap in taps[0].items()] == [*kinds.items()]
+    assert [(name, tap.kind) for name, tap in taps[0].items() if not tap.same_as] == [*kinds.items()]
     for tap, again in zip(taps[0].values(), taps[1].values(), strict=True):  # dropout is off
         np.testing.assert_array_equal(tap.values, again.values)
+
+
+def test_a_stream_is_measured_whose_last_block_has_another_name() -> None:
+    """Of modules with the same output one is measured, by a name that all models have."""
+
+    def build(depth: int) -> Any:
+        blocks = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Dropout()) for _ in range(depth)))
+        return nn.Sequential(OrderedDict(blocks=blocks, stream=nn.Identity()))
+
+    def inputs(depth: int, rng: np.random.Generator) -> Any:
+        return rng.standard_normal((2, 8), np.float32)
+
+    taps = ModelsAtWidths(Torch, build, inputs=inputs).make(3, seed=0).taps()
+    copies = ("blocks.2.1", "blocks.2", "blocks", "stream", "output")
+    assert {name: tap.same_as for name, tap in taps.items() if "2" in name or tap.kind == "output"} == {
+        "blocks.2.0": "",
+        **dict.fromkeys(copies, "blocks.2.0"),
+    }
+    result = ac.widths(build, (2, 3, 4), {"blocks": 0, "stream": 0}, inputs=inputs, seeds=2)
+    assert {row.name for row in result.rows} == {"blocks.0.0", "blocks.1.0", "blocks", "stream", "output"}
 
 
 # Right and wrong models ---------------------------------------------------------------------------

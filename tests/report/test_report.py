@@ -288,8 +288,9 @@ ERROR = "run on broken:simulate is incomplete, which is not a pass: subject[&#39
     [
         ("attncheck.subject:direct", 0, "behaves as the theorem says"),
         ("broken:simulate", ExitCode.UNUSABLE, ERROR),
-        # A page that cannot be made hides no verdict.
+        # A page that cannot be made hides no verdict, and is no pass.
         ("attncheck.faults:half_precision_scores", ExitCode.VIOLATED, ""),
+        ("attncheck.subject:direct", ExitCode.UNUSABLE, ""),
     ],
 )
 def test_plugin_renders_the_page_at_the_end(
@@ -312,4 +313,5 @@ def test_plugin_renders_the_page_at_the_end(
         assert heading in page.read_text(encoding="utf-8").partition("<h2")[2].partition("</h2>")[0]
     else:
         assert "Report: not written, InputError" in finished.stdout.str()
-        assert f"VIOLATED: {subject}" in finished.stdout.str()
+        verdict = "VIOLATED" if code == ExitCode.VIOLATED else "CONSISTENT"
+        assert f"{verdict}: {subject}" in finished.stdout.str()
