@@ -269,6 +269,11 @@ def _outputs_apart(node: Output, vectors: FloatArray, scores: FloatArray) -> Flo
     return mixture(node, vectors, np.roll(scores, 1, axis=0))
 
 
+@_declared("scores enter outputs with the opposite sign", need.GATED_OUTPUT, step="mix")
+def _negated_scores(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
+    return mixture(node, vectors, -scores)
+
+
 #: Faults of programs by name.
 PROGRAM_FAULTS: Mapping[str, Fault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
 

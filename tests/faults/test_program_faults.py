@@ -31,7 +31,7 @@ from attncheck.subject import Subject
 #: Bound on one look, far below a run's level for a further one.
 FALSE_ALARM = 1e-6
 #: A fault is examined on the first of these that shows it.
-WITH_SCORES = ("cross_attention", "positional_attention")
+WITH_SCORES = ("cross_attention", "positional_attention", "gated_attention")
 #: And on the first of these that shows it, if any.
 WITHOUT_SCORES = ("perceptron", "recurrent")
 #: Bounds on the effect in averages, by checks of orders, in particular programs.
@@ -42,7 +42,7 @@ ORDERS = {
     ("outputs_apart", "theorem1.order", "gated_attention"): (-0.25, 0.15),
 }
 #: Faults whose `visible` names good programs; elsewhere they change the law a little.
-SHOWING_WELL = ("tied_matrices", "limit_scores")
+SHOWING_WELL = ("tied_matrices", "limit_scores", "negated_scores")
 
 
 @functools.cache

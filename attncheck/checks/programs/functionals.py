@@ -18,7 +18,7 @@ from attncheck.checks.functionals import FunctionalOf, log, log_energy
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.layers.draws import ProgramDraws
-from attncheck.layers.program import Program, ProgramCase
+from attncheck.layers.program import Node, Output, Program, ProgramCase, Score
 from attncheck.layers.program.extent import results_of
 from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_MATRIX, SOME_SCORE, OfProgram
 from attncheck.methods import simulate_chunks
@@ -54,6 +54,15 @@ def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     least = np.diff(np.sort(draws.scores, axis=1), axis=1).min(axis=1)
     largest = np.maximum(np.abs(draws.scores).max(axis=1), 1e-300)
     return log(np.maximum(least / largest, _ONE_NUMBER))
+
+
+def _signed(program: Program, draws: ProgramDraws) -> FloatArray:
+    """Return log y² of the last result, with the sign of the first score that enters it."""
+    last = results_of(program)[-1]
+    entering = last.scores if isinstance(last, Output) else ()
+    scores: list[Node] = [node for node in program.lines() if isinstance(node, Score)]
+    first = scores.index(entering[0]) if entering else 0
+    return np.asarray(log(draws.outputs[:, -1, 0] ** 2) * np.sign(draws.scores[:, first]))
 
 
 _functional = functools.partial(FunctionalOf[Program, ProgramDraws], needs=frozenset({"outputs", "scores"}))
@@ -111,6 +120,14 @@ PROGRAM_FUNCTIONALS = (
         requires=SOME_SCORE,
         unit=1.0,
         rejects=Rejected.of("tied_matrices"),
+    ),
+    _functional(
+        "output_and_sign",
+        "the logarithm of a result, with the sign of a score",
+        compute=_signed,
+        requires=SOME_SCORE,
+        unit=1.0,
+        rejects=Rejected.of("negated_scores"),
     ),
 )
 

@@ -6,9 +6,12 @@ import numpy as np
 
 from attncheck.layers.nonlinearity import tanh
 from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
+from attncheck.layers.program.functions import PerArgumentFunction
+from attncheck.layers.program.mixes import sigmoid_mix
 from attncheck.layers.requirement import Requirement
 
 OfProgram = Requirement[Program]
+_GATES = PerArgumentFunction(sigmoid_mix)
 
 
 def uses_of(program: Program) -> list[MatMul]:
@@ -95,4 +98,9 @@ MIXED_OUTPUT = OfProgram(
     "an output of scores",
     lambda program: any(isinstance(node, Output) and bool(node.scores) for node in program.nodes),
     "no output takes scores",
+)
+GATED_OUTPUT = OfProgram(
+    "gates",
+    lambda program: any(isinstance(node, Output) and node.function == _GATES for node in program.nodes),
+    "no output is gated by scores, and softmax hardly depends on the sign of all of them",
 )
