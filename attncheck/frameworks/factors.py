@@ -76,13 +76,18 @@ class ParameterBlocks:
         return len(matrix) >= _FEWEST and any(matches.all(axis=1).any() for matches in close)
 
     def gain(self, matrix: FloatArray) -> float | None:
-        """Return the factor by which a matrix, (n, d), is a multiple of a block, or None.
+        """Return the factor by which a matrix, (n, d), is a multiple of a block, or None; see `match`."""
+        found = self.match(matrix)
+        return None if found is None else found[0]
+
+    def match(self, matrix: FloatArray) -> tuple[float, int] | None:
+        """Return the factor by which a matrix, (n, d), is a multiple of a block, and the number of that block, or None.
 
         Examples
         --------
         >>> weight = np.random.default_rng(0).standard_normal((8, 8))
-        >>> ParameterBlocks({"q": weight}, 2**-24).gain(0.25 * weight[4:].T)
-        0.25
+        >>> ParameterBlocks({"q": weight}, 2**-24).match(0.25 * weight[4:].T)
+        (0.25, 1)
         """
         size = float(np.sum(matrix**2))
         for blocks in self._like(matrix) if matrix.size >= _FEWEST else ():
@@ -91,7 +96,7 @@ class ParameterBlocks:
             squared_sines = 1 - products**2 / np.maximum(squares * size, 1e-300)
             best = int(np.argmin(squared_sines))
             if squared_sines[best] <= self._small**2:
-                return float(products[best] / squares[best])
+                return float(products[best] / squares[best]), best
         return None
 
     @property

@@ -106,7 +106,8 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     parameters = adapter.parameters(state)
     # Queries, keys and values that are not x W + b have no matrix and no factor.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, first)
-    by_head = _rotated_by_head(_blocks(reader, state), {role: first[role] / gain for role, gain in gains.items()})
+    blocks = _blocks(reader, state)
+    by_head = _rotated_by_head(blocks, {role: first[role] / gain for role, gain in gains.items()})
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
     probe.gain = math.prod(gains.values())
@@ -135,6 +136,9 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     weights = {r: matrix_of(r, by_role[r], distinct, precision, reader.norm == LAYER) for r in roles}
     # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
+    # Calls with the same keys and values show heads in another order than W_Q has.
+    in_turn = {"key", "value"} <= {*probe.by_maps}
+    order = _order_of_queries(blocks, first) if in_turn else [*range(len(labels))]
     notes = [
         *inputs.notes,
         *([multiplied_inputs(shared)] if shared else []),
@@ -146,8 +150,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
         *after,
         *repeated(read, roles, labels, precision),
-        # Maps that share keys and values use them in turn.
-        *([] if {"key", "value"} <= {*probe.by_maps} else order_of_groups(labels)),
+        *order_of_groups([labels[head] for head in order]),
         *constant(first, roles, parameters),
         *([about_maps(probe.maps, probe.by_maps)] if probe.by_maps else []),
         *about_heads(by_role, roles, labels, precision),
@@ -162,7 +165,8 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
     rotation = positions.rotation if positions.name == ROTARY else None
-    view = AttentionView(reader, forward.factor, rotation, gains)
+    grouped = tuple(sorted(range(len(labels)), key=lambda head: labels[head])) if in_turn and kv < number else ()
+    view = AttentionView(reader, forward.factor, rotation, gains, order=grouped)
     value_dim = None if probe.value_dim == probe.head_dim else probe.value_dim
     more = (reader.layout.extra, value_dim, probe.seen.calls)
     return Inspection(*shape, draws, weights, forward, paths, tuple(notes), view, *more)
@@ -233,9 +237,20 @@ def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
     """Return the factors of q, k and v relative to parameters, by role; empty unless those of q and k are found."""
     blocks = _blocks(reader, state)
-    candidates = {role: blocks.gain(read[role][:, 0]) for role in ROLES}
-    known = {role: gain for role, gain in candidates.items() if gain is not None}
+    known = {}
+    for role in ROLES:
+        first, last = (blocks.gain(read[role][:, head]) for head in (0, -1))
+        # Heads with factors of their own have none in common.
+        if first is not None and (last is None or abs(last - first) <= _GAIN * abs(first)):
+            known[role] = first
     return known if {"query", "key"} <= known.keys() else {}
+
+
+def _order_of_queries(blocks: ParameterBlocks, first: Effective) -> list[int]:
+    """Return the heads in the order of their blocks in parameters; none if a head's block is not found."""
+    matches = [blocks.match(first.query[:, head]) for head in range(first.query.shape[1])]
+    numbers = [match[1] for match in matches if match is not None]
+    return sorted(range(len(numbers)), key=lambda head: numbers[head]) if len(numbers) == len(matches) else []
 
 
 def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:

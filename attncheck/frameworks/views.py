@@ -35,6 +35,8 @@ class AttentionView:
         Factors that multiply queries and keys, by role.
     unread : mapping of str to float
         Standard deviations of arrays behind optional parts, as from `LayerPart.unread`.
+    order : tuple of int
+        Heads in the order in which groups follow each other; empty if they do.
     """
 
     reader: ModuleReader
@@ -42,6 +44,7 @@ class AttentionView:
     rotation: Rotation | None = None
     gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
     unread: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    order: tuple[int, ...] = ()
 
     @property
     def adapter(self) -> Adapter:
@@ -69,7 +72,7 @@ class AttentionView:
         keys = {"keys": self.rotation.undone(k)} if self.rotation else {"key_gram": k @ k.swapaxes(-1, -2) / size}
         return {
             "outputs": y[:, :, :NEURONS],
-            **({"attention": call.weights} if "weights" in self.unread else {"scores": scores}),
+            **({"attention": self._ordered(call.weights)} if "weights" in self.unread else {"scores": scores}),
             **({} if "key" in self.unread else keys),
             "value_gram": v @ v.swapaxes(-1, -2) / size,
         }
@@ -89,11 +92,12 @@ class AttentionView:
         y, scores, _, v = self._taken(call)
         matrices = self.reader.read(state)
         layer = layer.replace(seq_len=x.shape[1])
-        weights = call.weights
+        weights = self._ordered(call.weights)
         if "weights" not in self.unread:
             weights = attention_weights(layer, scores + mean_offset(layer))
-        merged = (weights @ v).swapaxes(1, 2)
-        expected = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
+        heads = weights @ v
+        output = self._ordered(matrices.output.reshape(1, heads.shape[1], heads.shape[-1], -1))[0]
+        expected = np.einsum("bhsd,hdn->bsn", heads, output) + matrices.biases["output"]
         return y, np.asarray(expected)
 
     def lengths(self, *preferred: int) -> tuple[int, ...]:
@@ -104,9 +108,14 @@ class AttentionView:
         """Return outputs, scores, keys divided by their factor, and values, repeated for all heads."""
         repeat = functools.partial(np.repeat, axis=1)
         heads = call.query.shape[1]
-        q, k, v = (repeat(array, heads // array.shape[1]) for array in (call.query, call.key, call.value))
+        every = (repeat(array, heads // array.shape[1]) for array in (call.query, call.key, call.value))
+        q, k, v = map(self._ordered, every)
         q, k = q / self._gain("query"), k / self._gain("key")
         return call.y, self.factor * (q @ k.swapaxes(-1, -2)), k, v
+
+    def _ordered(self, of_heads: FloatArray) -> FloatArray:
+        """Return an array (draws, heads, ...) with heads in the order of the groups."""
+        return of_heads[:, self.order] if self.order else of_heads
 
     def _gain(self, role: str) -> float:
         return self.gains.get(role, 1.0)

@@ -97,7 +97,7 @@ class ProgramLimit:
             By quadrature over the Gaussian lines: accurate to about 1e-9 for smooth functions of up to two lines, and
             to a relative error of about 1e-3 for more.
         """
-        (node,) = self._vectors(vector)
+        (node,), scores = self._vectors(vector), self._checked(scores)
         bases = bases_of([node])
         indices = [self.lines.index(line) for line in bases]
         points, weights = normal_points(self.covariance[np.ix_(indices, indices)])
@@ -160,9 +160,9 @@ class ProgramLimit:
         error : float
             Largest quadrature error estimate.
         """
-        scores = np.asarray(scores, dtype=np.float64)
-        if scores.ndim != 2 or scores.shape[1] != len(self.scores):
-            refuse("scores", scores.shape, f"must have shape (size, {len(self.scores)})", "pass draws of the scores")
+        scores = self._checked(scores)
+        if isinstance(vectors, str | Node) or not vectors:
+            refuse("vectors", vectors, "is not a list of lines", "pass those that psi takes, in a list")
         lines = self._vectors(*vectors)
         bases = bases_of(lines)
         indices = [self.lines.index(node) for node in bases]
@@ -190,11 +190,18 @@ class ProgramLimit:
             if isinstance(node, Score):
                 remedy = "pass lines that are vectors; score_covariance is that of scores"
                 refuse("vector", node.name, "is a score", remedy)
-            if not isinstance(node, Node):
+            if not isinstance(node, Node) or not {*bases_of([node])} <= {*self.lines}:
                 names = first_few(vector.name for vector in vectors_of(self.program))
-                refuse("vector", line, "is no vector of the program", f"pass one, such as {names}")
+                refuse("vector", line, "is no vector of the program of this limit", f"pass one, such as {names}")
             nodes.append(node)
         return nodes
+
+    def _checked(self, scores: FloatArray) -> FloatArray:
+        """Return scores as an array (size, r), or raise InputError."""
+        values = np.asarray(scores, dtype=np.float64)
+        if values.ndim != 2 or values.shape[1] != len(self.scores) or not len(values):
+            refuse("scores", values.shape, f"must have shape (size, {len(self.scores)})", "pass draws of the scores")
+        return values
 
     @functools.cached_property
     def _root(self) -> FloatArray:
