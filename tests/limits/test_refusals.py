@@ -275,7 +275,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             lambda law, score: law.average(np.abs, [score], row()),
         )
     ),
-    (lambda: program_law().second("nope", "nope"), "vector='nope': is no vector of the program of this limit; pass one, such as"),
+    (lambda: program_law().second("nope", "nope"), "vector='nope': is no vector of the program of this limit"),
     # What takes more memory than there is for a sequence of this length.
     *(
         (
