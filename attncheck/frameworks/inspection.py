@@ -137,7 +137,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
     # Calls with the same keys and values show heads in another order than W_Q has.
-    in_turn = {"key", "value"} <= {*probe.by_maps}
+    in_turn = maps == 1 and {"key", "value"} <= {*probe.by_maps}
     order = _order_of_queries(blocks, first) if in_turn else [*range(len(labels))]
     notes = [
         *inputs.notes,

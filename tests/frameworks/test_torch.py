@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import attncheck as ac
 from attncheck.frameworks.effective import ModuleReader
 from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.probe import Probe
@@ -40,6 +41,20 @@ def causal(q: Any, k: Any, v: Any) -> Any:
 def scores(function: Callable[[Any], Any]) -> Attend:
     """Return attention by hand that changes q·k/√d."""
     return lambda q, k, v: function(q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def in_turn(members_last: bool) -> Attend:
+    """Return grouped-query attention that calls the kernel for one member of each group after the other.
+
+    The heads of a group follow each other in W_Q, or (tiled) are the first of all groups, then the second.
+    """
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        groups = q.unflatten(1, (2, 2))
+        outputs = [F.scaled_dot_product_attention(groups.select(2 if members_last else 1, i), k, v) for i in range(2)]
+        return torch.stack(outputs, dim=2 if members_last else 1).flatten(1, 2)
+
+    return attend
 
 
 def times(factor: float) -> Attend:
@@ -250,6 +265,8 @@ TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
 TEMPERATURES = ("asks: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125",)
 FOLLOWS = "note: what follows attention is not linear: W_O is not read"
 ZERO = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
+SAME_KEYS = "note: 2 attention maps have the same keys and values"
+TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 TWO_NAMES = "wrong: scores times 1/sqrt(heads) = head_dim**(-1/4), not 1/sqrt(head_dim)"
 OFF_BY_ONE = (
     "wrong: train: position i sees i + 1: the causal mask is off by one",
@@ -308,6 +325,8 @@ ROWS = [
         scale=...,
     ),
     own("two names", times(0.5), TWO_NAMES, scale=...),
+    row("members in turn", lambda: Own(in_turn(True), kv=2), SAME_KEYS, require={"kv_heads": 2}),
+    row("tiled in turn", lambda: Own(in_turn(False), kv=2), TILED, SAME_KEYS, require={"kv_heads": 2}),
     own("queries scaled", multiplied(1 / 4, 1, 1), require=STDS),
     own("scaled twice", multiplied(1 / 4), "note: queries ... by 0.25 ... 1/head_dim in all", MUP, scale="1/head_dim"),
     own(
@@ -449,3 +468,12 @@ def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:
     assert inspection.blamed == ()
     assert list(inspection.paths) == ["eval, eager", "train, eager"]
     assert sum("`sdpa` attention does not support `softcap`" in note for note in notes_of(inspection)) == 1
+
+
+def test_groups_of_a_subject_follow_each_other() -> None:
+    inspection = ac.inspect(lambda: Own(in_turn(True), kv=2), width=64)
+    subject, layer = inspection.subject(weights="gaussian"), inspection.layer(seq_len=3)
+    assert layer.num_kv_heads == 2
+    report = ac.check(subject, layer, properties=["scores", "exactness"], profile="smoke")
+    assert report.verdict == "consistent"
+    assert sum(bool(result.p_values) for result in report.results) > 30
