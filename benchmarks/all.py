@@ -26,12 +26,6 @@ from attncheck._lib.measured import installed  # noqa: E402  # found by the path
 PAGES = ("evidence", "speed", "first_line", "paper", "models")
 
 
-def state() -> str:
-    """Return the commit, to be asked before a page is written."""
-    commit = ["git", "describe", "--always", "--dirty", "--abbrev=7"]
-    return subprocess.run(commit, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-
-
 def made(name: str, tiny: bool, at: str) -> str:
     """Measure a page, and return it with the line that says how it was made, `at` which commit."""
     started = time.monotonic()
@@ -49,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.pages) - set(PAGES):
         parser.error(f"{min(unknown)} is not one of {', '.join(PAGES)}")
-    at = state()
+    # Before a page is written.
+    commit = ["git", "describe", "--always", "--dirty", "--abbrev=7"]
+    at = subprocess.run(commit, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     for name in options.pages or PAGES:
         text = made(name, options.tiny, at)
         if options.tiny:

@@ -27,7 +27,7 @@ from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import vectors_of
 from attncheck.looks.domains import widths_of
 from attncheck.looks.examples import draw_examples
-from attncheck.looks.look import observe
+from attncheck.looks.look import join, observe
 from attncheck.looks.plan import Plan, chunk_of
 from attncheck.programs import EXAMPLES
 from attncheck.simulators.multipliers import MatrixFreeMultiplier
@@ -77,6 +77,14 @@ def small_samples(
             yield dataclasses.replace(sample, draws=draws), reference
 
 
+def _measured(check: ProgramCheck, setting: ProgramSetting, sample: ProgramSample, reference: ProgramReference) -> Any:
+    """Return a check's measurement. If the check compares several calls, slices of the sample stand for calls."""
+    size = len(sample) // check.calls
+    slices = [slice(start, start + size) for start in range(0, size * check.calls, size)]
+    parts = (dataclasses.replace(sample, draws=tuple(each[part] for each in sample.draws)) for part in slices)
+    return join([check.data(setting, part, reference) for part in parts])
+
+
 def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
     """Return p-values of a case's checks; those of orders in n must be uniform too."""
     settled = Subject.of(subject)
@@ -86,7 +94,7 @@ def calibrate_program(case: ProgramCase, replications: int, subject: Any = progr
     size = DRAWS if case.widths == EXACT_WIDTHS else RATE_DRAWS
     for sample, reference in small_samples(settled, setting, size, replications):
         for check in checks:
-            outcome = check.test(setting, check.data(setting, sample, reference))
+            outcome = check.test(setting, _measured(check, setting, sample, reference))
             if outcome.count:
                 p_values[check.name].append(outcome.p_value)
     return {

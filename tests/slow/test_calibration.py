@@ -260,5 +260,5 @@ def test_what_rounding_leaves_of_nearly_dependent_vectors_is_no_violation(small:
     exact = [check for check in checks if check.property_name in ("netsor", "program_scores")]
     planned = Plan(setting, 4_000, 5e-4, 0.9, dict.fromkeys(exact, 4_000), {})
     outcomes = observe(planned, exact, 1, subject, np.random.default_rng(1), np.random.SeedSequence(2))
-    assert len(outcomes) == 10
+    assert len(outcomes) == 11
     assert {name: each.p_value for name, each in outcomes.items() if each.p_value < FALSE_ALARM / 100} == {}
