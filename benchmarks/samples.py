@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.calibration.error_rates import DRAWS, LEVELS, Calibration
+from attncheck.calibration.error_rates import DRAWS, LEVELS, Calibration, measured
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.functionals import ProgramCheck, ProgramReference
@@ -27,7 +27,7 @@ from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import vectors_of
 from attncheck.looks.domains import widths_of
 from attncheck.looks.examples import draw_examples
-from attncheck.looks.look import join, observe
+from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan, chunk_of
 from attncheck.programs import EXAMPLES
 from attncheck.simulators.multipliers import MatrixFreeMultiplier
@@ -70,19 +70,10 @@ def small_samples(
         # Only comparisons at one width use a reference.
         values = whole.functionals if case.widths == EXACT_WIDTHS else {}
         for first in range(0, block * size, size):
-            draws = tuple(each[first : first + size] for each in sample.draws)
             reference = dataclasses.replace(whole, size=size)
             part = slice(RATIO * first, RATIO * (first + size))
             vars(reference)["functionals"] = {name: array[part] for name, array in values.items()}
-            yield dataclasses.replace(sample, draws=draws), reference
-
-
-def _measured(check: ProgramCheck, setting: ProgramSetting, sample: ProgramSample, reference: ProgramReference) -> Any:
-    """Return a check's measurement. If the check compares several calls, slices of the sample stand for calls."""
-    size = len(sample) // check.calls
-    slices = [slice(start, start + size) for start in range(0, size * check.calls, size)]
-    parts = (dataclasses.replace(sample, draws=tuple(each[part] for each in sample.draws)) for part in slices)
-    return join([check.data(setting, part, reference) for part in parts])
+            yield sample[first : first + size], reference
 
 
 def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
@@ -94,7 +85,7 @@ def calibrate_program(case: ProgramCase, replications: int, subject: Any = progr
     size = DRAWS if case.widths == EXACT_WIDTHS else RATE_DRAWS
     for sample, reference in small_samples(settled, setting, size, replications):
         for check in checks:
-            outcome = check.test(setting, _measured(check, setting, sample, reference))
+            outcome = check.test(setting, measured(check, setting, sample, reference))
             if outcome.count:
                 p_values[check.name].append(outcome.p_value)
     return {

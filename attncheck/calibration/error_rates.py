@@ -82,16 +82,18 @@ def small_outcomes(
         outcomes: dict[Check, list[Outcome]] = {check: [] for check in group}
         for sample, reference in _small_samples(simulator, setting, group, size, replications, seed):
             for check in group:
-                outcomes[check].append(check.test(setting, _measured(check, setting, sample, reference)))
+                outcomes[check].append(check.test(setting, measured(check, setting, sample, reference)))
         for check in group:
             yield check, setting, outcomes[check]
 
 
-def _measured(check: Check, setting: Setting, sample: Sample, reference: Reference) -> tuple[Any, ...]:
+def measured(check: AnyCheck, setting: Any, sample: Any, reference: Any) -> tuple[Any, ...]:
     """Return a check's measurement. If the check compares several calls, slices of the sample stand for calls."""
     if check.calls == 1:
         return check.data(setting, sample, reference)
-    return join([check.data(setting, part, reference) for part in slices_of(sample, len(sample) // check.calls)])
+    size = len(sample) // check.calls
+    parts = (sample[start : start + size] for start in range(0, size * check.calls, size))
+    return join([check.data(setting, part, reference) for part in parts])
 
 
 def _small_samples(

@@ -115,7 +115,9 @@ def of_call(sizes: Callable[[Any], FloatArray]) -> Callable[[Any, Any], tuple[Fl
     return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
 
 
-def calls_alike(quantity: str, sizes: Callable[[Any], FloatArray], calls: int, **fields: Any) -> CheckOf[Any, Any, Any]:
+def between_calls(
+    quantity: str, sizes: Callable[[Any], FloatArray], calls: int, **fields: Any
+) -> CheckOf[Any, Any, Any]:
     """Return the check that `calls` calls differ no more than the draws of one call do.
 
     `sizes` gives a number for each draw of a sample, and `fields` are the other fields of the check.

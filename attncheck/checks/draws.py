@@ -14,7 +14,7 @@ from scipy import special
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.claims import TWO_VALUES
-from attncheck.checks.comparison import calls_alike, of_call
+from attncheck.checks.comparison import between_calls, of_call
 from attncheck.checks.declared import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES, Rejected, of_correlation, of_direction
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
@@ -294,7 +294,7 @@ CHECKS = (
         measure=_neighbours,
         hint="draws depend on their neighbours: inputs or weights are reused",
     ),
-    calls_alike(
+    between_calls(
         "outputs",
         _output_sizes,
         CALLS,

@@ -215,8 +215,10 @@ class TapCollector(Trace):
             values = output.values.copy()
             np.put_along_axis(values, tokens[..., None], np.nan, axis=-1)
             output = dataclasses.replace(output, values=values, note=_SECOND_TOKENS if self._shared else output.note)
-        copies = [label for label, tap in self.taps.items() if tap.same_as == name]
-        self.taps |= {name: output} | {label: dataclasses.replace(output, same_as=name) for label in copies}
+        self.taps[name] = output
+        for label, tap in self.taps.items():
+            if tap.same_as == name:
+                self.taps[label] = dataclasses.replace(output, what=tap.what, same_as=name)
 
     def _add(self, name: str, tap: Tap) -> str:
         self._calls[name] += 1

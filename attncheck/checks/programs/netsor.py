@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.comparison import calls_alike
+from attncheck.checks.comparison import between_calls
 from attncheck.checks.declared import Rejected, of_correlation, of_law
 from attncheck.checks.programs.functionals import CALLS, ONE_WIDTH, ProgramAlternative, ProgramCheck, ProgramReference
 from attncheck.checks.programs.residuals import sequential_lengths
@@ -147,7 +147,7 @@ CHECKS = (
         hint="a matrix is drawn afresh where it should be shared, neurons depend on each other, or n is wrong",
         requires=SOME_MATRIX,
     ),
-    calls_alike(
+    between_calls(
         "images",
         lambda sample: sample.matmuls.mean_square(),
         CALLS,

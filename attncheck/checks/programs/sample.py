@@ -56,6 +56,10 @@ class ProgramSample:
     def __len__(self) -> int:
         return len(self.draws[0])
 
+    def __getitem__(self, part: slice) -> ProgramSample:
+        """Return consecutive draws as a new sample."""
+        return ProgramSample(self.case, tuple(draws[part] for draws in self.draws))
+
     @property
     def outputs(self) -> FloatArray:
         """Outputs at the first width, (draws, results, neurons)."""

@@ -179,7 +179,7 @@ class ProgramLimit:
             return expectation(value, self.mean[indices], self.covariance[np.ix_(indices, indices)])
 
         averages = [of_one(row) for row in scores]
-        return np.array([value for value, _ in averages]), max((error for _, error in averages), default=0.0)
+        return np.array([value for value, _ in averages]), max(error for _, error in averages)
 
     def _vectors(self, *lines: Node | str) -> list[Node]:
         """Return lines given by themselves or by name; raises InputError for what is no vector of the program."""
@@ -200,7 +200,8 @@ class ProgramLimit:
         """Return scores as an array (size, r), or raise InputError."""
         values = np.asarray(scores, dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != len(self.scores) or not len(values):
-            refuse("scores", values.shape, f"must have shape (size, {len(self.scores)})", "pass draws of the scores")
+            problem = f"must have shape (size, {len(self.scores)}), with one row or more"
+            refuse("scores", values.shape, problem, "pass draws of the scores")
         return values
 
     @functools.cached_property
