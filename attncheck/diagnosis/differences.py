@@ -12,8 +12,11 @@ import numpy as np
 import scipy
 
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks.declared import DRAWS
 from attncheck.checks.sample import Sample
+from attncheck.diagnosis.causes import stage_of
 from attncheck.diagnosis.estimates import estimates, exact_sample, uneven
+from attncheck.diagnosis.lines import wrong_functions, wrong_laws
 from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.item import Item
@@ -40,15 +43,19 @@ _DISTINCT = 1e-6
 def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result]) -> list[str]:
     """Return messages for estimates of a violated test item that differ from the declaration.
 
-    For a program this is the text of the most informative of the item's `results`.
+    For a program they name lines; the last one is the text of the most informative of the item's `results`.
     """
-    layer = unit.case
-    if not isinstance(layer, AttentionLayer):
-        return [violated(results)[0].text]
-    size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
-    sample = subject.draw(layer, size, stream(seed, layer.key, role="diagnosis"))
-    root = seed_sequence(seed, layer.key, role="diagnosis/reference")
-    return differences(sample, root, subject.weights)
+    case = unit.case
+    size = max(64, min(_SIZE, _ENTRIES // case.stored_entries, 100_000_000 // case.weight_entries))
+    rng = stream(seed, case.key, role="diagnosis")
+    if not isinstance(case, AttentionLayer):
+        sample, bad = subject.draw(case, size, rng), violated(results)
+        # Means over the draws of one call say nothing of draws that depend on each other.
+        independent = not any(stage_of(result.check) == DRAWS for result in bad)
+        lines = wrong_functions(sample) or (wrong_laws(sample) if independent else [])
+        return [*lines[:1], bad[0].text]
+    root = seed_sequence(seed, case.key, role="diagnosis/reference")
+    return differences(subject.draw(case, size, rng), root, subject.weights)
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:

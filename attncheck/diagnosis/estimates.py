@@ -113,9 +113,9 @@ def estimates(
         yield from score_estimates(sample, reference, laws)
     for name, squares, dof in whitened_squares(sample, laws):
         if dof.any():
-            yield _mean(name, squares.sum(axis=1) / float(dof.sum(axis=1).mean()), 1.0, ratio=True)
+            yield mean_of(name, squares.sum(axis=1) / float(dof.sum(axis=1).mean()), 1.0, ratio=True)
     yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
-    yield _mean("mean of the outputs", sample.outputs.mean(axis=(1, 2)), 0.0)
+    yield mean_of("mean of the outputs", sample.outputs.mean(axis=(1, 2)), 0.0)
 
 
 def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observation]:
@@ -151,7 +151,7 @@ def score_estimates(
     if layer.tied_query_key:  # untied, even biases leave this mean at 0
         yield _compared(name, self_scores, _returned_scores(reference()))
     else:
-        yield _mean(name, self_scores, 0.0)
+        yield mean_of(name, self_scores, 0.0)
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
@@ -164,7 +164,7 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
     yield variance
     if not variance.differs:
         ratio = np.divide(squares, declared, out=np.ones_like(squares), where=declared > 0)
-        yield _mean("score variance entry by entry", _per_draw(ratio), 1.0, ratio=True)
+        yield mean_of("score variance entry by entry", _per_draw(ratio), 1.0, ratio=True)
 
 
 def _returned_scores(sample: Sample) -> FloatArray:
@@ -186,7 +186,8 @@ def _around(name: str, value: float, half: float, declared: float, **fields: Any
     return Observation(name, value, value - half, value + half, declared, **fields)
 
 
-def _mean(name: str, values: FloatArray, declared: float, ratio: bool = False) -> Observation:
+def mean_of(name: str, values: FloatArray, declared: float, ratio: bool = False) -> Observation:
+    """Return the mean of independent values, (draws,), with its interval."""
     half, positive = _QUANTILE * float(values.std()) / len(values) ** 0.5, bool((values >= 0.0).all())
     return _around(name, float(values.mean()), half, declared, ratio=ratio, positive=positive)
 

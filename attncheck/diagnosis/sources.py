@@ -15,7 +15,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate
-from attncheck.diagnosis.causes import MOST_CAUSES, first_stages, hints, most_informative, precedes
+from attncheck.diagnosis.causes import MOST_CAUSES, diagnosed, first_stages, hints, most_informative, precedes
 from attncheck.diagnosis.differences import SECOND_CALL, read_off
 from attncheck.diagnosis.effects import reproduces
 from attncheck.diagnosis.estimates import exact_sample, uneven
@@ -252,6 +252,15 @@ def _deviating(violations: Violations) -> Iterator[Explanation]:
     yield from violations.deviations.explanations
 
 
+def _of_lines(violations: Violations, exact: bool) -> Iterator[Explanation]:
+    """Yield the first line of a program that is not its function of earlier lines, or else that has another law."""
+    result = diagnosed(violations.tallies)
+    line, functions = result.diagnosis[:-1] if result and "program" in result.case else (), "netsor.functions"
+    by_function = functions in violations.tallies and violations.tallies[functions].verdicts[Verdict.VIOLATED] > 0
+    if exact == by_function:
+        yield from (Explanation(text, Certainty.EXACT if exact else Certainty.ESTIMATED) for text in line)
+
+
 def _repeated(violations: Violations) -> Iterator[Explanation]:
     """Yield what draws have in common."""
     if violations.repeats:
@@ -300,10 +309,12 @@ _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.OBSERVED, partial(_unused, on_plainest=True)),
     (Certainty.IDENTIFIED, _reproduced),
     (Certainty.EXACT, _deviating),
+    (Certainty.EXACT, partial(_of_lines, exact=True)),
     (Certainty.FITTED, _repeated),
     (Certainty.FITTED, _fitting),
     (Certainty.ESTIMATED, _uneven),
     (Certainty.ESTIMATED, _first_stage),
+    (Certainty.ESTIMATED, partial(_of_lines, exact=False)),
     (Certainty.FITTED, _fitting_plainest),
     (Certainty.OBSERVED, partial(_unused, on_plainest=False)),
     (Certainty.HINTED, _hinted),

@@ -20,7 +20,7 @@ LOW_RANK = AttentionLayer(width=16, seq_len=3, num_heads=2, head_dim=4)
 #: For K = I the output is √(χ²_{sH}/H) times a normal: Laplace's law for two positions and one head.
 LINEAR = AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear")
 #: The excess kurtosis of the limit falls as 1/H.
-MANY_HEADS = AttentionLayer(width=8, seq_len=2, num_heads=32)
+MANY_HEADS = AttentionLayer(width=4, seq_len=2, num_heads=20)
 #: With W_Q = W_K and 1/n the scores tend to σ_Qσ_K K, which is not random.
 TIED = AttentionLayer(width=16, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True)
 #: Inputs have a mean, so that all positions are correlated: K_ii = 1/2 and K_ij = 1/(2π).
@@ -35,8 +35,8 @@ NARROW = AttentionLayer(width=8, seq_len=4, num_heads=2)
 #: With two neurons, scores and outputs alone show shared matrices.
 TWO_NEURONS = AttentionLayer(width=2, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal")
 #: Too many pairs of heads for rotation to find a shared matrix.
-EIGHT_HEADS = AttentionLayer(width=8, seq_len=6, num_heads=8)
-WIDE = AttentionLayer(width=256, seq_len=4, num_heads=2)
+EIGHT_HEADS = AttentionLayer(width=8, seq_len=4, num_heads=8)
+WIDE = AttentionLayer(width=128, seq_len=4, num_heads=2)
 #: Two groups of heads, and enough positions to distinguish them.
 GROUPS = AttentionLayer(width=8, seq_len=8, num_heads=4, num_kv_heads=2)
 #: Heads that share keys and W_Q have equal scores.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
+from attncheck.diagnosis.lines import wrong_functions, wrong_laws
 from attncheck.evidence.family import Outcome
 from attncheck.faults.fault import Fault
 from attncheck.faults.pairs import paired, rejecting
@@ -40,6 +42,24 @@ ORDERS = {
     ("wandering_scale", "theorem1.order", "cross_attention"): (-0.15, 0.15),
     ("equal_rows", "fact1.order", "perceptron"): (-0.4, -0.1),
     ("outputs_apart", "theorem1.order", "gated_attention"): (-0.25, 0.15),
+}
+#: Beginning of the sentence on the first wrong line of a program, by fault: exact ones, and estimates.
+LINES = {
+    "shifted_initials": "h ~ N(0, 1): mean 0.5",
+    "independent_initials": "x2 ~ N(0, 1) and x1 ~ N(0, 1): covariance",
+    "biased_matmuls": "g1 = W1 h: mean 0.",
+    "matrix_std_5": "g1 = W1 h: variance 1.1",
+    "fresh_matrices": "g3 = W s1 given earlier products with W: variance 1.1",
+    "tied_matrices": "g2 = aW2 ah and g1 = aW1 ah: correlation",
+    "always_tanh": "x1 = relu(g1) has other values, such as -0.330097 in place of 0",
+    "first_term": "h1 = linear(1, 1)(g1, g2) has other values",
+    "half_precision": "x1 = relu(g1) has other values in 70% of draws",
+    "scores_over_n": "p1,1 = <q1, k1> / sqrt(n) is 0.25 times that",
+    "scores_5": "p1,1 = <q1, k1> / sqrt(n) is 1.05 times that",
+    "leaking_neuron": "p1,1 = <q1, k1> / sqrt(n) has other values",
+    "limit_scores": "p1,1 = <q1, k1> / sqrt(n) has other values",
+    "copied_score": "p2,3 = <q2, k3> / sqrt(n) has other values",
+    "negated_scores": "y1 = sigmoid_mix(o1, o2, o3, p1,1, p1,2, p1,3) has other values",
 }
 #: Faults whose `visible` names good programs; elsewhere they change the law a little.
 SHOWING_WELL = ("tied_matrices", "limit_scores", "negated_scores")
@@ -103,6 +123,24 @@ def test_order_of_averages_that_converge_slowly_or_not_at_all(fault: str, check:
     assert seen.p_value < FALSE_ALARM
     low, high = ORDERS[fault, check, name]
     assert low < seen.effect < high
+
+
+def lines_of(simulator: Any, name: str, seed: int) -> list[str]:
+    """Return what a diagnosis says of the lines of 2,000 draws at 16 neurons."""
+    case = program(name).at(16)
+    sample = sample_of(case, [simulator(case.program, 16, 2000, stream(seed, "lines", name))], 2000)
+    return wrong_functions(sample) or wrong_laws(sample)
+
+
+@pytest.mark.parametrize("fault", LINES)
+def test_first_wrong_line_is_named(fault: str) -> None:
+    where = visible_in(PROGRAM_FAULTS[fault], WITHOUT_SCORES + WITH_SCORES)[0]
+    assert lines_of(PROGRAM_FAULTS[fault].subject, where, 0)[0].startswith(LINES[fault])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_lines_of_a_right_simulator_are_as_declared(name: str) -> None:
+    assert [lines_of(LineByLineSimulator(), name, seed) for seed in range(3)] == 3 * [[]]
 
 
 def test_faults_are_hidden_where_they_change_nothing() -> None:

@@ -7,11 +7,13 @@ vectors that the matrix multiplied before.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.comparison import between_calls
 from attncheck.checks.declared import Rejected, of_correlation, of_law
 from attncheck.checks.programs.functionals import CALLS, ONE_WIDTH, ProgramAlternative, ProgramCheck, ProgramReference
@@ -19,7 +21,7 @@ from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
-from attncheck.layers.program import Node, Nonlin, Output
+from attncheck.layers.program import Node, Nonlin, Output, Score
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SOME_FUNCTION, SOME_MATRIX
 
@@ -51,25 +53,50 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
     return (np.concatenate(parts),)
 
 
-def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
-    """Return how many draws have a line that is not the declared function of its parents."""
+class Evaluated(NamedTuple):
+    """A line's values and those of its function of the returned earlier lines, both (draws, neurons or 1).
+
+    `wrong`, (draws,), says in which draws they differ by more than rounding.
+    """
+
+    node: Node
+    actual: FloatArray
+    expected: FloatArray
+    wrong: BoolArray
+
+
+def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
+    """Yield every `Nonlin` and output, and every score if the sample has a Gram, in the order of the program."""
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
-    vectors, scores = sample.need("vectors"), sample.need("scores")
-    wrong = np.zeros(len(sample), dtype=bool)
+    vectors, scores, gram = sample.need("vectors"), sample.need("scores"), sample.draws[0].gram
     for node in sample.case.program.nodes:
-        if isinstance(node, Nonlin):
-            expected = np.asarray(node.function(*(vectors[:, index[parent]] for parent in node.parents)))
-        elif isinstance(node, Output):
-            arguments = vectors[:, [index[parent] for parent in node.vectors]]
-            expected = node.function(arguments, scores[:, np.array([score[p] for p in node.scores], dtype=np.intp)])
+        if isinstance(node, Score):
+            if gram is None:
+                continue
+            one, two = (index[parent] for parent in node.parents)
+            factor = node.factor * node.parents[0].length(sample.case.width) ** 0.5
+            actual, expected = scores[:, score[node], None], factor * gram[:, one, two, None]
+            largest = abs(factor) * np.sqrt(np.abs(gram[:, one, one] * gram[:, two, two]))
+        elif isinstance(node, Nonlin | Output):
+            actual, arguments = vectors[:, index[node]], vectors[:, [index[p] for p in node.parents if p in index]]
+            if isinstance(node, Nonlin):
+                expected = np.asarray(node.function(*arguments.swapaxes(0, 1)))
+            else:
+                expected = node.function(arguments, scores[:, np.array([score[p] for p in node.scores], dtype=np.intp)])
+            # Functions may be steep, so tolerances are relative to the largest of the line and its arguments.
+            largest = np.abs(arguments).max(axis=(1, 2))
         else:
             continue
-        actual = vectors[:, index[node]]
-        size = np.maximum(np.abs(actual), np.abs(expected)).max(axis=1)
-        # Functions may be steep, so tolerances are relative to the largest of the line and its arguments.
-        largest = np.maximum(size, np.abs(vectors[:, [index[p] for p in node.parents if p in index]]).max(axis=(1, 2)))
-        wrong |= np.abs(actual - expected).max(axis=1) > _ROUNDING * largest
+        size = np.maximum(np.maximum(np.abs(actual), np.abs(expected)).max(axis=1), largest)
+        yield Evaluated(node, actual, expected, np.abs(actual - expected).max(axis=1) > _ROUNDING * size)
+
+
+def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
+    """Return how many draws have a line that is not the declared function of the lines that it uses."""
+    wrong = np.zeros(len(sample), dtype=bool)
+    for line in evaluated(sample):
+        wrong |= line.wrong
     return int(wrong.sum()), len(sample)
 
 
@@ -92,12 +119,12 @@ CHECKS = (
         name="netsor.functions",
         rejects=Rejected.of("always_tanh", "first_term", "half_precision", "outputs_apart"),
         needs=frozenset({"vectors", "scores"}),
-        null="every Nonlin and output is the declared function of the lines that it uses",
+        null="every Nonlin and output, and with Grams every score, is the declared function of the lines that it uses",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
         reads="share of draws in which a line is not the declared function:",
         family=lambda setting: Count(0.0),
         measure=_mismatches,
-        hint="a nonlinearity or an output function differs from the declared one, or uses other lines",
+        hint="a score, a nonlinearity or an output differs from the declared function, or uses other lines",
         any_weights=True,
         requires=SOME_FUNCTION,
     ),

@@ -191,7 +191,7 @@ class Lines:
         )
 
     def __str__(self) -> str:
-        return "\n".join(_line(node) for node in self._nodes)
+        return "\n".join(line_text(node) for node in self._nodes)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._nodes)} lines and {len(self._weights)} weights>\n{self}"
@@ -240,7 +240,8 @@ def _step_key(node: Node, where: dict[Node, int]) -> tuple[Any, ...]:
     return ("alone", id(node))
 
 
-def _line(node: Node) -> str:
+def line_text(node: Node) -> str:
+    """Return a line as a program prints it, such as ``g1 = W h``."""
     names = ", ".join(parent.name for parent in node.parents)
     size = str(node.parents[0].size or "n") if node.parents else "n"
     if isinstance(node, Initial):

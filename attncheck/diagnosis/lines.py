@@ -1,0 +1,135 @@
+"""Programs: the first line that is not its declared function of the returned earlier lines, or that has another law."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from attncheck._lib.arrays import BoolArray, FloatArray
+from attncheck.checks.programs.netsor import Evaluated, evaluated
+from attncheck.checks.programs.residuals import sequential_lengths, sequential_residual
+from attncheck.checks.programs.sample import ProgramSample
+from attncheck.diagnosis.estimates import Observation, mean_of
+from attncheck.layers.program import Initial, Node
+from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.program.lines import line_text
+
+# Relative spread of a constant ratio: rounding in single precision, amplified by sums.
+_CONSTANT = 1e-3
+# Share of wrong draws from which all are said to be.
+_ALL = 0.995
+
+
+def wrong_functions(sample: ProgramSample) -> list[str]:
+    """Return a sentence on each line that is not its declared function of the returned lines, in their order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attncheck.layers.program import Program, ProgramCase
+    >>> from attncheck.checks.programs.sample import sample_of
+    >>> from attncheck.layers.program.functions import LinearCombination
+    >>> program = Program()
+    >>> h = program.initial("h")
+    >>> x = program.nonlin(LinearCombination((1.0, 1.0)), h, h)
+    >>> case = ProgramCase.of(program, (8,))
+    >>> draws = np.random.default_rng(0).standard_normal((5, 1, 2))
+    >>> vectors = np.concatenate([draws, 3.0 * draws], axis=1)
+    >>> print(*wrong_functions(sample_of(case, [{"outputs": 3.0 * draws, "vectors": vectors}], 5)))
+    x1 = linear(1, 1)(h, h) is 1.5 times that
+    """
+    if not {"vectors", "scores"} <= sample.exposed:
+        return []
+    return [_sentence(line) for line in evaluated(sample) if line.wrong.any()]
+
+
+def wrong_laws(sample: ProgramSample) -> list[str]:
+    """Return a sentence on each initial vector and product whose mean or variance is beyond chance, in their order.
+
+    Products are examined given the earlier ones with the same matrix, and together with others of the same vector.
+    Intervals are of 99.9%, and 6.6 standard errors are beyond chance.
+    """
+    differing = (estimate for estimate in _estimates(sample) if estimate.differs and estimate.beyond_chance)
+    return list(map(str, differing)) if "vectors" in sample.exposed else []
+
+
+def _sentence(line: Evaluated) -> str:
+    """Return how a line differs: by a factor, or by the first values that do."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = line.actual / line.expected
+    ratio = float(np.median(ratios))
+    spread = float(np.ptp(ratios))  # not a number, or infinite, where a line should be 0
+    if ratio and spread < _CONSTANT * abs(ratio) < 0.1 * abs(ratio - 1.0):
+        return f"{line_text(line.node)} is {ratio:.4g} times that"
+    draw, share = int(line.wrong.argmax()), line.wrong.mean()
+    place = int(np.abs(line.actual - line.expected)[draw].argmax())
+    where = "" if share > _ALL else f" in {share:.0%} of draws"
+    values = f"{line.actual[draw, place]:.6g} in place of {line.expected[draw, place]:.6g}"
+    return f"{line_text(line.node)} has other values{where}, such as {values}"
+
+
+def _estimates(sample: ProgramSample) -> Iterator[Observation]:
+    """Yield moments of initial vectors, then of products given the earlier ones, in the order of the program."""
+    index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
+    yield from _of_initials(
+        {node: sample.need("vectors")[:, index[node]] for node in index if isinstance(node, Initial)}
+    )
+    if "gram" in sample.exposed:
+        yield from _of_products(sorted(_products(sample), key=lambda product: index[product.node]))
+
+
+def _of_initials(vectors: Mapping[Initial, FloatArray]) -> Iterator[Observation]:
+    """Yield means and covariances of initial vectors, (draws, neurons)."""
+    for number, (node, values) in enumerate(vectors.items()):
+        name = line_text(node)
+        yield mean_of(f"{name}: mean", values.mean(axis=1), node.mean)
+        for other in itertools.islice(vectors, number):
+            covariance = float(np.dot(node.root, other.root)) if node.group == other.group else 0.0
+            products = (values - node.mean) * (vectors[other] - other.mean)
+            yield mean_of(f"{name} and {line_text(other)}: covariance", products.mean(axis=1), covariance)
+        if any(node.root):
+            squares = ((values - node.mean) ** 2).mean(axis=1)
+            yield mean_of(f"{name}: variance", squares / np.dot(node.root, node.root), 1.0, ratio=True)
+
+
+def _of_products(products: Sequence[_Product]) -> Iterator[Observation]:
+    """Yield means and variances of products, and their correlations with earlier ones of the same vector."""
+    for number, product in enumerate(products):
+        yield mean_of(f"{product.name}: mean", product.values[product.new].mean(axis=1), 0.0)
+        yield mean_of(f"{product.name}: variance", product.squares[product.new], 1.0, ratio=True)
+        for other in products[:number]:
+            both = product.new & other.new
+            if other.node.parents == product.node.parents and both.any():
+                correlations = (product.values * other.values)[both].mean(axis=1)
+                yield mean_of(f"{product.name} and {other.name}: correlation", correlations, 0.0)
+
+
+class _Product(NamedTuple):
+    """A product with a matrix, given earlier ones with the same, in units of σ.
+
+    `values` are (draws, neurons), mean `squares` over all neurons (draws,), and `new` (draws,) says which draws have a
+    new direction.
+    """
+
+    node: Node
+    name: str
+    values: FloatArray
+    squares: FloatArray
+    new: BoolArray
+
+
+def _products(sample: ProgramSample) -> Iterator[_Product]:
+    """Yield the products that have a new direction in some draws."""
+    lines, width = vectors_of(sample.case.program), sample.case.width
+    gram, vectors = sample.need("gram"), sample.need("vectors")
+    for images in sample.images:
+        residual = sequential_residual(images, gram, vectors)
+        squares = sequential_lengths(images, width, gram).values / images.weight.shape(width)[0]
+        for use, index in enumerate(images.images):
+            given = f" given earlier products with {images.weight.name}" if use else ""
+            name, new = f"{line_text(lines[index])}{given}", np.asarray(residual.kept[:, use].all(axis=1))
+            if new.any():
+                yield _Product(lines[index], name, residual.values[:, use], squares[:, use], new)
