@@ -35,6 +35,8 @@ _BY_ANY_NUMBER = ("causal", "anticausal")
 
 #: A part that no field of a layer expresses.
 BY_HEAD = "a scale of scores for each head"
+#: Description of attention maps whose outputs are added before they are multiplied by W_O.
+ADDED = "several attention maps that are added"
 #: Scale of a correct layer.
 RIGHT = "1/sqrt(head_dim)"
 
@@ -95,6 +97,11 @@ class Forward:
     def known(self) -> bool:
         """Whether the formula gives the weights up to rounding."""
         return self.error <= self.bound
+
+    def beside(self, unlike: str) -> Forward:
+        """Return the formula with a part that no field expresses, or the same if `unlike` is empty."""
+        scale = OTHER if unlike == BY_HEAD else self.scale
+        return dataclasses.replace(self, scale=scale, unlike=unlike) if unlike else self
 
     @property
     def optional_parts(self) -> str:

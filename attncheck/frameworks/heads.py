@@ -19,7 +19,10 @@ from attncheck.frameworks.notes import Note, wrong
 def about_maps(maps: int, shared: Sequence[str]) -> Note:
     """Report what several attention maps share."""
     texts = {"query": "queries", "key": "keys", "value": "values"}
-    text = f"{maps} attention maps have the same {listed(texts[role] for role in shared if role in texts)}"
+    names = [texts[role] for role in shared if role in texts]
+    if not names:
+        return Note(f"{maps} attention maps are added before W_O")
+    text = f"{maps} attention maps have the same {listed(names)}"
     return Note(text + ", as in differential attention" * (list(shared) == ["value", "output"]))
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, check_integer, refuse
 from attncheck._lib.text import first_few, listed
 from attncheck.frameworks.adapter import Adapter, Arrays, NoAttentionCall
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
-from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
+from attncheck.frameworks.forward import ADDED, BY_HEAD, NAMED, RIGHT, Formula, Forward
 from attncheck.frameworks.framework import adapter_of, generator_restored, parameters_of
 from attncheck.frameworks.heads import about_heads, about_maps
 from attncheck.frameworks.initialiser import (
@@ -37,7 +38,7 @@ from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
 from attncheck.frameworks.score_scale import about_scale
 from attncheck.frameworks.views import AttentionView
-from attncheck.frameworks.weights_notes import about_weights
+from attncheck.frameworks.weights_notes import about_weights, own_scales
 
 # Maximum number of entries of each matrix that are used, in all draws but the first.
 _ENTRIES = 2**16
@@ -104,9 +105,10 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     inputs = about_inputs(probe)
     unclaimed = inputs.unclaimed
     parameters = adapter.parameters(state)
-    # Queries, keys and values that are not x W + b have no matrix and no factor.
-    gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, first)
     blocks = _blocks(reader, state)
+    # Queries, keys and values that are not x W + b have no matrix and no factor.
+    own = {} if unclaimed & {"query", "key"} else _own_gains(reader, state, first, seed)
+    gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, _ungained(first, own))
     by_head = _rotated_by_head(blocks, {role: first[role] / gain for role, gain in gains.items()})
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
@@ -119,6 +121,11 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         norms = norm_fields({role: probe.seen[role] for role in ("query", "key")})
         forward = dataclasses.replace(forward, parts=(*forward.parts, *norms.items()))
     forward, paths, longer = beyond(probe, forward, formula, paths)
+    scales = forward.factor * np.asarray(math.prod(own.values()))  # of each head, where heads have their own
+    own_scale = bool(np.ptp(scales) > _GAIN * abs(forward.factor))
+    unlike = BY_HEAD if own_scale else ADDED if "output" in probe.by_maps else ""
+    forward = forward.beside(unlike)
+    paths = {name: of_path.beside(unlike) for name, of_path in paths.items()}
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
     precision = adapter.precision
@@ -129,7 +136,9 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     unused = _unused(adapter.unused(state, probe.x, reader.path) if calls_module else ())
     # If `make` returns the same module every time, later draws modify it, so it is probed first.
     leaking = list(leaks(probe, forward, formula))
-    read = [_ungained(draw, gains).of_first(maps) for draw in (first, *_later_draws(reader, first, draws, seed))]
+    read = [
+        _ungained(draw, {**gains, **own}).of_first(maps) for draw in (first, *_later_draws(reader, first, draws, seed))
+    ]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     of_maps = [draw.of_first(probe.maps // maps) for draw in read]
     by_role = {role: of_maps if role in probe.by_maps else read for role in (*ROLES, "output")}
@@ -145,6 +154,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         *by_head,
         *positions.notes,
         *about,
+        *([own_scales(scales)] if own_scale else []),
         *longer,
         *leaking,
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
@@ -161,8 +171,8 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     ]
     if probe.seen.calls > 1:
         notes.append(Note(f"attention runs {probe.seen.calls} times per forward pass: only the first is inspected"))
-    number = probe.num_heads // maps
-    kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
+    number = probe.num_heads // (probe.maps if "output" in probe.by_maps else 1)
+    kv = min(number, len(set(labels))) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
     rotation = positions.rotation if positions.name == ROTARY else None
     grouped = tuple(sorted(range(len(labels)), key=lambda head: labels[head])) if in_turn and kv < number else ()
@@ -246,6 +256,30 @@ def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float
     return known if {"query", "key"} <= known.keys() else {}
 
 
+def _own_gains(reader: ModuleReader, state: Any, read: Effective, seed: int) -> dict[str, FloatArray]:
+    """Return the factors of q or k relative to parameters, (heads,), where heads have factors of their own.
+
+    They are the same in two draws, as temperatures are.
+    """
+    own = _gains_by_head(_blocks(reader, state), read)
+    if own:
+        state = reader.adapter.fresh(seed + 1)
+        again = _gains_by_head(_blocks(reader, state), reader.read(state))
+        own = {role: gain for role, gain in own.items() if role in again and np.allclose(again[role], gain, _CONSTANT)}
+    return own
+
+
+def _gains_by_head(blocks: ParameterBlocks, read: Effective) -> dict[str, FloatArray]:
+    """Return the factors of q or k in one draw, (heads,), if the first and the last head have different ones."""
+    own = {}
+    for role in ("query", "key"):
+        first, last = (blocks.gain(read[role][:, head]) for head in (0, -1))
+        if first is not None and last is not None and abs(last - first) > _GAIN * abs(first):
+            gains = [blocks.gain(read[role][:, head]) for head in range(read[role].shape[1])]
+            own[role] = np.array([math.nan if gain is None else gain for gain in gains])
+    return {role: gains for role, gains in own.items() if np.isfinite(gains).all()}
+
+
 def _order_of_queries(blocks: ParameterBlocks, first: Effective) -> list[int]:
     """Return the heads in the order of their blocks in parameters; none if a head's block is not found."""
     matches = [blocks.match(first.query[:, head]) for head in range(first.query.shape[1])]
@@ -285,10 +319,11 @@ def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, fl
     return fixed
 
 
-def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
-    """Divide matrices and biases by the known factors that multiply queries and keys."""
-    biases = {role: bias / gains.get(role, 1.0) for role, bias in read.biases.items()}
-    matrices = {role: read[role] / gain for role, gain in gains.items() if abs(gain - 1) > _GAIN}
+def _ungained(read: Effective, gains: Mapping[str, float | FloatArray]) -> Effective:
+    """Divide matrices and biases by the known factors that multiply queries and keys, of all heads or of each."""
+    columns = {role: np.asarray(gain)[..., None] for role, gain in gains.items()}
+    biases = {role: bias / columns.get(role, 1.0) for role, bias in read.biases.items()}
+    matrices = {role: read[role] / gain for role, gain in columns.items() if np.abs(gain - 1).max() > _GAIN}
     return dataclasses.replace(read, **matrices, biases=biases) if matrices else read
 
 

@@ -219,10 +219,10 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
             added = ", as if tokens or padding were added inside"
             problem = f"has {rows} rows for {length} positions{added if rows % length else folded}"
             refuse("queries", shape, problem, "inspect the attention module alone, or pass call=lambda module, x: ...")
-        problem = (
-            f"is the shape of attention's inputs, without an axis of {length} positions: are windows in the batch?"
-        )
-        refuse("queries", shape, problem, _REMEDY)
+        problem = f"is the shape of attention's inputs, without an axis of {length} positions"
+        some = rows < length and math.prod(query.shape[:-1]) % (batch * length) != 0
+        cause = ": attention is called on some positions at a time" if some else ": are windows in the batch?"
+        refuse("queries", shape, f"{problem}{cause}", _REMEDY)
     attended = "l" if "r" in order[-2:] else order[-1]
     fixed = all(np.array_equal(entry.key, first.key) for entry in (by_sequence, by_position))
     extra = 0 if attended == "h" else _extra(key, sizes[attended], fixed)

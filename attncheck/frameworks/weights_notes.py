@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -151,11 +151,15 @@ def _about_scores(forward: Forward, formula: Formula) -> Iterator[Note]:
         text = f"scores hidden by the {forward.mask} mask are {round(formula.fill, 3) or 0.0:g}, not -inf"
         yield Note(text, WRONG if formula.fill > _FAINT else NOTE)
     if formula.factors:
-        factors = ", ".join(f"{factor:.3g}" for factor in formula.factors)
-        yield asks(f"heads have their own scales of scores: {factors}", "scale")
+        yield own_scales(formula.factors)
     if formula.bias is not None:
         masked = added_mask(formula.bias, -_FAINT) if forward.mask == "none" else None
         yield masked or about_bias(formula.bias)
+
+
+def own_scales(factors: Iterable[float]) -> Note:
+    """Report scales of scores that differ between heads."""
+    return asks(f"heads have their own scales of scores: {', '.join(f'{factor:.3g}' for factor in factors)}", "scale")
 
 
 def about_bias(bias: FloatArray) -> Note:

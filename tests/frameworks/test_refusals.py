@@ -65,6 +65,10 @@ def five_keys(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
     return q, ones, ones
 
 
+def one_position_at_a_time(q: Any, k: Any, v: Any) -> Any:
+    return torch.cat([by_hand(q[:, :, [i]], k, v) for i in range(q.shape[2])], 2)
+
+
 def exiting(q: Any, k: Any, v: Any) -> Any:
     sys.exit(3)
 
@@ -123,6 +127,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "LSTM": (lambda: nn.LSTM(64, 64), SAMPLING, {}),
     "linear attention": (lambda: Own(linear_attention), NO_PRODUCT, {}),
     "in turn": (lambda: InTurn(by_hand), "pass attention one after another", {}),
+    "some positions": (lambda: Own(one_position_at_a_time), "attention is called on some positions at a time", {}),
     "no output": (lambda: Own(after=lambda y: None), NO_OUTPUT, {}),
     "meta": (lambda: nn.Linear(64, 64, device="meta"), META, {}),
     "a module": (nn.Linear(64, 64), "is a module, already initialised", {}),

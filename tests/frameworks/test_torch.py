@@ -318,6 +318,19 @@ ROWS = [
     own("sink", sink, "note: softmax has one more score, a sink: 0.5"),
     own("soft cap", scores(lambda p: 2 * torch.tanh(p / 2)), "note: scores s are capped softly: 2·tanh(s/2)"),
     own("temperatures", scores(lambda p: p * PER_HEAD), *TEMPERATURES, scale=...),
+    own("temperatures of queries", lambda q, k, v: by_hand(PER_HEAD * q, k, v), *TEMPERATURES, scale=..., require=STDS),
+    own(
+        "two maps",
+        lambda q, k, v: by_hand(q, k, v) - 0.8 * by_hand(k, q, v),
+        "note: 2 attention maps have the same values, as in differential attention",
+        refusal="several attention maps that are added",
+    ),
+    own(
+        "added maps",
+        lambda q, k, v: by_hand(q, k, v) + by_hand(v, q, k),
+        "note: 2 attention maps are added before W_O",
+        refusal="several attention maps that are added",
+    ),
     own(
         "by length",
         scores(lambda p: p * math.log(1 + p.shape[-1])),
