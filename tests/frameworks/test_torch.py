@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -439,10 +438,21 @@ def test_paths_of_multi_head_attention() -> None:
     assert list(inspected(lambda: Training(causal, untrained)).paths) == ["eval"]
 
 
-def test_time_of_an_inspection() -> None:
-    began = time.process_time()
-    inspected(multi_head(512), width=512, draws=8)
-    assert time.process_time() - began < 4.0
+def test_number_of_calls_of_an_inspection() -> None:
+    """A draw takes three calls; eight times as many neurons take a few more."""
+    calls: list[int] = []
+
+    class Counting(nn.MultiheadAttention):
+        def forward(self, *args: Any, **options: Any) -> Any:
+            calls[-1] += 1
+            return super().forward(*args, **options)
+
+    for width, draws in ((64, 2), (64, 4), (512, 4)):
+        calls.append(0)
+        inspected(lambda width=width: Counting(width, 4, batch_first=True), width=width, draws=draws)
+    few, more, wide = calls
+    assert more - few <= 8
+    assert wide <= more + 10 <= 110
 
 
 def test_a_watched_run_is_the_module_itself() -> None:
