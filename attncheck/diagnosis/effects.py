@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import scipy
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
@@ -27,6 +28,9 @@ from attncheck.subject import Subject
 _MOST = 2
 # Distance of two effects beyond chance, in half-widths of the 99% interval of their difference: 4.5 standard errors.
 _DISTINCT = 1.75
+# Effects with heavy tails vary more than their intervals, which are those of the declared law: smallest p-value of a
+# t-test between the effects of looks.
+_UNLIKELY = 0.01
 _EXACT = {check.name for check in EXACT}
 
 
@@ -87,5 +91,6 @@ def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: 
         if len(numbers) < 6 or not all(map(math.isfinite, numbers)):
             return outcome.verdict == result.verdict
         (effect, low, high), (second, lower, higher) = (numbers[:3], numbers[3:])
-        return abs(effect - second) <= _DISTINCT * math.hypot(0.5 * (high - low), 0.5 * (higher - lower))
+        within = abs(effect - second) <= _DISTINCT * math.hypot(0.5 * (high - low), 0.5 * (higher - lower))
+        return within or bool(scipy.stats.ttest_ind(result.effects, outcome.effects).pvalue > _UNLIKELY)
     return False

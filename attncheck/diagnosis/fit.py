@@ -34,8 +34,8 @@ _SPREADS = 6.0
 _EXCLUSION_RISK, _MORE = 1e-6, 2
 # Maximum entries of the sample's arrays and of the corresponding weights.
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
-# Probability of rejecting the true cause.
-_REFUSED = 1e-3
+# Probability of rejecting the true cause, and of rejecting it on some of the layers.
+_REFUSED, _REFUTED = 1e-3, 1e-12
 # Matrices that scale the scores.
 _OF_SCORES = ("query_std", "key_std")
 # Prefix and suffix of the best features for the scale of a matrix, those that need more exposed data first.
@@ -108,7 +108,7 @@ def fitted(
     scales = _scales(embeddings, laws, scale_seed)
     remaining = list(among) or [c for c in candidates(layers, exposed, laws, receives_inputs) if _may_be(c, scales)]
     for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
-        remaining = _nearest(embeddings, remaining, root, draws, most)
+        remaining = _nearest(embeddings, remaining, root, draws, most) if len(remaining) > 1 else remaining
     scale_candidates = [] if among else [_fitted_scale(scales, exposed, laws)]
     causes = [_cause(embeddings, candidate, full_seed, 1) for candidate in [*remaining, *scale_candidates]]
     near = [cause for cause in causes if cause.p_value > _EXCLUSION_RISK]
@@ -153,11 +153,12 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
 def _cause(
     embeddings: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
-    """Return the fit of a candidate with `more` times as many draws as the sample."""
-    distance = sum(
-        _distance_on(at, sample, candidate, seed, more * sample.size) for at, sample in enumerate(embeddings)
-    )
-    dof = sum(sample.dof for sample in embeddings)
+    """Return the fit of a candidate with `more` times as many draws as the sample, on as many layers as refute it."""
+    distance, dof = 0.0, sum(sample.dof for sample in embeddings)
+    farthest = float(scipy.stats.chi2.isf(_REFUTED, dof))
+    for at, sample in enumerate(embeddings):
+        if distance < farthest:
+            distance += _distance_on(at, sample, candidate, seed, more * sample.size)
     size = min(sample.size for sample in embeddings)
     cost = candidate.free * float(np.log(size)) + 2.0 * float(np.log(candidate.choices))
     return FittedCause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
