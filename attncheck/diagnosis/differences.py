@@ -13,14 +13,16 @@ import scipy
 
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.declared import DRAWS
+from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.causes import stage_of
 from attncheck.diagnosis.estimates import estimates, exact_sample, uneven
-from attncheck.diagnosis.lines import wrong_functions, wrong_laws
+from attncheck.diagnosis.lines import wrong_functions, wrong_laws, wrong_sizes
 from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
+from attncheck.methods import simulate
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
@@ -47,15 +49,22 @@ def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result])
     """
     case = unit.case
     size = max(64, min(_SIZE, _ENTRIES // case.stored_entries, 100_000_000 // case.weight_entries))
-    rng = stream(seed, case.key, role="diagnosis")
-    if not isinstance(case, AttentionLayer):
-        sample, bad = subject.draw(case, size, rng), violated(results)
-        # Means over the draws of one call say nothing of draws that depend on each other.
-        independent = not any(stage_of(result.check) == DRAWS for result in bad)
-        lines = wrong_functions(sample) or (wrong_laws(sample) if independent else [])
-        return [*lines[:1], bad[0].text]
-    root = seed_sequence(seed, case.key, role="diagnosis/reference")
-    return differences(subject.draw(case, size, rng), root, subject.weights)
+    rng, root = stream(seed, case.key, role="diagnosis"), seed_sequence(seed, case.key, role="diagnosis/reference")
+    if isinstance(case, AttentionLayer):
+        return differences(subject.draw(case, size, rng), root, subject.weights)
+    bad = violated(results)
+    # Means over the draws of one call say nothing of draws that depend on each other.
+    independent = not any(stage_of(result.check) == DRAWS for result in bad)
+    lines = _of_lines(subject.draw(case, size, rng), root, independent)
+    return [*lines[:1], bad[0].text]
+
+
+def _of_lines(sample: ProgramSample, seed: np.random.SeedSequence, independent: bool) -> list[str]:
+    """Return sentences on lines of a program; those on means only if the draws are `independent`."""
+    lines = wrong_functions(sample) or (wrong_laws(sample) if independent else [])
+    if lines or not independent:
+        return lines
+    return wrong_sizes(sample, simulate(sample.case.program.at(sample.case.width), len(sample), seed))
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:

@@ -26,8 +26,8 @@ SCORES, SCORES_GIVEN = "score variance", "score variance given inputs and keys"
 KEYS, VALUES = "key variance", "value variance"
 OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and values"
 INPUTS = "mean square of the inputs"
-# Half the width of a 99.9% interval, in standard errors; twice as far is beyond chance.
-_QUANTILE = 3.29
+#: Half the width of a 99.9% interval, in standard errors; twice as far is beyond chance.
+QUANTILE = 3.29
 # Digits shown: more if rounding would move the declared value across the end of the interval.
 _DIGITS = (3, 4, 5, 6)
 # Maximum distance between compared positions, if position vectors correlate them.
@@ -159,7 +159,7 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
     ours, theirs = (_per_draw(array) for array in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     residual = ours - (value / unit if unit else 1.0) * theirs
-    half = _QUANTILE * float(residual.std()) / len(residual) ** 0.5
+    half = QUANTILE * float(residual.std()) / len(residual) ** 0.5
     variance = _around(SCORES, value, half, unit, positive=True, source="given the drawn inputs")
     yield variance
     if not variance.differs:
@@ -188,13 +188,13 @@ def _around(name: str, value: float, half: float, declared: float, **fields: Any
 
 def mean_of(name: str, values: FloatArray, declared: float, ratio: bool = False) -> Observation:
     """Return the mean of independent values, (draws,), with its interval."""
-    half, positive = _QUANTILE * float(values.std()) / len(values) ** 0.5, bool((values >= 0.0).all())
+    half, positive = QUANTILE * float(values.std()) / len(values) ** 0.5, bool((values >= 0.0).all())
     return _around(name, float(values.mean()), half, declared, ratio=ratio, positive=positive)
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
     """Compare the mean with that of a larger sample of the exact law; the interval includes the errors of both."""
-    half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
+    half = QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive, source = float(ours.mean()), bool((ours >= 0.0).all()), "by draws of the exact law"
     return _around(name, mean, half, float(theirs.mean()), positive=positive, source=source)
 
@@ -274,7 +274,7 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
     means, declared = (array[:, indices].mean(axis=0) for array in (ours, exact))
     errors = [array[:, indices].std(axis=0) / len(array) ** 0.5 for array in (ours, exact)]
     values = means / declared
-    half = _QUANTILE * np.hypot(errors[0], values * errors[1]) / declared
+    half = QUANTILE * np.hypot(errors[0], values * errors[1]) / declared
     if indices.size < 2 or (values - half).max() <= (values + half).min():
         return
     listing = ", ".join(f"{value:.3g}" for value in values[:_MOST_LINES]) + ", …" * (indices.size > _MOST_LINES)

@@ -9,22 +9,26 @@ from typing import NamedTuple
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck.checks.programs.netsor import Evaluated, evaluated
+from attncheck.checks.functionals import log_energy
+from attncheck.checks.programs.netsor import Evaluated, copies, evaluated
 from attncheck.checks.programs.residuals import sequential_lengths, sequential_residual
 from attncheck.checks.programs.sample import ProgramSample
-from attncheck.diagnosis.estimates import Observation, mean_of
+from attncheck.diagnosis.estimates import QUANTILE, Observation, mean_of
+from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Initial, Node
-from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.layers.program.lines import line_text
 
 # Relative spread of a constant ratio: rounding in single precision, amplified by sums.
 _CONSTANT = 1e-3
+# Powers of the width that are named.
+_POWERS = (-1.0, -0.5, 0.5, 1.0)
 # Share of wrong draws from which all are said to be.
 _ALL = 0.995
 
 
 def wrong_functions(sample: ProgramSample) -> list[str]:
-    """Return a sentence on each line that is not its declared function of the returned lines, in their order.
+    """Return a sentence on each line that is not its declared function of the returned lines, or that copies another.
 
     Examples
     --------
@@ -39,11 +43,17 @@ def wrong_functions(sample: ProgramSample) -> list[str]:
     >>> draws = np.random.default_rng(0).standard_normal((5, 1, 2))
     >>> vectors = np.concatenate([draws, 3.0 * draws], axis=1)
     >>> print(*wrong_functions(sample_of(case, [{"outputs": 3.0 * draws, "vectors": vectors}], 5)))
-    x1 = linear(1, 1)(h, h) is 1.5 times that
+    x1 = linear(1, 1)(h, h) is 1.5 times the declared line
     """
-    if not {"vectors", "scores"} <= sample.exposed:
-        return []
-    return [_sentence(line) for line in evaluated(sample) if line.wrong.any()]
+    nodes, texts = sample.case.program.nodes, dict[Node, str]()
+    for product, other, ratios, draws in copies(sample) if "gram" in sample.exposed else ():
+        if draws.any():
+            ratio = float(np.median(ratios[draws]))
+            texts[product] = f"{line_text(product)} is {ratio:.4g} times {line_text(other)}: one matrix in place of two"
+    for line in evaluated(sample) if {"vectors", "scores"} <= sample.exposed else ():
+        if line.wrong.any():
+            texts[line.node] = _sentence(line, sample.case.width)
+    return [texts[node] for node in sorted(texts, key=nodes.index)]
 
 
 def wrong_laws(sample: ProgramSample) -> list[str]:
@@ -56,14 +66,37 @@ def wrong_laws(sample: ProgramSample) -> list[str]:
     return list(map(str, differing)) if "vectors" in sample.exposed else []
 
 
-def _sentence(line: Evaluated) -> str:
+def wrong_sizes(sample: ProgramSample, exact: ProgramDraws) -> list[str]:
+    """Return a sentence on each score and result of another size than in draws of the exact law, beyond chance.
+
+    Sizes are compared by logarithms, which have light tails.
+    """
+    scores = ((node, sample.need("scores")[:, [k]], exact.scores[:, [k]]) for k, node in enumerate(sample.case.scores))
+    results = enumerate(results_of(sample.case.program))
+    outputs = ((node, sample.outputs[:, k], exact.outputs[:, k]) for k, node in results)
+    ratios = (
+        _ratio(line_text(node), log_energy(ours), log_energy(theirs)) for node, ours, theirs in (*scores, *outputs)
+    )
+    return [str(ratio) for ratio in ratios if ratio.differs and ratio.beyond_chance]
+
+
+def _ratio(line: str, ours: FloatArray, theirs: FloatArray) -> Observation:
+    """Return the ratio of two geometric means of squares, from logarithms, (draws,)."""
+    gap = float(ours.mean() - theirs.mean())
+    half = QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
+    value, low, high = np.exp([gap, gap - half, gap + half])
+    return Observation(f"{line}: geometric mean of squares", value, low, high, 1.0, ratio=True, positive=True)
+
+
+def _sentence(line: Evaluated, width: int) -> str:
     """Return how a line differs: by a factor, or by the first values that do."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = line.actual / line.expected
     ratio = float(np.median(ratios))
     spread = float(np.ptp(ratios))  # not a number, or infinite, where a line should be 0
     if ratio and spread < _CONSTANT * abs(ratio) < 0.1 * abs(ratio - 1.0):
-        return f"{line_text(line.node)} is {ratio:.4g} times that"
+        power = next((f" (n^{p:g})" for p in _POWERS if abs(ratio / width**p - 1.0) < _CONSTANT and width > 1), "")
+        return f"{line_text(line.node)} is {ratio:.4g} times the declared line{power}"
     draw, share = int(line.wrong.argmax()), line.wrong.mean()
     place = int(np.abs(line.actual - line.expected)[draw].argmax())
     where = "" if share > _ALL else f" in {share:.0%} of draws"

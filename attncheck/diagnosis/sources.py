@@ -83,6 +83,16 @@ class Violations:
         """Results by check."""
         return dict(most_informative(self.results))
 
+    @property
+    def line(self) -> str:
+        """The sentence on the first wrong line of a program; empty if none was found."""
+        result = diagnosed(self.tallies)
+        return result.diagnosis[0] if result and "program" in result.case and len(result.diagnosis) > 1 else ""
+
+    def is_violated(self, check: str) -> bool:
+        """Return whether some result of a check is violated."""
+        return check in self.tallies and self.tallies[check].verdicts[Verdict.VIOLATED] > 0
+
     @cached_property
     def layers(self) -> list[AttentionLayer]:
         """The violated layers on which causes are easiest to tell apart: several positions, few features."""
@@ -254,11 +264,9 @@ def _deviating(violations: Violations) -> Iterator[Explanation]:
 
 def _of_lines(violations: Violations, exact: bool) -> Iterator[Explanation]:
     """Yield the first line of a program that is not its function of earlier lines, or else that has another law."""
-    result = diagnosed(violations.tallies)
-    line, functions = result.diagnosis[:-1] if result and "program" in result.case else (), "netsor.functions"
-    by_function = functions in violations.tallies and violations.tallies[functions].verdicts[Verdict.VIOLATED] > 0
-    if exact == by_function:
-        yield from (Explanation(text, Certainty.EXACT if exact else Certainty.ESTIMATED) for text in line)
+    found_exactly = any(violations.is_violated(check) for check in ("netsor.functions", "netsor.copies"))
+    if exact == found_exactly and violations.line:
+        yield Explanation(violations.line, Certainty.EXACT if exact else Certainty.ESTIMATED)
 
 
 def _repeated(violations: Violations) -> Iterator[Explanation]:
@@ -299,8 +307,9 @@ def _fitting_plainest(violations: Violations) -> Iterator[Explanation]:
 
 
 def _hinted(violations: Violations) -> Iterator[Explanation]:
-    """Yield what usually violates the same checks."""
-    yield from (Explanation(text, Certainty.HINTED) for text in hints(violations.tallies))
+    """Yield what usually violates the same checks, if no line of a program is named."""
+    names = () if violations.line else hints(violations.tallies)
+    yield from (Explanation(text, Certainty.HINTED) for text in names)
 
 
 _Source = Callable[[Violations], Iterator[Explanation]]

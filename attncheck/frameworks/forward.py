@@ -36,7 +36,7 @@ _BY_ANY_NUMBER = ("causal", "anticausal")
 #: A part that no field of a layer expresses.
 BY_HEAD = "a scale of scores for each head"
 #: Description of attention maps whose outputs are added before they are multiplied by W_O.
-ADDED = "several attention maps that are added"
+ADDED = "several attention maps that are added or subtracted"
 #: Scale of a correct layer.
 RIGHT = "1/sqrt(head_dim)"
 

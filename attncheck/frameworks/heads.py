@@ -21,7 +21,7 @@ def about_maps(maps: int, shared: Sequence[str]) -> Note:
     texts = {"query": "queries", "key": "keys", "value": "values"}
     names = [texts[role] for role in shared if role in texts]
     if not names:
-        return Note(f"{maps} attention maps are added before W_O")
+        return Note(f"{maps} attention maps are added or subtracted before W_O")
     text = f"{maps} attention maps have the same {listed(names)}"
     return Note(text + ", as in differential attention" * (list(shared) == ["value", "output"]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.trace import AttentionCore, Trace, replaced
@@ -88,24 +87,22 @@ class CoreMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        followed = [self._from[_address(leaf)] for leaf in tensors if _address(leaf) in self._from]
+        if self.paused:  # of what attention computes inside, only its result is used afterwards
+            return result
+        addresses = [_address(tensor) for tensor in _tensors((*args, *(kwargs or {}).values()))]
+        followed = [self._from[address] for address in addresses if address in self._from]
         last = next((leaf for leaf in followed if leaf is not None), None)
-        if self.paused:
-            last = None
-        elif last is not None and function not in _PRODUCTS:
+        if last is not None and function not in _PRODUCTS:
             linear = last.linear and function.overloadpacket.__name__.strip("_") in _LINEAR
             last = dataclasses.replace(last, softmax=last.softmax or function in _SOFTMAX, linear=linear)
         elif function in _PRODUCTS and followed:
             first, second = args[_PRODUCTS[function] :][:2]
             result, last = self._multiplied(first, second, result)
-        for leaf in tree_leaves(result):
-            if not isinstance(leaf, torch.Tensor):
-                continue
+        for tensor in _tensors((result,)):
             if followed:
-                self._from[_address(leaf)] = last
+                self._from[_address(tensor)] = last
             else:
-                self._from.pop(_address(leaf), None)
+                self._from.pop(_address(tensor), None)
         return result
 
     def _multiplied(self, first: Any, second: Any, result: Any) -> tuple[Any, Product | None]:
@@ -157,6 +154,15 @@ def _fits(scored: Product, weights: Any) -> bool:
     shapes = ((rows, columns), (columns, rows))
     number = scored.left.shape[:-2].numel() * rows * columns
     return weights.shape[-2:] in shapes and weights.numel() == number
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the tensors in values and lists of them, as operations have, faster than torch's `tree_leaves`."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _address(tensor: Any) -> int:

@@ -40,7 +40,7 @@ def check_scaling(field: str, value: Any) -> str:
     """
     power = _POWER.fullmatch(value) if isinstance(value, str) else None
     if power is None:
-        return check_choice(field, value, (*SCORE_SCALINGS, "n^-0.75"))
+        return check_choice(field, value, (*SCORE_SCALINGS, "another power such as n^-0.75"))
     exponent = float(power[1])
     if exponent < 0.5:
         refuse(field, value, "makes scores grow with the width: there is no limit", "use 1/sqrt(n) or a lower power")
@@ -74,7 +74,7 @@ class AttentionLayer:
         ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}, or str
         Factor of the scores: the theorem's 1/√n, Yang's 1/n, or another power such as "n^-0.75", where n stands for
-        `head_dim` if that is set. Faster than 1/√n, limiting scores are 0; slower, they grow and have no limit.
+        `head_dim` if that is set. Faster than 1/√n, limiting scores are 0; slower ones grow without limit: refused.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
         Weights A from scores P: "softmax" acts on each row; the others map each score p to p, to max(p, 0)/s or to
         1/(1 + exp(-p + log s)). Or a vectorised function of (scores, visible), both (..., s), that returns weights.

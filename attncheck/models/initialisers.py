@@ -15,7 +15,7 @@ from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 from attncheck.models.parameters import NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
 _FIELD = "parameters"
-_EXAMPLE = "write e.g. 'normal(0.02/sqrt(fan_in))', 'zeros', 'ones' or 'constant(0.1)'"
+_EXAMPLE = "write e.g. 'normal(0.02)', 'zeros', or by its standard deviation 'uniform(1/sqrt(3*fan_in))'"
 _DRAWN = (*(law.name for law in LAWS), ORTHOGONAL)
 _VALUES = {"zeros": 0.0, "ones": 1.0}
 _CALL = re.compile(r"\s*([a-z ]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)

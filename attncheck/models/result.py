@@ -199,6 +199,8 @@ class ModelInspection(PrintedInspection):
         number = counted(len(self.modules) + len(self.refused), "module" if mixing else "attention module")
         if self.refused:
             number += f" ({len(self.modules)} read, {len(self.refused)} not: {self._reasons})"
+        elif self.modules and all(group.inspection.forward.mask == "none" for group in self.attention):
+            number += " without a mask"
         size = sum(math.prod(row.shape) for row in self.parameters)
         return f"{self.kind}: {number}, {counted(size, 'parameter')}; {counted(self.draws, 'draw')}"
 

@@ -137,7 +137,7 @@ class RunView:
         which = ", the smallest of them" if count > 1 else ""
         pairs = [
             *(("or" if index else "cause", str(text)) for index, text in enumerate(self.explanations)),
-            *(("observed", text) for text in self.observed),
+            *(("observed", text) for text in self.observed if text not in map(str, self.explanations)),
             ("first", first),
             (case_label(smallest), f"{layer_name(smallest.case)}{which}"),
             ("replay", self.replay(smallest)),

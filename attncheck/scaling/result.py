@@ -218,8 +218,8 @@ class Widths:
             if names:
                 yield rest_label, f"{names}: {cause}"
         if self._undecided:
-            # The headline of an inconclusive result has the remedy.
-            yield "open", _names(self._undecided) + (f"; {self._remedy()}" if self.violated else "")
+            # The headline of an inconclusive result has the remedy; a violated one needs none.
+            yield "open", _names(self._undecided)
 
     @property
     def tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
@@ -232,7 +232,7 @@ class Widths:
 def _finding(row: WidthsRow) -> str:
     """Return a sentence on one violation."""
     class_text = f" ({row.what})" if row.what else ""
-    share = "" if row.share is None else f", {row.share:.0%} of its mean square grows at a larger order"
+    share = "" if row.share is None else f", {min(row.share, 1.0):.0%} of its mean square grows at a larger order"
     return (
         f"{row.name}{class_text} {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
         f"predicted {'; '.join((row.predicted, *row.notes))}"

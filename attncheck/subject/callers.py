@@ -25,7 +25,7 @@ from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.requirements import linear
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.weights import WeightLaws
-from attncheck.subject.declared import SUPPORTS, Form
+from attncheck.subject.declared import MISSING_LAYER, SUPPORTS, Form
 from attncheck.subject.guard import GuardError, guarded, in_pool
 from attncheck.subject.named import in_one_line
 
@@ -136,8 +136,9 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             # In a pool, Ctrl-C need not be raised again: the process that owns the pool ends its workers.
             if isinstance(error, KeyboardInterrupt) and not in_pool():
                 raise
+            remedy = MISSING_LAYER if isinstance(error, NotImplementedError) else "mend the simulator"
             raise InputError(
-                f"subject={self.name}: raised {in_one_line(error)} on {case.describe()}; mend the simulator"
+                f"subject={self.name}: raised {in_one_line(error)} on {case.describe()}; {remedy}"
             ) from error
 
     def refuse(self, case: _Case, problem: str) -> NoReturn:

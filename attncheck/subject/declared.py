@@ -17,6 +17,8 @@ Form = Literal["size", "inputs", "program"]
 FORMS = "(layer, size, rng) or (layer, inputs, rng)"
 #: Remedy for an invalid attribute `supports`.
 SUPPORTS = "make it a function of the layer that returns True, False or a string with the reason"
+#: Remedy for a simulator that has no such layer.
+MISSING_LAYER = "declare what it has: give it an attribute supports(layer) that returns False or a reason, or layers"
 #: Call form of a subject of programs.
 PROGRAM_FORM = "(program, width, size, rng)"
 

@@ -327,7 +327,7 @@ ROWS = [
     own(
         "added maps",
         lambda q, k, v: by_hand(q, k, v) + by_hand(v, q, k),
-        "note: 2 attention maps are added before W_O",
+        "note: 2 attention maps are added or subtracted before W_O",
         refusal="several attention maps that are added",
     ),
     own(

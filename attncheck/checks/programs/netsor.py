@@ -7,6 +7,7 @@ vectors that the matrix multiplied before.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,12 +22,15 @@ from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
-from attncheck.layers.program import Node, Nonlin, Output, Score
+from attncheck.layers.program import MatMul, Node, Nonlin, Output, Score
 from attncheck.layers.program.extent import vectors_of
-from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SOME_FUNCTION, SOME_MATRIX
+from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SIDE_BY_SIDE, SOME_FUNCTION, SOME_MATRIX
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
+# Squared sine of the angle between vectors that single precision cannot tell from multiples; two independent vectors of
+# at least this many neurons are as close in one draw of 10²¹.
+_PARALLEL, _LONG = 1e-6, 8
 
 
 def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
@@ -100,6 +104,30 @@ def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int
     return int(wrong.sum()), len(sample)
 
 
+def copies(sample: ProgramSample) -> Iterator[tuple[MatMul, MatMul, FloatArray, BoolArray]]:
+    """Yield pairs of products of different matrices with one vector, an earlier one second.
+
+    With the ratios of their lengths, and the draws in which they are multiples of each other, both (draws,).
+    """
+    index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
+    gram, width = sample.need("gram"), sample.case.width
+    long = [node for node in index if isinstance(node, MatMul) and node.length(width) >= _LONG and node.weight.std]
+    for earlier, later in itertools.combinations(long, 2):
+        if earlier.parents == later.parents and earlier.weight is not later.weight:
+            one, two = index[earlier], index[later]
+            squares, product = gram[:, one, one] * gram[:, two, two], gram[:, one, two]
+            ratios = product / np.maximum(gram[:, one, one], 1e-300)
+            yield later, earlier, ratios, (squares > 0.0) & (squares - product**2 <= _PARALLEL * squares)
+
+
+def _copied(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
+    """Return how many draws have a product that is a multiple of another one."""
+    wrong = np.zeros(len(sample), dtype=bool)
+    for _, _, _, draws in copies(sample):
+        wrong |= draws
+    return int(wrong.sum()), len(sample)
+
+
 _check = functools.partial(ProgramCheck, claim="netsor", needs=ONE_WIDTH)
 
 CHECKS = (
@@ -160,6 +188,18 @@ CHECKS = (
         measure=_pairs,
         hint="a matrix is drawn afresh where it should be shared, or shared where it should not be",
         requires=SEVERAL_USES,
+    ),
+    _check(
+        name="netsor.copies",
+        rejects=Rejected.of("tied_matrices"),
+        needs=frozenset({"gram"}),
+        null="products of two matrices with one vector are not multiples of each other",
+        alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
+        reads="share of draws in which products of two matrices are multiples of each other:",
+        family=lambda setting: Count(0.0),
+        measure=_copied,
+        hint="two matrices are one: a matrix is shared where it should not be",
+        requires=SIDE_BY_SIDE,
     ),
     _check(
         name="netsor.lengths",
