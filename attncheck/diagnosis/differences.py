@@ -64,7 +64,8 @@ def _of_lines(sample: ProgramSample, seed: np.random.SeedSequence, independent: 
     lines = wrong_functions(sample) or (wrong_laws(sample) if independent else [])
     if lines or not independent:
         return lines
-    return wrong_sizes(sample, simulate(sample.case.program.at(sample.case.width), len(sample), seed))
+    at = sample.case.program.at(sample.case.width)
+    return wrong_sizes(sample, simulate(at, len(sample), seed, coordinates=sample.coordinates))
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:

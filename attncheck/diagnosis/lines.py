@@ -69,11 +69,11 @@ def wrong_laws(sample: ProgramSample) -> list[str]:
 def wrong_sizes(sample: ProgramSample, exact: ProgramDraws) -> list[str]:
     """Return a sentence on each score and result of another size than in draws of the exact law, beyond chance.
 
-    Sizes are compared by logarithms, which have light tails.
+    Sizes are compared by logarithms, which have light tails; `exact` has at least as many neurons.
     """
     scores = ((node, sample.need("scores")[:, [k]], exact.scores[:, [k]]) for k, node in enumerate(sample.case.scores))
     results = enumerate(results_of(sample.case.program))
-    outputs = ((node, sample.outputs[:, k], exact.outputs[:, k]) for k, node in results)
+    outputs = ((node, sample.outputs[:, k], exact.outputs[:, k, : sample.coordinates]) for k, node in results)
     ratios = (
         _ratio(line_text(node), log_energy(ours), log_energy(theirs)) for node, ours, theirs in (*scores, *outputs)
     )
@@ -81,11 +81,11 @@ def wrong_sizes(sample: ProgramSample, exact: ProgramDraws) -> list[str]:
 
 
 def _ratio(line: str, ours: FloatArray, theirs: FloatArray) -> Observation:
-    """Return the ratio of two geometric means of squares, from logarithms, (draws,)."""
-    gap = float(ours.mean() - theirs.mean())
-    half = QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
+    """Return the ratio of two geometric means of sizes, from logarithms of squares, (draws,)."""
+    gap = 0.5 * float(ours.mean() - theirs.mean())
+    half = 0.5 * QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     value, low, high = np.exp([gap, gap - half, gap + half])
-    return Observation(f"{line}: geometric mean of squares", value, low, high, 1.0, ratio=True, positive=True)
+    return Observation(f"{line}: geometric mean of sizes", value, low, high, 1.0, ratio=True, positive=True)
 
 
 def _sentence(line: Evaluated, width: int) -> str:

@@ -12,7 +12,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
-from attncheck.diagnosis.lines import wrong_functions, wrong_laws
+from attncheck.diagnosis.lines import wrong_functions, wrong_laws, wrong_sizes
 from attncheck.evidence.family import Outcome
 from attncheck.faults.fault import Fault
 from attncheck.faults.pairs import paired, rejecting
@@ -136,6 +136,20 @@ def lines_of(simulator: Any, name: str, seed: int) -> list[str]:
 def test_first_wrong_line_is_named(fault: str) -> None:
     where = visible_in(PROGRAM_FAULTS[fault], WITHOUT_SCORES + WITH_SCORES)[0]
     assert lines_of(PROGRAM_FAULTS[fault].subject, where, 0)[0].startswith(LINES[fault])
+
+
+@pytest.mark.parametrize("fault", ["scores_over_n", ""])
+def test_sizes_are_compared_where_lines_are_not_returned(fault: str) -> None:
+    case, seeds = program("cross_attention").at(16), range(5)
+    simulator = PROGRAM_FAULTS[fault].subject if fault else LineByLineSimulator()
+    for seed in seeds:
+        drawn = simulator(case.program, 16, 4000, stream(seed, "sizes", fault))
+        sample = sample_of(case, [{name: drawn[name] for name in ("outputs", "scores")}], 4000)
+        root = seed_sequence(seed, "sizes", role="reference")
+        texts = wrong_sizes(sample, simulate(case, 4000, root, coordinates=2))
+        assert bool(texts) == bool(fault)
+        assert all(text.startswith("p1,1 = <q1, k1> / sqrt(n): geometric mean of sizes 0.2") for text in texts[:1])
+        assert wrong_functions(sample) == wrong_laws(sample) == []
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
