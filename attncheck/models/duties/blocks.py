@@ -73,7 +73,9 @@ def dropout(probe: TorchModel) -> Iterator[Note]:
     with torch.no_grad(), probe.factory.adapter.traced(mode, training.model), mode:
         training.outputs()
     if mode.of_scores:
-        yield asks("dropout acts on scores, before the softmax", "dropout")
+        names = sorted(filter(None, mode.of_scores))  # the model itself has no name
+        where = f"{names_of(names)}: " if names else ""
+        yield asks(f"{where}dropout acts on scores, before the softmax", "dropout")
     parents = mode.called - mode.dropping
     unused = [name for name in modules if name not in mode.called and name.rpartition(".")[0] in parents]
     if unused:
@@ -186,13 +188,14 @@ class _Dropping(Trace, TorchFunctionMode):
     ----------
     called, dropping : set of str
         Names of modules that are called, and of those that call functions for dropout.
-    of_scores : bool
-        Whether dropout acts on scores, known by negative numbers that reach a softmax of their shape with no product.
+    of_scores : set of str
+        Modules whose dropout acts on scores, known by negative numbers that reach a softmax of their shape with no
+        product.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.called, self.dropping, self.of_scores = set[str](), set[str](), False
+        self.called, self.dropping, self.of_scores = set[str](), set[str](), set[str]()
         self._running, self._shape = list[str](), None
 
     def begins(self, name: str, *_: Any) -> None:
@@ -211,7 +214,7 @@ class _Dropping(Trace, TorchFunctionMode):
         elif name in _PRODUCTS:
             self._shape = None
         elif name == "softmax" and tensor is not None:
-            self.of_scores |= tensor.shape == self._shape
+            self.of_scores |= {*self._running[-1:]} if tensor.shape == self._shape else set()
             self._shape = None
         return function(*args, **options)
 
