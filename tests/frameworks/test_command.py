@@ -66,7 +66,12 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("maximal_update", (*LAYER, "--expect=scale=1/sqrt(width)"), ExitCode.VIOLATED, MUP),
         ("multi_head", (*TORCH, "modules:causal"), ExitCode.CONSISTENT, "softmax, causal mask"),
         ("multi_head", (*TORCH, "causal"), ExitCode.UNUSABLE, "call='causal'"),
-        ("Model", MODEL, ExitCode.CONSISTENT, "Model: 1 attention module, 1,360 parameters; 2 draws: nothing wrong"),
+        (
+            "Model",
+            MODEL,
+            ExitCode.CONSISTENT,
+            "Model: 1 attention module without a mask, 1,360 parameters; 2 draws: nothing wrong",
+        ),
         ("Model", (*MODEL, "--expect", "*.in_proj_bias=zeros"), ExitCode.CONSISTENT, "nothing wrong"),
         ("Model", (*MODEL, "--expect", "fc.weight=normal(0.5)"), ExitCode.VIOLATED, "NOT AS EXPECTED: fc.weight: "),
         ("Model", (*MODEL, "--expect", "fc.weight=normal(0.5)"), ExitCode.VIOLATED, "not nothing wrong was found"),
