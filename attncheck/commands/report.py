@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.files import refuse_same
 from attncheck.commands.arguments import Out
 from attncheck.report import render_report
 
@@ -27,5 +28,7 @@ def report(
     out
         Write the page to this path.
     """
+    parts = {"run": run, **{f"run {number}": part for number, part in enumerate(more, 2)}}
+    refuse_same(parts, {"out": out})
     print(f"Report: {render_report((run, *more), out)}")
     return ExitCode.CONSISTENT

@@ -288,8 +288,8 @@ def framework_of(module: Any) -> str:
     return next(names, "")
 
 
-def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of a function's arguments, if known."""
+def parameters_of(make: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of a function's arguments by name, if known."""
     function = make
     # The signature of a flax class is that of its metaclass.
     if inspect.isclass(make):
@@ -297,9 +297,9 @@ def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
     elif isinstance(make, functools.partial) and inspect.isclass(make.func):
         function = functools.partial(make.func.__init__, None, *make.args, **make.keywords)
     try:
-        return frozenset(inspect.signature(function).parameters)
+        return {name: argument.default for name, argument in inspect.signature(function).parameters.items()}
     except (TypeError, ValueError):
-        return frozenset()
+        return {}
 
 
 @contextlib.contextmanager

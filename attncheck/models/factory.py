@@ -23,6 +23,7 @@ from attncheck.frameworks.framework import (
     adapter_class,
     framework_by_arguments,
     framework_of,
+    parameters_of,
     recognised,
 )
 from attncheck.frameworks.trace import leaves_of, replaced
@@ -183,10 +184,16 @@ class ModelFactory:
         return [self.adapter.numbers(leaf) for leaf in leaves_of(outputs) if hasattr(leaf, "dtype")]
 
 
-def numbers_of_configuration(model: Any) -> Mapping[str, float]:
-    """Return the numbers of a transformers configuration, by name."""
+def numbers_of(make: Any, model: Any) -> Mapping[str, float]:
+    """Return numbers by name: defaults of the function that makes a model, and those of a transformers configuration.
+
+    Examples
+    --------
+    >>> numbers_of(lambda depth=4, causal=True: None, None)
+    {'depth': 4}
+    """
     config: Any = getattr(model, "config", None)
-    fields = config.to_dict() if hasattr(config, "to_dict") else {}
+    fields = parameters_of(make) | (config.to_dict() if hasattr(config, "to_dict") else {})
     return {n: v for n, v in fields.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 

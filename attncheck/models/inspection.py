@@ -21,7 +21,7 @@ from attncheck.models.attention import WITHOUT_SOFTMAX, attention_calls, differe
 from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import DutyResult
 from attncheck.models.duties.registry import measured
-from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of_configuration
+from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import statistics_of
 from attncheck.models.result import UNRECOGNISED, ModelInspection
@@ -138,7 +138,7 @@ def inspect(
 class _ModelDraws:
     """Attention modules, their calls, and parameters, kept from all draws of a model.
 
-    `modules` maps the name of a module to its draws. `kind` (the class), `numbers` (of the configuration) and `steady`
+    `modules` maps the name of a module to its draws. `kind` (the class), `numbers` (see `numbers_of`) and `steady`
     are those of the first draw. `long` is 0, or the largest number of positions in modules too large to inspect.
     `mixing` are modules that mix positions by other means than attention, with how they do.
     """
@@ -192,7 +192,7 @@ def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, dr
     the others.
     """
     factory, model = first_model(make, inputs, call, seed)
-    kind, numbers, steady = type(model).__name__, numbers_of_configuration(model), factory.steady(model)
+    kind, numbers, steady = type(model).__name__, numbers_of(make, model), factory.steady(model)
     most = -(-_ENTRIES // draws)
     samples, calls = [factory.parameters(model, most)], factory.calls(model)
     long = max((c.given.lengths[0] for c in calls if c.given is not None and c.given.long), default=0)

@@ -117,7 +117,8 @@ class ModelInspection(PrintedInspection):
         parameters : mapping of str to str
             Initialisers by name pattern, such as ``{"*.bias": "zeros", "*.c_proj.weight":
             "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry. Expressions may contain
-            fan_in, fan_out and numbers in the model's configuration. Every matching pattern applies.
+            fan_in, fan_out, and numbers of the model's configuration and of the defaults of `make`. Every matching
+            pattern applies.
 
         Raises
         ------
