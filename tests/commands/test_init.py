@@ -92,7 +92,7 @@ def test_the_starter_of_a_program_is_right_and_its_test_sees_scores_over_n(pytes
     simulator.write_text(text.replace("/ np.sqrt(width)", "/ width"), encoding="utf-8")
     wrong = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     wrong.assert_outcomes(failed=1)
-    wrong.stdout.fnmatch_lines(["*cause: * the scaling of the scores*", "*observed: variance of scores*expected 1*"])
+    wrong.stdout.fnmatch_lines(["*cause: *p = <q, k> / sqrt(n) is 0.25 times the declared line (n^-0.5)"])
 
 
 @pytest.mark.parametrize("framework", ["torch", "flax"])
