@@ -13,7 +13,6 @@ import scipy
 
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.declared import DRAWS
-from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.causes import stage_of
 from attncheck.diagnosis.estimates import estimates, exact_sample, uneven
@@ -52,20 +51,15 @@ def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result])
     rng, root = stream(seed, case.key, role="diagnosis"), seed_sequence(seed, case.key, role="diagnosis/reference")
     if isinstance(case, AttentionLayer):
         return differences(subject.draw(case, size, rng), root, subject.weights)
-    bad = violated(results)
+    sample, bad = subject.draw(case, size, rng), violated(results)
+    lines = wrong_functions(sample)
     # Means over the draws of one call say nothing of draws that depend on each other.
-    independent = not any(stage_of(result.check) == DRAWS for result in bad)
-    lines = _of_lines(subject.draw(case, size, rng), root, independent)
+    if not lines and not any(stage_of(result.check) == DRAWS for result in bad):
+        lines = wrong_laws(sample)
+        if not lines and subject.weights.gaussian and "vectors" not in sample.exposed:
+            exact = simulate(case.program.at(case.width), size, root, coordinates=sample.coordinates)
+            lines = wrong_sizes(sample, exact)
     return [*lines[:1], bad[0].text]
-
-
-def _of_lines(sample: ProgramSample, seed: np.random.SeedSequence, independent: bool) -> list[str]:
-    """Return sentences on lines of a program; those on means only if the draws are `independent`."""
-    lines = wrong_functions(sample) or (wrong_laws(sample) if independent else [])
-    if lines or not independent:
-        return lines
-    at = sample.case.program.at(sample.case.width)
-    return wrong_sizes(sample, simulate(at, len(sample), seed, coordinates=sample.coordinates))
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:

@@ -46,10 +46,10 @@ def wrong_functions(sample: ProgramSample) -> list[str]:
     x1 = linear(1, 1)(h, h) is 1.5 times the declared line
     """
     nodes, texts = sample.case.program.nodes, dict[Node, str]()
-    for product, other, ratios, draws in copies(sample) if "gram" in sample.exposed else ():
-        if draws.any():
-            ratio = float(np.median(ratios[draws]))
-            texts[product] = f"{line_text(product)} is {ratio:.4g} times {line_text(other)}: one matrix in place of two"
+    for copy in copies(sample) if "gram" in sample.exposed else ():
+        if copy.wrong.any():
+            times = f"{float(np.median(copy.ratios[copy.wrong])):.4g} times {line_text(copy.earlier)}"
+            texts[copy.node] = f"{line_text(copy.node)} is {times}: one matrix in place of two"
     for line in evaluated(sample) if {"vectors", "scores"} <= sample.exposed else ():
         if line.wrong.any():
             texts[line.node] = _sentence(line, sample.case.width)

@@ -83,15 +83,15 @@ class Violations:
         """Results by check."""
         return dict(most_informative(self.results))
 
-    @property
-    def line(self) -> str:
-        """The sentence on the first wrong line of a program; empty if none was found."""
+    @cached_property
+    def line(self) -> Explanation | None:
+        """The first line of a program that is wrong, exactly if a check of its case that compares numbers says so."""
         result = diagnosed(self.tallies)
-        return result.diagnosis[0] if result and "program" in result.case and len(result.diagnosis) > 1 else ""
-
-    def is_violated(self, check: str) -> bool:
-        """Return whether some result of a check is violated."""
-        return check in self.tallies and self.tallies[check].verdicts[Verdict.VIOLATED] > 0
+        if result is None or "program" not in result.case or len(result.diagnosis) < 2:
+            return None
+        bad = (other for other in self.results if other.verdict == Verdict.VIOLATED and other.case == result.case)
+        exact = any(other.check in ("netsor.functions", "netsor.copies") for other in bad)
+        return Explanation(result.diagnosis[0], Certainty.EXACT if exact else Certainty.ESTIMATED)
 
     @cached_property
     def layers(self) -> list[AttentionLayer]:
@@ -262,11 +262,10 @@ def _deviating(violations: Violations) -> Iterator[Explanation]:
     yield from violations.deviations.explanations
 
 
-def _of_lines(violations: Violations, exact: bool) -> Iterator[Explanation]:
-    """Yield the first line of a program that is not its function of earlier lines, or else that has another law."""
-    found_exactly = any(violations.is_violated(check) for check in ("netsor.functions", "netsor.copies"))
-    if exact == found_exactly and violations.line:
-        yield Explanation(violations.line, Certainty.EXACT if exact else Certainty.ESTIMATED)
+def _of_lines(violations: Violations, certainty: Certainty) -> Iterator[Explanation]:
+    """Yield the first line of a program that is wrong, if it is known with this certainty."""
+    if violations.line is not None and violations.line.certainty == certainty:
+        yield violations.line
 
 
 def _repeated(violations: Violations) -> Iterator[Explanation]:
@@ -318,12 +317,12 @@ _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.OBSERVED, partial(_unused, on_plainest=True)),
     (Certainty.IDENTIFIED, _reproduced),
     (Certainty.EXACT, _deviating),
-    (Certainty.EXACT, partial(_of_lines, exact=True)),
+    (Certainty.EXACT, partial(_of_lines, certainty=Certainty.EXACT)),
     (Certainty.FITTED, _repeated),
     (Certainty.FITTED, _fitting),
     (Certainty.ESTIMATED, _uneven),
     (Certainty.ESTIMATED, _first_stage),
-    (Certainty.ESTIMATED, partial(_of_lines, exact=False)),
+    (Certainty.ESTIMATED, partial(_of_lines, certainty=Certainty.ESTIMATED)),
     (Certainty.FITTED, _fitting_plainest),
     (Certainty.OBSERVED, partial(_unused, on_plainest=False)),
     (Certainty.HINTED, _hinted),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -121,8 +122,8 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         norms = norm_fields({role: probe.seen[role] for role in ("query", "key")})
         forward = dataclasses.replace(forward, parts=(*forward.parts, *norms.items()))
     forward, paths, longer = beyond(probe, forward, formula, paths)
-    scales = forward.factor * np.asarray(math.prod(own.values()))  # of each head, where heads have their own
-    own_scale = bool(np.ptp(scales) > _GAIN * abs(forward.factor))
+    factors = np.asarray(math.prod(own.values()))  # of each head, where heads have their own
+    own_scale = bool(np.abs(factors - 1).max() > _GAIN)
     unlike = BY_HEAD if own_scale else ADDED if "output" in probe.by_maps else ""
     forward = forward.beside(unlike)
     paths = {name: of_path.beside(unlike) for name, of_path in paths.items()}
@@ -154,7 +155,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         *by_head,
         *positions.notes,
         *about,
-        *([own_scales(scales)] if own_scale else []),
+        *([own_scales(forward.factor * factors)] if own_scale else []),
         *longer,
         *leaking,
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
@@ -270,14 +271,14 @@ def _own_gains(reader: ModuleReader, state: Any, read: Effective, seed: int) -> 
 
 
 def _gains_by_head(blocks: ParameterBlocks, read: Effective) -> dict[str, FloatArray]:
-    """Return the factors of q or k in one draw, (heads,), if the first and the last head have different ones."""
+    """Return the factors of q or k in one draw, (heads,), if they are known and differ between heads."""
     own = {}
     for role in ("query", "key"):
-        first, last = (blocks.gain(read[role][:, head]) for head in (0, -1))
-        if first is not None and last is not None and abs(last - first) > _GAIN * abs(first):
-            gains = [blocks.gain(read[role][:, head]) for head in range(read[role].shape[1])]
-            own[role] = np.array([math.nan if gain is None else gain for gain in gains])
-    return {role: gains for role, gains in own.items() if np.isfinite(gains).all()}
+        gains = (blocks.gain(read[role][:, head]) for head in range(read[role].shape[1]))
+        known = np.array([*itertools.takewhile(lambda gain: gain is not None, gains)], dtype=np.float64)
+        if len(known) == read[role].shape[1] and np.ptp(known) > _GAIN * abs(known[0]):
+            own[role] = known
+    return own
 
 
 def _order_of_queries(blocks: ParameterBlocks, first: Effective) -> list[int]:

@@ -200,7 +200,7 @@ class ModelInspection(PrintedInspection):
         number = counted(len(self.modules) + len(self.refused), "module" if mixing else "attention module")
         if self.refused:
             number += f" ({len(self.modules)} read, {len(self.refused)} not: {self._reasons})"
-        elif self.modules and all(group.inspection.forward.mask == "none" for group in self.attention):
+        elif self.modules and all(_unmasked(group.inspection) for group in self.attention):
             number += " without a mask"
         size = sum(math.prod(row.shape) for row in self.parameters)
         return f"{self.kind}: {number}, {counted(size, 'parameter')}; {counted(self.draws, 'draw')}"
@@ -238,6 +238,10 @@ class ModelInspection(PrintedInspection):
             source = f"keys and values from {group.source}: " if group.source else ""
             attention.append((group.title, group.kind, heads, source + forward))
         return {"Attention": attention, "Parameters": self.parameters.lines}
+
+
+def _unmasked(inspection: Inspection) -> bool:
+    return inspection.forward.known and inspection.forward.mask == "none"
 
 
 def is_pattern(text: str) -> bool:

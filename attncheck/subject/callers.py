@@ -136,7 +136,9 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             # In a pool, Ctrl-C need not be raised again: the process that owns the pool ends its workers.
             if isinstance(error, KeyboardInterrupt) and not in_pool():
                 raise
-            remedy = MISSING_LAYER if isinstance(error, NotImplementedError) else "mend the simulator"
+            # A simulator that raises this on purpose is right, and says so of layers that it lacks.
+            lacks = isinstance(error, NotImplementedError) and case.kind != "program"
+            remedy = MISSING_LAYER if lacks else "mend the simulator"
             raise InputError(
                 f"subject={self.name}: raised {in_one_line(error)} on {case.describe()}; {remedy}"
             ) from error

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import attncheck as ac
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
@@ -150,6 +151,15 @@ def test_sizes_are_compared_where_lines_are_not_returned(fault: str) -> None:
         assert bool(texts) == bool(fault)
         assert all(text.startswith("p1,1 = <q1, k1> / sqrt(n): geometric mean of sizes 0.2") for text in texts[:1])
         assert wrong_functions(sample) == wrong_laws(sample) == []
+
+
+@pytest.mark.parametrize("fault", ["wandering_scale", "equal_rows"])
+@pytest.mark.parametrize("seed", range(2))
+def test_no_line_is_blamed_that_is_its_function_of_wrong_ones(fault: str, seed: int) -> None:
+    """Scores of wrong vectors have wrong sizes; neither fault changes a mean, a variance or a correlation."""
+    report = ac.check(PROGRAM_FAULTS[fault].subject, program("gated_attention"), profile="smoke", seed=seed)
+    assert report.verdict == "violated"
+    assert not [cause for cause in report.causes if " = " in cause]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -319,6 +319,19 @@ ROWS = [
     own("temperatures", scores(lambda p: p * PER_HEAD), *TEMPERATURES, scale=...),
     own("temperatures of queries", lambda q, k, v: by_hand(PER_HEAD * q, k, v), *TEMPERATURES, scale=..., require=STDS),
     own(
+        "equal at both ends",
+        lambda q, k, v: by_hand(PER_HEAD[[0, 2, 2, 0]] * q, k, v),
+        "asks: heads have their own scales of scores: 0.25, 0.5, 0.5, 0.25",
+        scale=...,
+    ),
+    own(
+        "twice in all",
+        lambda q, k, v: by_hand(PER_HEAD * q, 2.0 * k / PER_HEAD, v),
+        "asks: heads have their own scales of scores: 0.5, 0.5, 0.5, 0.5",
+        scale=...,
+    ),
+    own("once in all", lambda q, k, v: by_hand(PER_HEAD * q, k / PER_HEAD, v), require=STDS),
+    own(
         "two maps",
         lambda q, k, v: by_hand(q, k, v) - 0.8 * by_hand(k, q, v),
         "note: 2 attention maps have the same values, as in differential attention",

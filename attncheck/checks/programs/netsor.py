@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -96,36 +96,34 @@ def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
         yield Evaluated(node, actual, expected, np.abs(actual - expected).max(axis=1) > _ROUNDING * size)
 
 
-def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
-    """Return how many draws have a line that is not the declared function of the lines that it uses."""
-    wrong = np.zeros(len(sample), dtype=bool)
-    for line in evaluated(sample):
-        wrong |= line.wrong
-    return int(wrong.sum()), len(sample)
+class Copy(NamedTuple):
+    """A product whose matrix should be independent of an earlier one's, applied to the same vector.
 
-
-def copies(sample: ProgramSample) -> Iterator[tuple[MatMul, MatMul, FloatArray, BoolArray]]:
-    """Yield pairs of products of different matrices with one vector, an earlier one second.
-
-    With the ratios of their lengths, and the draws in which they are multiples of each other, both (draws,).
+    `ratios` are those of their lengths, and `wrong` says in which draws they are multiples, both (draws,).
     """
+
+    node: MatMul
+    earlier: MatMul
+    ratios: FloatArray
+    wrong: BoolArray
+
+
+def copies(sample: ProgramSample) -> Iterator[Copy]:
+    """Yield all pairs of long products of two matrices with one vector."""
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     gram, width = sample.need("gram"), sample.case.width
     long = [node for node in index if isinstance(node, MatMul) and node.length(width) >= _LONG and node.weight.std]
-    for earlier, later in itertools.combinations(long, 2):
-        if earlier.parents == later.parents and earlier.weight is not later.weight:
-            one, two = index[earlier], index[later]
+    for earlier, node in itertools.combinations(long, 2):
+        if earlier.parents == node.parents and earlier.weight is not node.weight:
+            one, two = index[earlier], index[node]
             squares, product = gram[:, one, one] * gram[:, two, two], gram[:, one, two]
-            ratios = product / np.maximum(gram[:, one, one], 1e-300)
-            yield later, earlier, ratios, (squares > 0.0) & (squares - product**2 <= _PARALLEL * squares)
+            wrong = (squares > 0.0) & (squares - product**2 <= _PARALLEL * squares)
+            yield Copy(node, earlier, product / np.maximum(gram[:, one, one], 1e-300), wrong)
 
 
-def _copied(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
-    """Return how many draws have a product that is a multiple of another one."""
-    wrong = np.zeros(len(sample), dtype=bool)
-    for _, _, _, draws in copies(sample):
-        wrong |= draws
-    return int(wrong.sum()), len(sample)
+def _counted(size: int, wrong: Iterable[BoolArray]) -> tuple[int, int]:
+    """Return in how many of `size` draws some line is wrong, and `size`; `wrong` has an array (draws,) per line."""
+    return int(functools.reduce(np.logical_or, wrong, np.zeros(size, dtype=bool)).sum()), size
 
 
 _check = functools.partial(ProgramCheck, claim="netsor", needs=ONE_WIDTH)
@@ -145,13 +143,15 @@ CHECKS = (
     ),
     _check(
         name="netsor.functions",
-        rejects=Rejected.of("always_tanh", "first_term", "half_precision", "outputs_apart"),
+        rejects=Rejected.of(
+            "always_tanh", "first_term", "half_precision", "outputs_apart", "scores_5", "scores_of_another_draw"
+        ),
         needs=frozenset({"vectors", "scores"}),
         null="every Nonlin and output, and with Grams every score, is the declared function of the lines that it uses",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
         reads="share of draws in which a line is not the declared function:",
         family=lambda setting: Count(0.0),
-        measure=_mismatches,
+        measure=lambda sample, reference: _counted(len(sample), (line.wrong for line in evaluated(sample))),
         hint="a score, a nonlinearity or an output differs from the declared function, or uses other lines",
         any_weights=True,
         requires=SOME_FUNCTION,
@@ -197,7 +197,7 @@ CHECKS = (
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
         reads="share of draws in which products of two matrices are multiples of each other:",
         family=lambda setting: Count(0.0),
-        measure=_copied,
+        measure=lambda sample, reference: _counted(len(sample), (copy.wrong for copy in copies(sample))),
         hint="two matrices are one: a matrix is shared where it should not be",
         requires=SIDE_BY_SIDE,
     ),
