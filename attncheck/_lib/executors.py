@@ -126,6 +126,6 @@ def workers_of(executor: str | None, number: str) -> Workers:
         if not executor.startswith(_DASK):
             refuse("executor", executor, "is not known", "pass dask:tcp://HOST:PORT, or nothing for processes")
         return DaskCluster(executor.removeprefix(_DASK))
-    typed = (os.cpu_count() or 1) if number == "auto" else int(number) if number.isdecimal() else number
-    count = check_integer("workers", typed, 0, "pass a number of processes, or auto")
+    typed = (os.cpu_count() or 1) if number == "auto" else int(number) if number.removeprefix("-").isdecimal() else number
+    count = check_integer("workers", typed, 0, "pass a number of processes, 0 for this one, or auto")
     return Processes(count) if count else InProcess()

@@ -40,6 +40,8 @@ _PRINTED, _FAULTS = ".out", ".faults"
 _POLL_SECONDS = 1.0
 # Option of prctl(2) that names a signal to send when the parent ends.
 _PARENT_DEATH = 1
+# Exit statuses of a process that somebody else has ended.
+_KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", signal.SIGTERM))
 # Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
@@ -144,7 +146,8 @@ class Processes(Workers):
         fault = _fault(match, faults) if match else _status(process.exitcode or 0)
         output = _end_of(Path(self._outputs.name, f"{process.pid}{_PRINTED}")).rpartition("\n")[2]
         details = "; ".join(printable(part, _LINE) for part in (output, fault) if part)
-        return LostTask(f"its process {'was ended at its time limit' if hung else 'died'}", details, hung)
+        killed = match is None and process.exitcode in _KILLED
+        return LostTask(f"its process {'was ended at its time limit' if hung else 'died'}", details, hung, killed)
 
 
 def _stopped(process: BaseProcess) -> bool:

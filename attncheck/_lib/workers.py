@@ -19,13 +19,14 @@ _Result = TypeVar("_Result")
 class LostTask:
     """Placeholder for the result of a task whose process died.
 
-    ``what`` says what happened to the process, ``words`` is its last output, and ``hung`` says whether it was ended
-    because its time was up.
+    ``what`` says what happened to the process, ``words`` is its last output, ``hung`` says whether it was ended because
+    its time was up, and ``killed`` whether somebody else ended it, such as a system without memory.
     """
 
     what: str
     words: str = ""
     hung: bool = False
+    killed: bool = False
 
     @property
     def said(self) -> str:
@@ -36,6 +37,11 @@ class LostTask:
     def reason(self) -> str:
         """What happened to the process, followed by its last output."""
         return f"{self.what}{self.said}"
+
+    @property
+    def remedy(self) -> str:
+        """What a user can do about a subject whose process died."""
+        return "if memory ran out, use fewer workers; then run again" if self.killed else "mend the simulator"
 
 
 class Workers(abc.ABC):

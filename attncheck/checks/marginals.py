@@ -14,6 +14,7 @@ from attncheck.checks.sample import Arrays
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
+from attncheck.layers.kernel import input_kernel
 from attncheck.layers.parts.scores import mean_offset, offset_variance, score_kernel
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import output_factor
@@ -56,7 +57,7 @@ class Scalar:
         assert weights is not None
         rows = np.array(self.direction) @ weights
         if draws.value_gram is None:
-            scale, grams = output_factor(layer), limit(layer).kernel.matrix
+            scale, grams = output_factor(layer), input_kernel(layer.inputs).matrix
         else:
             scale, grams = (layer.output_std * layer.head_factor) ** 2, draws.value_gram
         variances: FloatArray = scale * ((rows[..., None, :] @ grams)[..., 0, :] * rows).sum(axis=(1, 2))
@@ -68,7 +69,7 @@ class Scalar:
     def limit_score_variance(self, layer: AttentionLayer) -> float:
         """Return the variance of a score in the limit, where it is normal."""
         _, i, j = self.entry
-        kernel = score_kernel(layer, limit(layer).kernel.matrix)
+        kernel = score_kernel(layer, input_kernel(layer.inputs).matrix)
         return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j])) + offset_variance(layer)
 
     def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:

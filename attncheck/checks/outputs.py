@@ -20,7 +20,7 @@ from attncheck.evidence.families import Count, Uniform
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
-from attncheck.layers.requirements import NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
+from attncheck.layers.requirements import A_LIMIT, NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
 
 _OUTPUTS = frozenset({"outputs"})
 # Bound on the probability that rounding makes a correct draw 0.
@@ -181,7 +181,7 @@ def _limit_check(
         family=lambda setting: Uniform(allowance=allowance(setting)),
         measure=measure,
         hint="the law does not approach the theorem's limit",
-        requires=requires,
+        requires=A_LIMIT & requires,
         excluded=reason,
         fewest_draws=FEWEST_NUMBERS,
     )

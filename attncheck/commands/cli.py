@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import io
 import os
@@ -10,9 +11,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
@@ -71,15 +72,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     code: int = ExitCode.CONSISTENT
     try:
-        code = _outcome(list(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()
+        with contextlib.redirect_stdout(cast("TextIO", _Output(sys.stdout))):
+            code = _outcome(list(sys.argv[1:] if arguments is None else arguments))
+            sys.stdout.flush()
         return code
     except OSError as error:
-        # Python flushes the stream again when it ends, which must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError) or code == ExitCode.UNUSABLE:  # the reason is printed
-            return ExitCode.UNUSABLE
-        return _refused(f"output cannot be written: {error}")
+        _discard(sys.stdout)
+        return code if code == ExitCode.UNUSABLE else _refused(f"output cannot be written: {error}")
+
+
+class _Output:
+    """Standard output; if its reader has left, as ``head`` does, the rest is discarded and the command goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            _discard(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            _discard(self._stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Discard what a stream still holds, which Python writes again when it ends, and all that follows."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def program() -> NoReturn:
@@ -121,17 +150,14 @@ def _outcome(tokens: Sequence[str]) -> int:
     except CycloptsError as error:
         if isinstance(error.__cause__, InputError):
             return _refused(str(error.__cause__))
-        return _refused(f"{error} See: {_help_command(tokens)}")
+        lists = " Lists have commas, e.g. 64,128,256." if isinstance(error, UnusedCliTokensError) else ""
+        return _refused(f"{error}{lists} See: {_help_command(tokens)}")
     except InputError as error:
         return _refused(str(error))
     except KeyboardInterrupt:
         _refused("interrupted")
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        raise
     except (Exception, SystemExit) as error:
-        if isinstance(error.__context__, BrokenPipeError):  # as rich ends for a closed pipe
-            return ExitCode.UNUSABLE
         if os.environ.get("ATTNCHECK_TRACEBACK"):
             traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"

@@ -17,6 +17,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.executors import workers_of
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.progress import progress_bar
+from attncheck._lib.text import counted
 from attncheck._lib.workers import LostTask, Workers
 from attncheck.diagnosis.messages import explain
 from attncheck.looks.item import Item
@@ -57,7 +58,7 @@ def examined(run: Run, items: Sequence[Item], workers: Workers) -> Iterator[tupl
 
 
 def _lost(run: Run, task: CaseTask, lost: LostTask) -> dict[str, Examination]:
-    problem = f"on {task.case.describe()}: {lost.reason}; mend the simulator"
+    problem = f"on {task.case.describe()}: {lost.reason}; {lost.remedy}"
     one = Examination([], f"subject={run.subject.name}: {problem}", stopped=True)
     return dict.fromkeys((item.id for item in task.items), one)
 
@@ -137,13 +138,18 @@ def run_properties(
         except KeyboardInterrupt:
             run_report.finish()
             print(_summary(run_report, verbose), flush=True)
-            print(f"Interrupted. {options.record} holds the finished results.", flush=True)
+            print(f"Interrupted. {_kept(run_report)}.", flush=True)
             raise
         except InputError as error:
             run_report.finish()
-            raise InputError(f"{error} ({options.record} holds the finished results)") from error
+            raise InputError(f"{error} ({_kept(run_report)})") from error
     run_report.finish()
     return conclude(run_report, report, verbose)
+
+
+def _kept(report: RunReport) -> str:
+    """Say what a record holds of a run that was not finished."""
+    return f"{report.run.record} holds {counted(len(report.results), 'finished result')}"
 
 
 def _take_all(run_report: RunReport, items: Sequence[Item], workers: Workers, live: LiveDisplay) -> None:

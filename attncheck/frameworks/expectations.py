@@ -109,7 +109,7 @@ def unmet(
         elif name == "bias":
             sentences.append(_of_biases(weights, bool(value)))
         elif name in _OF_SHAPE:
-            sentences.append("" if shape[name] == value else f"{name} is {shape[name]}, not {value}")
+            sentences.append("" if shape[name] == value else f"{name} is {shape[name]}, not {value:g}")
         elif name in _OF_FORWARD:
             sentences.append(_of_forward(forward, name, value))
         else:
@@ -139,6 +139,8 @@ def _checked(name: str, value: Any) -> Any:
         close = difflib.get_close_matches(name, _NAMES, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
         refuse(name, value, "is not a known expectation", remedy)
+    if name in _OF_SHAPE:
+        return check_number(name, value, "pass a whole number, e.g. 8", above=0.0)
     field = name.rpartition("_")[2] if name.endswith("_law") else name
     if field == "rotary_base":
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")

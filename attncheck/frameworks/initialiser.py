@@ -14,7 +14,7 @@ from attncheck._lib.text import first_few, listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of
 from attncheck.frameworks.inputs import PLURALS
-from attncheck.frameworks.notes import ASKS, WRONG, Note, wrong
+from attncheck.frameworks.notes import ASKS, WRONG, Note, asks, wrong
 from attncheck.frameworks.weights_notes import tiled_heads
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
@@ -168,6 +168,14 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
         # Zeros may be intended, so that they are no error but a convention.
         text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {cause}", (f"{role}_std", f"{role}_law")
         yield Note(text, ASKS if zero else WRONG, declared)
+
+
+def unlike_scores(weights: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
+    """Ask about queries and keys of two conventions, as if an initialiser were applied to one of them only."""
+    of_scores = [weights[role] for role in ("query", "key") if role in weights and weights[role].known]
+    if len(of_scores) == 2 and not {*of_scores[0].known} & {*of_scores[1].known}:
+        stds = (f"{m.std:.3g}/√fan-in, as {m.known[0]}" for m in of_scores)
+        yield asks(f"W_Q and W_K have different standard deviations: {'; '.join(stds)}", "query_std", "key_std")
 
 
 def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:

@@ -42,8 +42,6 @@ def check_scaling(field: str, value: Any) -> str:
     if power is None:
         return check_choice(field, value, (*SCORE_SCALINGS, "another power such as n^-0.75"))
     exponent = float(power[1])
-    if exponent < 0.5:
-        refuse(field, value, "makes scores grow with the width: there is no limit", "use 1/sqrt(n) or a lower power")
     if exponent > _MOST_EXPONENT:
         refuse(
             field, value, "makes scores too small for double precision", f"use n^-{_MOST_EXPONENT:g} or a higher power"
@@ -74,7 +72,7 @@ class AttentionLayer:
         ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}, or str
         Factor of the scores: the theorem's 1/√n, Yang's 1/n, or another power such as "n^-0.75", where n stands for
-        `head_dim` if that is set. Faster than 1/√n, limiting scores are 0; slower ones grow without limit: refused.
+        `head_dim` if that is set. Below 1/√n, limiting scores are 0; above it they grow, and there is no limit.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
         Weights A from scores P: "softmax" acts on each row; the others map each score p to p, to max(p, 0)/s or to
         1/(1 + exp(-p + log s)). Or a vectorised function of (scores, visible), both (..., s), that returns weights.
@@ -253,7 +251,7 @@ class AttentionLayer:
 
     @property
     def score_exponent(self) -> float:
-        """The power of ν by which scores are divided, at least 1/2; above it, scores without ties vanish."""
+        """The power of ν by which scores are divided; above 1/2, scores without ties vanish, and below it they grow."""
         power = _POWER.fullmatch(self.score_scaling)
         return float(power[1]) if power else _EXPONENTS[self.score_scaling]
 

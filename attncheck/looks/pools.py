@@ -222,7 +222,7 @@ def fresh(subject: Any, seed: int, workers: Workers, cases: Mapping[str, Case] |
     def unwrap(result: Left | LostTask) -> Left:
         if not isinstance(result, LostTask):
             return result
-        return f"subject={subject.name}: a further look at pools: {result.reason}; mend the simulator"
+        return f"subject={subject.name}: a further look at pools: {result.reason}; {result.remedy}"
 
     return later
 

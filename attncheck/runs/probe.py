@@ -32,7 +32,7 @@ def refusal(run: Run, workers: Workers) -> Examination | None:
         (outcome,) = workers.results(probe, [(subject, run.seed, case)])
         if isinstance(outcome, LostTask):
             failure = "exceeded its time limit" if outcome.hung else "crashed its process"
-            problem = f"a probe call on {case.describe()} {failure}{outcome.said}; mend the simulator"
+            problem = f"a probe call on {case.describe()} {failure}{outcome.said}; {outcome.remedy}"
             outcome = Examination([], f"subject={run.subject.name}: {problem}", stopped=outcome.hung)
         if not outcome.unusable:
             return None

@@ -81,7 +81,8 @@ class RunReport:
         search = functools.partial(explained, results=tuple(self.results), seed=self.run.seed)
         (outcome,) = workers.results(search, [subject.sent if workers.travels else subject])
         if isinstance(outcome, LostTask):
-            self.take((), f"subject={subject.name}: while a cause was searched, {outcome.reason}; mend the simulator")
+            problem = f"while a cause was searched, {outcome.reason}; {outcome.remedy}"
+            self.take((), f"subject={subject.name}: {problem}")
             outcome = explanations(Violations(tuple(self.results), self.run.seed, subject.weights))
         self.explanations = outcome
 

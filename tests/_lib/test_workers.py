@@ -101,7 +101,7 @@ def test_no_more_processes_begin_than_tasks_need_and_each_has_one_thread() -> No
 @pytest.mark.parametrize(
     ("executor", "number", "said"),
     [
-        (None, "-1", r"workers='-1': .*; pass a number of processes, or auto"),
+        (None, "-1", "workers=-1: must be at least 0; pass a number of processes, 0 for this one, or auto"),
         ("mine:make", "2", r"executor='mine:make': is not known; pass dask:tcp://HOST:PORT, or nothing for processes"),
     ],
 )

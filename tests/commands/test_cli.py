@@ -83,11 +83,13 @@ UNUSABLE = {
     ("paper", "--scale", "0.01", "--out", ""): "out='': names no folder",
     ("paper", "--seed", "-1"): "seed=-1: must be at least 0",
     ("check", "--layer", "x", "--samples", "x", "--seed", "1.5"): "seed='1.5': must be a whole number",
-    ("paper", "--workers", "some"): "pass a number of processes, or auto",
+    ("paper", "--workers", "some"): "pass a number of processes, 0 for this one, or auto",
     ("inspect", "nowhere:at_all", "--width", "64"): "cannot be imported",
     ("inspect", "math:pi", "--width", "64"): "is not a function",
     ("inspect", "builtins:object", "--width", "64"): "is not a module of torch, flax, keras, equinox",
     ("widths", "builtins:object", "--widths", "64,x,256"): "widths='x': must be a whole number",
+    ("widths", "builtins:object", "--widths", "2", "4", "8"): "Lists have commas, e.g. 64,128,256",
+    ("report", "run.jsonl", "--out", "./run.jsonl"): "is also the path of run",
     ("widths", "builtins:object", "--expect", "maximal"): "expect='maximal': is not a prediction",
     ("init", ""): "folder='': names no folder; pass a folder, or . for the current one",
     ("init", "--framework", "tensor"): "attncheck init --help",
@@ -133,12 +135,15 @@ def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], mon
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
 def test_streams_that_cannot_be_written_are_told_at_the_end(tmp_path: Path) -> None:
-    """Whole processes, whose streams are flushed after the command: a closed pipe, a full device, no output."""
+    """Whole processes, whose streams are flushed after the command: a full device, no output; a pipe that is closed.
+
+    A reader that leaves, as ``head`` does, changes neither what a command does nor its exit code.
+    """
     reader, writer = os.pipe()
     os.close(reader)
     help = f"{sys.executable} -m attncheck --help"
     for redirection, code, errors in (
-        (f">&{writer}", ExitCode.UNUSABLE, ""),
+        (f">&{writer}", ExitCode.CONSISTENT, ""),
         (">&-", ExitCode.CONSISTENT, ""),
         (">/dev/full", ExitCode.UNUSABLE, "No space left on device"),
     ):

@@ -220,6 +220,12 @@ def spectral() -> Any:
     return module
 
 
+def narrow_queries() -> Any:
+    module = Own()
+    nn.init.normal_(module.q.weight, std=0.02)
+    return module
+
+
 def encoder_layer() -> Any:
     return nn.TransformerEncoderLayer(64, 4, batch_first=True)
 
@@ -262,6 +268,7 @@ ONE_HOT = "note: scores have a standard deviation of 21.3: attention is nearly o
 TIMES_8 = "note: the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor"
 TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
 TEMPERATURES = ("asks: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125",)
+APART = "asks: W_Q and W_K have different standard deviations: ... as 0.02² (whatever the width); 0.5"
 FOLLOWS = "note: what follows attention is not linear: W_O is not read"
 ZERO = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
 SAME_KEYS = "note: 2 attention maps have the same keys and values"
@@ -302,6 +309,7 @@ ROWS = [
         require=STDS,
         refusal="values of 8 neurons per head",
     ),
+    row("narrow queries", narrow_queries, APART, require={"key_std": LINEAR}),
     # Masks
     own("hidden by 0", hidden(0.0), "wrong: scores hidden by the causal mask are 0, not -inf", mask="causal"),
     own("hidden by -9", hidden(-9.0), "wrong: scores hidden by the causal mask are -9, not -inf", mask="causal"),

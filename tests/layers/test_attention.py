@@ -26,7 +26,7 @@ STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 def test_powers_of_the_score_scaling_have_one_text_each() -> None:
     """What layers derive from their fields, tests/simulators tests against networks written out."""
     layer = AttentionLayer(width=64)
-    for text, other in (("n^-2.0", "n^-2"), ("n^-1.0", "1/n"), ("n^-0.5", "1/sqrt(n)")):
+    for text, other in (("n^-2.0", "n^-2"), ("n^-1.0", "1/n"), ("n^-0.5", "1/sqrt(n)"), ("n^-0.0", "n^-0")):
         assert layer.replace(score_scaling=text).score_scaling == other
     assert layer.replace(score_scaling="n^-0.7512345678").score_exponent == 0.7512345678
 

@@ -39,7 +39,7 @@ IMPOSSIBLE: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("head_dim", "num_kv_heads"), WHOLE),
     **dict.fromkeys(("query_std", "key_std", "value_std", "output_std", "input_std"), POSITIVE),
     "clip": (*POSITIVE, np.array(True)),
-    "score_scaling": (*CHOICES, "n^-0.4", "n^0.5", "n^-x", "n^-9"),
+    "score_scaling": (*CHOICES, "n^0.5", "n^-x", "n^-9"),
     **dict.fromkeys(("attention_map", "mask", "activation"), CHOICES),
     "head_scaling": (0, 1, None, "yes", 0.5, np.eye(3)),
     "input_correlation": (-0.1, -1e-300, 1.0000001, NAN, INF, -INF, True, "0.5", None),

@@ -28,6 +28,8 @@ WIDE = AttentionLayer(width=8)
 HEADS = AttentionLayer(width=8, head_dim=2)
 ROTARY = AttentionLayer(width=16, seq_len=5, head_dim=4, rotary_base=10.0)
 TIED = AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
+OF_LIMITS = (ac.limit, ac.infinite_heads_kernel, ac.infinite_heads_tangent)
+GROWING = LAYER.replace(score_scaling="n^-0.25")
 ZERO = LAYER.replace(attention_map="linear", score_scaling="1/n")
 STACK = AttentionStack(layer=LAYER, depth=2)
 LONG_STACK = STACK.replace(layer=LAYER.replace(seq_len=10_000))
@@ -104,6 +106,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         ({"seed": [1, 2]}, r"seed=\[1, 2\]: must be a whole number; pass"),
         ({"method": "exact"}, "method='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'l"),
         ({"method": []}, r"method=\[\]: is not known; use one of"),
+        ({"layer": GROWING, "method": "limit"}, ".*there is no limit"),
         ({"coordinates": 7}, "coordinates=7: exceeds width=6; ask for"),
         ({"memory": 100}, "memory=100: is too little for one collapsed draw of .*takes [0-9]+ bytes; raise memory"),
         ({"method": "direct", "memory": 100}, "memory=100: is too little for one direct draw .*; raise memory"),
@@ -177,6 +180,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             ({"layer": Program()}, "layer=.*is not an AttentionLayer"),
             ({"layer": ROTARY}, "layer.rotary_base"),
             ({"layer": TIED}, ".*tied_query_key=True"),
+            ({"layer": GROWING}, "score_scaling='n.-0.25': makes scores grow with the width: there is no limit"),
             *(({"layer": PARTS[name]}, ".*(finite width|not normal given)") for name in BIASED),
             ({"layer": WIDE, "size": 10**13}, "size=10+: must be at most 1000000000000; pass"),
         )
@@ -187,6 +191,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         ({"draws": 3}, "draws=3: must be at least 16"),
         ({"draws": 10**13}, "draws=10+: must be at most"),
         ({"stack": LAYER}, ".*is not an AttentionStack"),
+        ({"stack": AttentionStack(layer=GROWING, depth=2)}, ".*there is no limit"),
     ),
     *refusals(
         nl.declared,
@@ -232,6 +237,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         (lambda call=call: call(limit_law()), f"^{pattern}")
         for call, pattern in (
             (lambda law: ac.limit(law), "layer="),
+            *((lambda law, call=call: call(GROWING), "score_scaling=.*there is no limit") for call in OF_LIMITS),
             (lambda law: LimitLaw(law.layer, scramble=-1), "scramble="),
             (lambda law: law.sample(0), "size="),
             (lambda law: law.sample(1.5), "size="),

@@ -33,6 +33,7 @@ PLAIN = (
     AttentionLayer(width=8, seq_len=3, num_heads=3, attention_map="relu", head_scaling=False, activation="tanh"),
     AttentionLayer(width=8, seq_len=2, num_heads=2, head_dim=2, score_scaling="1/n", input_correlation=1.0),
     AttentionLayer(width=8, seq_len=3, num_heads=2, score_scaling="n^-0.75", query_std=2.0, key_std=1.5),
+    AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, score_scaling="n^-0.25", query_std=0.7),
     AttentionLayer(width=4, seq_len=6, num_heads=4, num_kv_heads=2, mask="causal", activation="erf").replace(
         input_std=2.0, query_std=1.5
     ),

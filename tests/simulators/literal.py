@@ -151,7 +151,7 @@ def scores_of(layer: AttentionLayer, queries: FloatArray, keys: FloatArray, head
     products = rotated(layer, queries) @ rotated(layer, keys).swapaxes(1, 2)
     i, j = np.indices((layer.seq_len, layer.seq_len))
     nu = queries.shape[-1]
-    power = {"1/n": 1.0, "1/sqrt(n)": 0.5, "n^-0.75": 0.75}[layer.score_scaling]
+    power = {"1/n": 1.0, "1/sqrt(n)": 0.5, "n^-0.75": 0.75, "n^-0.25": 0.25}[layer.score_scaling]
     return np.asarray(products / nu**power - slope(layer, head) * abs(i - j))
 
 

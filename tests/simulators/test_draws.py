@@ -20,6 +20,7 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence import Evidence
 from attncheck.layers.draws import Batch, ProgramDraws
 from attncheck.layers.kernel import input_kernel
+from attncheck.layers.requirements import A_LIMIT
 from attncheck.looks.examples import draw_examples
 from attncheck.methods import Method
 from attncheck.programs import EXAMPLES
@@ -183,7 +184,8 @@ def all_cases() -> Iterator[tuple[str, Case]]:
         methods = by_method(layer, FINITE, neurons)
         yield name, Case(functionals, network, methods, wrong if plain != layer else {})
         # Limits of tied scores and of saturated inputs after a norm are constants, which sampling does not hit.
-        if not (layer.tied_query_key or (layer.norm and layer.clip < 9.0)):
+        has_limit = not A_LIMIT.reason(layer)
+        if has_limit and not (layer.tied_query_key or (layer.norm and layer.clip < 9.0)):
             of_limit = functools.partial(literal.draw_limit, layer, SIZE, 2)
             yield f"limit, {name}", Case(functionals, of_limit, by_method(layer, ("limit",), 2))
     for name, (layer, weights) in WEIGHTS.items():

@@ -61,6 +61,7 @@ class LimitLaw(MixtureLaw):
     scramble: int = 0
 
     def __post_init__(self) -> None:
+        rows.score_std(self.layer)  # refuses scores that grow with the width
         object.__setattr__(self, "scramble", check_integer("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
 
     @property

@@ -14,6 +14,7 @@ import scipy
 from scipy import special
 
 from attncheck._lib.arrays import BoolArray, FloatArray
+from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -149,7 +150,10 @@ def power_of_two(target: float, fewest: int, most: int) -> int:
 
 
 def score_std(layer: AttentionLayer) -> float:
-    """Return σ_Q σ_K, or 0 with "1/n" scaling, where limiting scores are constant."""
+    """Return σ_Q σ_K, or 0 with "1/n" scaling, where limiting scores are constant; raise InputError if they grow."""
+    if layer.score_exponent < 0.5:
+        remedy = "compare attncheck.simulate at several widths, or use 1/sqrt(n) or a lower power"
+        refuse("score_scaling", layer.score_scaling, "makes scores grow with the width: there is no limit", remedy)
     return layer.query_std * layer.key_std if layer.score_exponent == 0.5 else 0.0
 
 

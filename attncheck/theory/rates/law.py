@@ -23,7 +23,7 @@ from attncheck.simulators.finite import collapsed_layer
 from attncheck.theory.limit import cached_limit, limit
 from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
-from attncheck.theory.limits.rows import MISSED
+from attncheck.theory.limits.rows import MISSED, score_std
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, retained_entries
 from attncheck.theory.rates.gap import Gap, error_bounds, standard_error, widening
@@ -348,4 +348,5 @@ def check_separate(layer: Any) -> AttentionLayer:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
     refuse_parts(checked, "finite-width law")
+    score_std(checked)  # refuses scores that grow with the width
     return checked

@@ -15,7 +15,7 @@ from attncheck._lib.memory import check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
 from attncheck.theory.limits.mixture import ScaleMixture, condense
-from attncheck.theory.limits.rows import error_of_mean
+from attncheck.theory.limits.rows import error_of_mean, score_std
 from attncheck.theory.limits.symmetric import MixtureLaw
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
@@ -56,6 +56,7 @@ class StackLaw(MixtureLaw):
     def __post_init__(self) -> None:
         if not isinstance(self.stack, AttentionStack):
             refuse("stack", self.stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
+        score_std(self.stack.layer)  # refuses scores that grow with the width
         for field, least in (("draws", 16), ("seed", 0)):
             check = check_draws if field == "draws" else check_integer
             remedy = f"pass a whole number of at least {least}"

@@ -33,6 +33,7 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.layers.stack_program import Perceptron
 from attncheck.simulators.collapsed import HeadDraws, output_covariance
 from attncheck.simulators.linalg import lower_root
+from attncheck.theory.limits.rows import score_std
 
 _EPS: Final = float(np.finfo(np.float64).eps)
 # Clipping beyond this many standard deviations changes no digit.
@@ -232,7 +233,7 @@ def _limit_heads(layer: AttentionLayer, normals: FloatArray) -> HeadDraws:
     size, _, s, _ = normals.shape
     factor = layer.head_width**0.5 * np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
     # With "1/n" scaling scores vanish; if queries and keys are tied, scores depend only on keys.
-    return HeadDraws(factor, factor, normals if layer.score_exponent == 0.5 else np.zeros_like(normals))
+    return HeadDraws(factor, factor, normals if score_std(layer) else np.zeros_like(normals))
 
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
