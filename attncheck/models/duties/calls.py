@@ -41,7 +41,12 @@ def cache(probe: TorchModel) -> Iterator[Note]:
             if outputs.shape[:2] != expected.shape[:2]:
                 raise NotExaminedError("the outputs are not one vector per position")
             if not same(expected, outputs, _TOLERANCE):
-                yield asks(f"calls on {text} with a cache differ from one call on all tokens", "cache")
+                sizes = (expected - outputs).abs().flatten(2).amax(2).amax(0) / expected.abs().max()
+                position = int((sizes > _TOLERANCE).int().argmax())
+                where = f"at position {position} first, by {float(sizes.max()):.2g} of the largest output"
+                begins = expected.shape[1] - sum(lengths)
+                problem = f"calls on {text} from position {begins} on, with a cache, differ from one call on all tokens"
+                yield asks(f"{problem}: {where}", "cache")
                 return
 
 
