@@ -83,7 +83,7 @@ def test_functions_without_a_name_are_not_taken_for_each_other() -> None:
     assert one == one
     assert unnamed(np.tanh) == unnamed(np.tanh)
     run = Run.of(RunOptions(profile="smoke"))
-    with pytest.raises(InputError, match="differs from another program only in an unnamed function"):
+    with pytest.raises(InputError, match="differs from another one only in a function without a name"):
         run.items_on("fact1", [one, other])
 
 

@@ -114,8 +114,8 @@ class DaskCluster(Workers):
 def workers_of(executor: str | None, number: str) -> Workers:
     """Return the workers for command-line options, or raise `InputError`.
 
-    `executor` is ``dask:ADDRESS``, or None for processes, whose number is ``auto`` for one per core, or ``0`` for this
-    process.
+    `executor` is ``dask:ADDRESS`` or None. With None, `number` processes run tasks: ``auto`` is one per core, and ``0``
+    is this process alone.
 
     Examples
     --------
@@ -126,6 +126,7 @@ def workers_of(executor: str | None, number: str) -> Workers:
         if not executor.startswith(_DASK):
             refuse("executor", executor, "is not known", "pass dask:tcp://HOST:PORT, or nothing for processes")
         return DaskCluster(executor.removeprefix(_DASK))
-    typed = (os.cpu_count() or 1) if number == "auto" else int(number) if number.removeprefix("-").isdecimal() else number
-    count = check_integer("workers", typed, 0, "pass a number of processes, 0 for this one, or auto")
+    is_integer = number.removeprefix("-").isdecimal()
+    given = (os.cpu_count() or 1) if number == "auto" else int(number) if is_integer else number
+    count = check_integer("workers", given, 0, "pass a number of processes, 0 for this one, or auto")
     return Processes(count) if count else InProcess()

@@ -116,7 +116,7 @@ class Processes(Workers):
             worker.end()
         context = get_context("spawn")  # a fork of a threaded process may hang
         ours, theirs = context.Pipe()
-        resource_tracker.ensure_running()  # whose start would end `interrupts_deferred`
+        resource_tracker.ensure_running()  # started within `interrupts_deferred`, it would admit interrupts again
         process = context.Process(target=_serve, args=(theirs, self._outputs.name))
         with interrupts_deferred():
             process.start()

@@ -132,10 +132,10 @@ class Pair:
 
     @cached_property
     def nonlinearity(self) -> float:
-        """How far outputs and scores are from affine in the first input, relative to its effect, where this is least.
+        """Distance of outputs and scores from affine functions of the first input, relative to their change.
 
-        It is rounding for weights drawn without the inputs: scores are affine in one input of several, and outputs in
-        the only one that is not 0.
+        The smallest over outputs and scores, and over other inputs that are 0 or not. Rounding error if weights do not
+        depend on inputs: scores are affine in one input of several, and outputs in the only one that is not 0.
         """
         zeros = np.zeros_like(self.inputs)
         return min(self._nonlinearity(zeros), self._nonlinearity(self.inputs) if self.known else np.inf)

@@ -138,16 +138,16 @@ def run_properties(
         except KeyboardInterrupt:
             run_report.finish()
             print(_summary(run_report, verbose), flush=True)
-            print(f"Interrupted. {_kept(run_report)}.", flush=True)
+            print(f"Interrupted. {_finished(run_report)}.", flush=True)
             raise
         except InputError as error:
             run_report.finish()
-            raise InputError(f"{error} ({_kept(run_report)})") from error
+            raise InputError(f"{error} ({_finished(run_report)})") from error
     run_report.finish()
     return conclude(run_report, report, verbose)
 
 
-def _kept(report: RunReport) -> str:
+def _finished(report: RunReport) -> str:
     """Say what a record holds of a run that was not finished."""
     return f"{report.run.record} holds {counted(len(report.results), 'finished result')}"
 

@@ -28,8 +28,8 @@ from attncheck.subject import Subject
 _MOST = 2
 # Distance of two effects beyond chance, in half-widths of the 99% interval of their difference: 4.5 standard errors.
 _DISTINCT = 1.75
-# Effects with heavy tails vary more than their intervals, which are those of the declared law: smallest p-value of a
-# t-test between the effects of looks.
+# Smallest p-value of a t-test between the effects of looks. Intervals of effects are those of the declared law, and too
+# narrow for effects with heavy tails.
 _UNLIKELY = 0.01
 _EXACT = {check.name for check in EXACT}
 

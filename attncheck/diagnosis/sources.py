@@ -106,7 +106,7 @@ class Violations:
 
     @cached_property
     def unread_fields(self) -> list[set[str]]:
-        """The fields that the subject does not read, for the first layers, up to one on which it fails."""
+        """The fields that the subject does not read, a set for each layer before the first on which it fails."""
         fields: list[set[str]] = []
         with own_arithmetic(), contextlib.suppress(InputError):
             for subject, layer in self._callable:
@@ -281,7 +281,7 @@ def _fitting(violations: Violations) -> Iterator[Explanation]:
 
 
 def _uneven(violations: Violations) -> Iterator[Explanation]:
-    """Yield the first difference of scales, or correlation of draws, unless an earlier stage of the layer is wrong."""
+    """Yield the first difference between scales, or correlation of draws, if all earlier stages are right."""
     samples, laws = violations.calls[0], violations.laws
     root = seed_sequence(violations.seed, "uneven", role="diagnosis/reference")
     for sample in samples[:1] if violations.subject else ():

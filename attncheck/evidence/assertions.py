@@ -264,7 +264,7 @@ class Evidence:
             for name, p_value in (*correct.items(), *wrong.items()):
                 check_number("p_value", p_value, f"return a chance for {name}", minimum=0.0, maximum=1.0)
             if not correct and not wrong:
-                refuse("measure", measure, "returned no p-value", "return those of a null that holds, by name")
+                refuse("measure", measure, "returned no p-value", "return p-values of true nulls, by name")
             return {name: Outcome(p, p, 0.0, 1.0, 1.0, 1) for name, p in correct.items()}
 
         def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:

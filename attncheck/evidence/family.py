@@ -334,5 +334,5 @@ def unit_array(field: str, value: ArrayLike) -> FloatArray:
 def check_count(field: str, count: int, minimum: int) -> int:
     """Return `count`, or raise `InputError` if it is below `minimum`."""
     if count < minimum:
-        refuse(field, count, f"must be at least {minimum} independent values", "pass more draws; `size` plans how many")
+        refuse(field, count, f"must be at least {minimum} independent values", "pass more draws: `size` says how many")
     return count

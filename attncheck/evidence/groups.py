@@ -107,7 +107,7 @@ class EqualVariances(Family):
 
 
 def _above(one: float, two: float, tail: float) -> float:
-    """Return the upper `tail` quantile of an F law, as a reciprocal because 1 − tail would lose digits."""
+    """Return the upper `tail` quantile of an F law, from the lower one of its reciprocal, as 1 − tail loses digits."""
     return 1.0 / float(special.fdtri(two, one, tail))
 
 

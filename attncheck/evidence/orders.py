@@ -69,7 +69,7 @@ class Order(Family):
 
     @property
     def _weights(self) -> tuple[float, float, float]:
-        """Coefficients of the three mean logarithms in the slope."""
+        """Coefficients that give the slope from the mean logarithms at the three widths."""
         f, unit = self.ratio, math.log(self.ratio) * (self.ratio - 1.0)
         return 1.0 / unit, -(f + 1.0) / unit, f / unit
 

@@ -112,7 +112,7 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
 
     @property
     def band(self) -> tuple[IntArray, IntArray]:
-        """The ends of the 99% band."""
+        """The ends of the band that holds the counts with probability 99%."""
         if self.against:
             return two_sample_band(self.count, self.against, tuple(self.pooled))
         return uniform_band(self.count, self.allowance)

@@ -68,7 +68,7 @@ def rank_score(
     Parameters
     ----------
     rounding : callable
-        Maps values to the differences up to which larger values count as equal to them.
+        Maps each value to a tolerance: larger values within it count as equal.
     logarithms : bool
         Whether values are logarithms: the effect is then their shift, otherwise the shift in standard deviations.
     """

@@ -59,9 +59,9 @@ class Verdict(StrEnum):
     ``not examined``
         Data not exposed, layer not supported, or too little power at an affordable size.
     ``inconclusive``
-        No fresh draws available, and the blocks disagree.
+        No fresh draws available, and parts of the draws give different verdicts.
     ``explained``
-        Suspicious pool with cases that are themselves violated; no further look was taken.
+        A pool (several cases tested together) that looks wrong because some of its cases are violated themselves.
 
     Examples
     --------

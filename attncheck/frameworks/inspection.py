@@ -42,7 +42,7 @@ from attncheck.frameworks.score_scale import about_scale
 from attncheck.frameworks.views import AttentionView
 from attncheck.frameworks.weights_notes import about_weights, own_scales
 
-# Maximum number of entries of each matrix that are used, in all draws but the first.
+# Maximum number of entries that are used of each matrix in a draw. The first draw is used whole.
 _ENTRIES = 2**16
 DRAWS, MOST_DRAWS = 8, 1024
 # Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.

@@ -167,7 +167,7 @@ class _Evaluation:
 
 
 def _descent(name: str, params: Any, operands: Sequence[_Traced], result: Any) -> _Open | None:
-    """Return the derivation of a primitive's result from a product, or None."""
+    """Return how the result of a primitive operation is derived from a product of matrices; None if it is not."""
     origins = [(operand.open, operand.value.shape) for operand in operands if operand.open is not None]
     if not origins or name in _OPAQUE:
         return None

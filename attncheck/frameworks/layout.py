@@ -22,8 +22,8 @@ Cores = Callable[[FloatArray, int], list[AttentionCore]]
 _ROLES = ("query", "key", "value")
 _BATCH = 2
 _SWAPPED = str.maketrans("bl", "lb")
-# With the correlation r of weights and scores, another layout replaces the usual one if it multiplies 1 - r by less
-# than the first number, and 1 - r is above the second number with the usual layout.
+# r is the correlation of weights and scores. Another layout replaces the usual one if 1 - r is above `_ROUGHLY` with
+# the usual layout, and below `_CLEARLY` times that with the other.
 _CLEARLY, _ROUGHLY = 0.1, 1e-4
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 # Smallest difference between two possible orders of axes that is not rounding.

@@ -74,7 +74,7 @@ class ModuleSubject:
         return [self.layer.replace(seq_len=length) for length in self.view.lengths(2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
-        """Return True if a layer has the module's width and heads, else a reason; other fields are to be tested."""
+        """Return True if a layer has the module's width and heads, else a reason; a run tests the other fields."""
         mine = all(getattr(layer, name) == getattr(self.layer, name) for name in ("width", "num_heads", "head_width"))
         return mine or "the module has a different width or heads"
 
@@ -101,7 +101,8 @@ def subject_of(
     check_choice("weights", weights, (GAUSSIAN, OWN))
     adapter = view.adapter
     if not adapter.fills:
-        refuse("weights", weights, "needs an adapter that can replace arrays", "give it methods parameters and fill")
+        remedy = "give it the methods `parameters` and `fill`"
+        refuse("weights", weights, "needs an adapter that can replace arrays", remedy)
     state = adapter.fresh(0)
     view = dataclasses.replace(view, unread={k: std for part in PARTS for k, std in part.unread(layer).items()})
     if weights == OWN and view.unread:

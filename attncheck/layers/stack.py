@@ -90,7 +90,8 @@ class AttentionStack:
             refuse("activations", activations, "is neither a name nor a list of names", _ACTIVATIONS)
         names = (activations,) * self.depth if isinstance(activations, str) else tuple(activations)
         if len(names) != self.depth:
-            refuse("activations", activations, f"must be one name, or {self.depth}, one for each layer", _ACTIVATIONS)
+            problem = f"must be one name, or {self.depth} names, one for each layer"
+            refuse("activations", activations, problem, _ACTIVATIONS)
         for name in names:
             check_choice("activations", name, ACTIVATIONS)
         validate(self, "residual", check_boolean, "pass True to add to the stream, False to replace it")

@@ -205,7 +205,7 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
         for group in members:
             first, second = group.inspection.forward, majority.inspection.forward
             fields = [field for field in _COMPARED if getattr(first, field) != getattr(second, field)]
-            # Formulas of wrong weights, and those that do not give the weights, mean nothing.
+            # Formulas are not compared if weights are wrong, or if a formula does not reproduce the weights.
             unclear = (group.inspection.blamed and majority.inspection.blamed) or not (first.known and second.known)
             if fields and not unclear:
                 here, there = (

@@ -133,7 +133,7 @@ class ModelFactory:
         return self.outputs_for(model, self.arguments(model, sequences))
 
     def outputs_for(self, model: Any, arguments: Arguments) -> Any:
-        """Return the outputs for these arguments, without a cache."""
+        """Return the outputs of a call with these arguments, with the cache of the model switched off."""
         with _without_cache(model):
             return self.adapter.called(model, arguments)
 
@@ -152,7 +152,7 @@ class ModelFactory:
         return recorder
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Adapter:
-        """Return the adapter that repeats a recorded call on `modules`, the draws of the called module."""
+        """Return an adapter that repeats a recorded call on `modules`, the called module in each of its draws."""
         assert call.given is not None
         return self.adapter.part(modules, call.given.replay, call.given.lengths)
 

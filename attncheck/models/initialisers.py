@@ -88,7 +88,7 @@ def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -
     known: dict[str, float] = {**names, **fans}
     number = _evaluated(text, expression, known)
     if law != CONSTANT and number <= 0:
-        refuse(_FIELD, text, f"its standard deviation is {number:g}", _EXAMPLE)
+        refuse(_FIELD, text, f"the standard deviation must be positive, not {number:g}", _EXAMPLE)
     formula = _NAME.sub(lambda word: f"{known[word[0]]:g}" if word[0] in known else word[0], expression).strip()
     return _Expected(law, number, formula)
 

@@ -317,7 +317,7 @@ def _unused(parameters: _Parameters) -> Iterator[Note]:
         yield asks(text, *(row.name for row in unused))
 
 
-# Rules on the parameters of a model; of their notes, errors come first.
+# Rules on the parameters of a model. Notes on errors are shown before the others.
 _RULES: tuple[Callable[[_Parameters], Iterator[Note]], ...] = (
     _states,
     _within_families,

@@ -89,7 +89,7 @@ def label_of(result: Result) -> str:
 
 
 def quantity(result: Result) -> str:
-    """Return the quantity that a check tests, without the name of the distance."""
+    """Return the quantity that a check tests, e.g. "score variance", without "Kolmogorov distance of"."""
     label = label_of(result).removesuffix(", observed over declared")
     distance, of, statistic = label.partition("Kolmogorov distance of ")
     return statistic.partition(" from ")[0] if of and not distance else label

@@ -214,7 +214,8 @@ class Run:
         for case in distinct:
             if sum(case.key == second.key for second in distinct) > 1:
                 remedy = "give the functions names in a module, or examine one program at a time"
-                refuse("layer", case.describe(), "differs from another program only in an unnamed function", remedy)
+                problem = "is a program that differs from another one only in a function without a name"
+                refuse("layer", case.describe(), problem, remedy)
         return [Item(name, case) for case in distinct]
 
     def tasks(self, items: Iterable[Item], travels: bool = False) -> list[CaseTask]:

@@ -182,7 +182,7 @@ class Widths:
         return [row for row in self.rows if row.verdict is Verdict.INCONCLUSIVE]
 
     def _remedy(self) -> str:
-        """Return the option that decides inconclusive exponents, with its duration."""
+        """Return the option of a run that would decide inconclusive exponents, and how long that run takes."""
         known = [row.seeds_needed for row in self._undecided if row.seeds_needed is not None]
         if not known:
             return "no number of seeds decides the open ones"

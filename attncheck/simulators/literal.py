@@ -41,9 +41,9 @@ def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
 
 
 def projections(layer: AttentionLayer, inputs: FloatArray, project: Callable[[int, float], FloatArray]) -> Projections:
-    """Return projections, where ``project(matrices, std)`` draws queries, then keys, then values.
+    """Return projections; ``project(matrices, std)`` is called for queries, then keys, then values.
 
-    It returns arrays (draws, matrices, positions, head width).
+    `project` returns arrays (draws, matrices, positions, head width).
     """
     queries = project(layer.num_heads, layer.query_std)
     of_groups = (project(layer.kv_heads, std) for std in (layer.key_std, layer.value_std))

@@ -28,8 +28,8 @@ from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SI
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
-# Squared sine of the angle between vectors that single precision cannot tell from multiples; two independent vectors of
-# at least this many neurons are as close in one draw of 10²¹.
+# Squared sine of the angle below which vectors count as multiples (single precision cannot tell them apart), and fewest
+# neurons that are compared: with as many, two independent vectors are that close in one draw of 10²¹.
 _PARALLEL, _LONG = 1e-6, 8
 
 

@@ -168,7 +168,7 @@ def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight,
 
 
 def _free(program: Program, sides: dict[Score, Sides]) -> bool:
-    """Return whether no conditioned vector depends on the free sides' matrices."""
+    """Return whether no vector of the known sides of scores depends on a matrix of their free sides."""
     random = {side.free.weight for side in sides.values()}
     dependents = defined_by(program.nodes, lambda node: isinstance(node, MatMul) and node.weight in random)
     return not any(node in dependents for side in sides.values() for node in side.known)

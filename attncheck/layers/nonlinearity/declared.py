@@ -38,7 +38,7 @@ class DeclaredFunction(Nonlinearity):
     def __post_init__(self) -> None:
         _check_properties(self.name, self.order, self.bounded)
         if self.parameters:
-            refuse("parameters", self.parameters, "is for built-in functions only", "write them into the function")
+            refuse("parameters", self.parameters, "are for built-in functions only", "write them into the function")
         _check_function(self.function)
 
     def __call__(self, x: ArrayLike) -> FloatArray:

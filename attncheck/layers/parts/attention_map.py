@@ -105,7 +105,7 @@ class Softmax(AttentionMap):
         return shifted
 
     def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives A_rl (u_l - Σ_j A_rj u_j)."""
+        """Return the derivatives of Σ_j A_rj u_j, which are A_rl (u_l - Σ_j A_rj u_j)."""
         weights = self.weights(scores, mask)
         return np.asarray(weights * (values[..., None, :] - weights @ values[..., None]))
 

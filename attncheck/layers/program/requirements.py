@@ -20,7 +20,7 @@ def uses_of(program: Program) -> list[MatMul]:
 
 
 def replaceable(node: Node) -> bool:
-    """Return whether a line is a nonlinearity of one vector other than tanh."""
+    """Return whether a line applies a nonlinearity, other than tanh, to one vector."""
     if not isinstance(node, Nonlin) or isinstance(node.function, LinearCombination):
         return False
     return len(node.parents) == 1 and node.function not in (tanh(), np.tanh)

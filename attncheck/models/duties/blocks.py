@@ -163,7 +163,7 @@ def _described(x: Any, y: Any) -> str:
 
 
 def _core(probe: TorchModel, call: ModuleCall, factor: float) -> tuple[Any, Any, Any]:
-    """Return queries, keys and values of an attention module for random inputs of this size."""
+    """Return queries, keys and values of an attention module for random inputs, multiplied by `factor`."""
     assert call.given is not None
     adapter = probe.factory.replayed(call, [probe.model.get_submodule(call.name)])
     rng, trace = np.random.default_rng(0), CoreTrace()

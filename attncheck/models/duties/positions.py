@@ -15,8 +15,8 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, same
 
-# Difference of scores that counts as hidden, ratio of derivatives that no bidirectional attention has, and smallest
-# divisor.
+# A score lower by `_HIDDEN` hides a position; derivatives by later inputs below `_TINY` times those by earlier ones are
+# almost causal; divisors are at least `_SMALLEST`.
 _HIDDEN, _TINY, _SMALLEST = 3.0, 1e-3, 1e-30
 # Numbers of padded positions at either end.
 _PADDED = 2

@@ -108,7 +108,10 @@ class LimitLaw(MixtureLaw):
         return self._spread(lambda law: 0.0 if law.atom == 1 else 3 * law.variance() / law.mean() ** 2, position)
 
     def covariance(self) -> FloatArray:
-        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, equal for any number of heads."""
+        """Return E[y yᵀ], (seq_len, seq_len), the mean covariance given the scores.
+
+        With head scaling it does not depend on the number of heads.
+        """
         return self._mean_covariance[0].copy()
 
     def covariance_error(self) -> FloatArray:

@@ -38,7 +38,7 @@ _FEW_DIMENSIONS = 6
 _LONGEST_SHIFT = 12.0
 #: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
 REPLICATES = 8
-# Probability that an error estimate of normal replicates is exceeded. Those of Sobol points have heavier tails.
+# Probability that an error estimate is exceeded if replicates are normal. Those of Sobol points have heavier tails.
 _EXCEEDED = 1e-3
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9

@@ -116,7 +116,10 @@ class OutputEntry(_Entry):
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return the conditional variances c Σ_a |A_a F T_V/√ν|² of the output, (draws, points)."""
+        """Return the variances of the output given scores and values, (draws, points).
+
+        They are multiples of Σ_a |w_a R_a|², w_a the weights of head a, and R_a R_aᵀ the Gram matrix of its values.
+        """
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
         # A single draw of Gram matrices is used for all draws.
         size = max(len(draws.gram), len(draws.keys), len(draws.values))

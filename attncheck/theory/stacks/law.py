@@ -126,7 +126,7 @@ class StackLaw(MixtureLaw):
         return f"limit of {self.stack.describe()}"
 
     def mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of v at `position` as weighted points."""
+        """Return the law of C_ii, the variance given the scores, for i = `position`, as weighted points."""
         return self._laws(check_position("position", position, self.stack.seq_len))[0]
 
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:

@@ -198,7 +198,7 @@ def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
 
 
 def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return a covariance after the post-norm, and the divisors, (size, s)."""
+    """Return the covariance of the stream after the post-norm, and the norms that it divides by, (size, s)."""
     if not stack.post_norm:
         return stream, np.ones(stream.shape[:-1])
     # Streams have mean 0, so layer norm equals RMS norm.
