@@ -19,6 +19,7 @@ from attncheck.diagnosis.estimates import estimates, exact_sample, uneven
 from attncheck.diagnosis.lines import wrong_functions, wrong_laws, wrong_sizes
 from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirements import LINEAR_INPUTS
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
 from attncheck.methods import simulate
@@ -56,7 +57,7 @@ def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result])
     # Means over the draws of one call say nothing of draws that depend on each other.
     if not lines and not any(stage_of(result.check) == DRAWS for result in bad):
         lines = wrong_laws(sample)
-        if not lines and subject.weights.gaussian and "vectors" not in sample.exposed:
+        if not lines and subject.weights.gaussian and "gram" not in sample.exposed:
             exact = simulate(case.program.at(case.width), size, root, coordinates=sample.coordinates)
             lines = wrong_sizes(sample, exact)
     return [*lines[:1], bad[0].text]
@@ -83,7 +84,7 @@ def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaw
     pairs = [pair for pair in zip(samples, later, strict=False) if len(pair[1]) >= _FEWEST]
     gaps = [gap for first, second in pairs for gap in _gaps(first[: len(second)], second)]
     if gaps and min(gaps) * len(gaps) < _DISTINCT:
-        yield "two calls have different distributions: do all draws of one call share their weights?"
+        yield "two calls have different distributions: do all draws of one call share their weights or inputs?"
 
 
 def _gaps(one: Sample, two: Sample) -> Iterator[float]:
@@ -95,9 +96,13 @@ def _gaps(one: Sample, two: Sample) -> Iterator[float]:
 
 
 def _repeats(sample: Sample) -> Iterator[str]:
-    """Yield a message if draws repeat exactly."""
-    rows = sample.outputs.reshape(len(sample), -1)
-    rows = rows[rows.any(axis=1)]  # draws of zeros are reported as a separate cause
-    different = len(np.unique(rows, axis=0))
-    if len(rows) - different > _AGAIN * len(rows):
-        yield f"draws repeat exactly: only {different:,} of {len(rows):,} in one call are distinct"
+    """Yield a message if draws, or their inputs, repeat exactly."""
+    arrays = {"draws repeat exactly": sample.outputs}
+    if sample.input_gram is not None and not LINEAR_INPUTS.reason(sample.layer):
+        arrays["inputs repeat exactly"] = sample.input_gram
+    for text, array in arrays.items():
+        rows = array.reshape(len(sample), -1)
+        rows = rows[rows.any(axis=1)]  # draws of zeros are reported as a separate cause
+        different = len(np.unique(rows, axis=0))
+        if len(rows) - different > _AGAIN * len(rows):
+            yield f"{text}: only {different:,} of {len(rows):,} in one call are distinct"

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.functionals import log_energy
-from attncheck.checks.programs.netsor import Evaluated, copies, evaluated
+from attncheck.checks.programs.netsor import Evaluated, comparable, copies, evaluated, shared_products
 from attncheck.checks.programs.residuals import sequential_lengths, sequential_residual
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.diagnosis.estimates import QUANTILE, Observation, mean_of
@@ -46,7 +46,7 @@ def wrong_functions(sample: ProgramSample) -> list[str]:
     x1 = linear(1, 1)(h, h) is 1.5 times the declared line
     """
     nodes, texts = sample.case.program.nodes, dict[Node, str]()
-    for copy in copies(sample) if "gram" in sample.exposed else ():
+    for copy in copies(sample):
         if copy.wrong.any():
             times = f"{float(np.median(copy.ratios[copy.wrong])):.4g} times {line_text(copy.earlier)}"
             texts[copy.node] = f"{line_text(copy.node)} is {times}: one matrix in place of two"
@@ -112,6 +112,17 @@ def _estimates(sample: ProgramSample) -> Iterator[Observation]:
     )
     if "gram" in sample.exposed:
         yield from _of_products(sorted(_products(sample), key=lambda product: index[product.node]))
+        yield from _of_pairs(sample)
+
+
+def _of_pairs(sample: ProgramSample) -> Iterator[Observation]:
+    """Yield the mean product of images by each two matrices, which is 0 if they are independent."""
+    for uses in sample.images:
+        for other in comparable(sample, uses):
+            products = shared_products(sample, uses, [other])
+            if len(products) > 1:
+                name = f"images by {uses.weight.name} and earlier ones by {other.weight.name}"
+                yield mean_of(f"{name}: mean product, in standard deviations,", products, 0.0)
 
 
 def _of_initials(vectors: Mapping[Initial, FloatArray]) -> Iterator[Observation]:

@@ -33,12 +33,12 @@ from attncheck.frameworks.initialiser import (
 from attncheck.frameworks.inputs import PLACED, PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_fields
 from attncheck.frameworks.lengths import beyond, leaks
-from attncheck.frameworks.notes import Note, wrong
+from attncheck.frameworks.notes import NOTE, Note, asks, wrong
 from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
-from attncheck.frameworks.score_scale import about_scale
+from attncheck.frameworks.score_scale import DECLARED, about_scale
 from attncheck.frameworks.views import AttentionView
 from attncheck.frameworks.weights_notes import about_weights, own_scales
 
@@ -73,7 +73,7 @@ def inspect(
         refuse("make", make, problem, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Adapter) and "width" in parameters_of(make):
         wide = _at_second_width(make, 2 * width, call, seed)
-        inspection = dataclasses.replace(inspection, notes=(*inspection.notes, *_scale_over_widths(inspection, wide)))
+        inspection = _over_widths(inspection, wide)
     return inspection
 
 
@@ -340,13 +340,22 @@ def _at_second_width(
         return None
 
 
-def _scale_over_widths(narrow: Inspection, wide: Inspection | None) -> list[Note]:
-    """Report a scale of scores that is right at one width only."""
+def _over_widths(narrow: Inspection, wide: Inspection | None) -> Inspection:
+    """Return an inspection with what a second width shows of the scale of scores."""
     if wide is None:
-        return [Note(f"a module of width {2 * narrow.width} could not be inspected: scales of scores are not compared")]
+        text = f"a module of width {2 * narrow.width} could not be inspected: scales of scores are not compared"
+        return dataclasses.replace(narrow, notes=(*narrow.notes, Note(text)))
     mine, theirs = ({f.scale, *f.ties} for f in (narrow.forward, wide.forward))
-    if not (narrow.forward.known and wide.forward.known) or RIGHT not in mine or RIGHT in theirs:
-        return []
-    common = sorted(mine & theirs)
-    scale = common[0] if common else wide.forward.scale
-    return [wrong(f"scores times {scale}, not {RIGHT}: width {wide.width} tells them apart")]
+    if not (narrow.forward.known and wide.forward.known) or mine & theirs & {RIGHT, "1/head_dim"}:
+        return narrow
+    times, there = (one.forward.factor * one.head_dim for one in (narrow, wide))
+    if narrow.head_dim != wide.head_dim and times > 1 and abs(there / times - 1) < _GAIN:
+        at = f"which is {RIGHT} at a head_dim of {times**2:.4g}, as in maximal-update parametrisation"
+        note = asks(f"scores times {times:.4g}/head_dim, {at}", DECLARED)
+    elif RIGHT in mine:
+        scale = min(mine & theirs, default=wide.forward.scale)
+        note = wrong(f"scores times {scale}, not {RIGHT}: width {wide.width} tells them apart", DECLARED)
+    else:
+        return narrow
+    notes = [one for one in narrow.notes if one.level == NOTE or DECLARED not in one.expectations]
+    return dataclasses.replace(narrow, notes=(*notes, note))

@@ -25,7 +25,7 @@ class Note:
         return self.text
 
     def confirmed(self, names: set[str]) -> Note:
-        """Return the note, which no longer asks if `names` contains one of its expectations.
+        """Return the note, which is no error and no question if `names` contains one of its expectations.
 
         Examples
         --------
@@ -33,12 +33,12 @@ class Note:
         >>> note.confirmed({"scale"}).level, note.confirmed({"mask"}).level
         ('note', 'asks')
         """
-        return dataclasses.replace(self, level=NOTE) if self.level == ASKS and names & {*self.expectations} else self
+        return dataclasses.replace(self, level=NOTE) if names & {*self.expectations} else self
 
 
-def wrong(text: str) -> Note:
-    """Return a note on an error."""
-    return Note(text, WRONG)
+def wrong(text: str, *expectations: str) -> Note:
+    """Return a note on an error, which is none if one of the expectations declares it."""
+    return Note(text, WRONG, expectations)
 
 
 def asks(text: str, *expectations: str) -> Note:

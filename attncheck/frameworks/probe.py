@@ -136,7 +136,7 @@ class Probe:
         """Return the formula of attention weights, as `Forward` for users and as `Formula`."""
         formula = self.formula(call)
         factor = max(formula.factors or (formula.factor,), key=abs) * self.gain
-        names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.3g}",)
+        names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.4g}",)
         unknown = formula.map == OTHER or bool(formula.factors) or math.isnan(factor)
         scale, *ties = (OTHER,) if unknown else names
         among = self.reader.layout.among_heads

@@ -202,7 +202,8 @@ class Inspection(PrintedInspection):
         shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
         for text in declared:
             expected |= declarations(text, self.weights)
-        notes = {"blamed": self.blamed, "asked": self.confirmed({*expected}).asked}
+        confirmed = self.confirmed({*expected})
+        notes = {"blamed": confirmed.blamed, "asked": confirmed.asked}
         return unmet(expected, self.weights, self.forward, shape, notes)
 
     def expecting(self, *declared: str) -> Inspection:

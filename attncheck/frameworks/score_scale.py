@@ -19,8 +19,8 @@ _EQUAL = 1e-3
 _LARGE = 8.0
 # Largest relative error at which ratios of standard deviations are used.
 _SURE = 0.1
-# Expectation that declares a scale.
-_DECLARED = "scale"
+#: Expectation that declares a scale.
+DECLARED = "scale"
 # Answers of `_folded`, as text.
 _YES, _MAYBE = "is", "may be"
 
@@ -52,20 +52,20 @@ def about_scale(
             yield Note(f"{cause}: scores times {forward.scales} in all")
     if "1" in names and (folded := _folded(weights, head_dim)):
         text = f"scores times 1: 1/sqrt(head_dim) {folded} in W_Q's initialisation"
-        yield Note(text, NOTE if folded == _YES else ASKS, (_DECLARED,))
+        yield Note(text, NOTE if folded == _YES else ASKS, (DECLARED,))
     elif "1/head_dim" in names:
         text = "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
-        yield asks(text, _DECLARED)
+        yield asks(text, DECLARED)
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
-        yield asks(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", _DECLARED)
+        yield asks(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", DECLARED)
     elif not attributed:
         beside = "in addition to any factor in queries and keys"
         if root := _whole_root(forward.factor):
-            yield asks(f"scores times 1/sqrt({root}), where head_dim is {head_dim}, {beside}", _DECLARED)
+            yield asks(f"scores times 1/sqrt({root}), where head_dim is {head_dim}, {beside}", DECLARED)
         else:
             yield Note(f"scores times {forward.scales}, {beside}")
     else:
-        yield wrong(f"scores times {forward.scales}, not {RIGHT}")
+        yield wrong(f"scores times {forward.scales}, not {RIGHT}", DECLARED)
 
 
 def _whole_root(factor: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from attncheck._lib.names import grouped, name_of, names_of, pattern_of
 from attncheck._lib.text import listed
 from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.forward import BACKWARD
-from attncheck.frameworks.notes import Note, asks, wrong
+from attncheck.frameworks.notes import ASKS, Note, asks, wrong
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace, Trace
 from attncheck.models.calls import ModuleCall
@@ -31,6 +32,7 @@ WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention
 _CHANGED_WEIGHTS = (
     "the weights of a softmax do not multiply the values as they are, as in differential attention or chunks"
 )
+_DIGITS = re.compile(r"[\d.e+-]+")
 # Properties in which modules of several layers are compared.
 _COMPARED = ("mask", "map", "scale", "positions", "optional_parts")
 
@@ -190,11 +192,12 @@ def grouped_modules(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspe
 
 
 def _form(layer: Inspection) -> tuple[Any, ...]:
-    """Return the shape, formula and errors by which modules are grouped."""
+    """Return the shape, formula, errors and questions by which modules are grouped."""
     forward = layer.forward
     shape = (layer.width, layer.num_heads, layer.kv_heads, layer.head_dim, layer.value_dim, layer.extra)
     formula = tuple(getattr(forward, field) for field in _COMPARED)
-    return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, layer.blamed)
+    asked = tuple(_DIGITS.sub("", note.text) for note in layer.notes if note.level == ASKS)  # less what is estimated
+    return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, layer.blamed, asked)
 
 
 def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:

@@ -25,6 +25,8 @@ from attncheck.models.parameters import (
 
 # Fraction of families, or of the other members of a family, that counts as "most".
 _MOST = 2 / 3
+# Ratio of the standard deviations of two layers that no convention for the depth explains.
+_DEPTH = 2.0
 # Maximum number of parts of a family in a note.
 _LISTED = 4
 # Smallest fan-in for which a standard deviation of 1 is an error, and largest ratio of the ends of an interval that
@@ -113,7 +115,14 @@ def _within_families(parameters: _Parameters) -> Iterator[Note]:
         if _dominates(parts) and not _may_be_trend(members, parts):
             yield from (_different(part, main, members) for part in rest)
         else:
-            yield Note(f"{name} differ: {'; '.join(f'{part}: {part.text}' for part in parts[:_LISTED])}")
+            text = f"{name} differ: {'; '.join(f'{part}: {part.text}' for part in parts[:_LISTED])}"
+            yield asks(text, *(member.name for member in members)) if _are_two(parts) else Note(text)
+
+
+def _are_two(parts: Sequence[Family]) -> bool:
+    """Return whether a family is two parameters that differ by more than a scale that falls with the depth explains."""
+    stds = [member.scale.std for part in parts for member in part.members if not member.constant]
+    return len(stds) == len(parts) == 2 and max(stds) > _DEPTH * min(stds)
 
 
 def _dominates(parts: Sequence[Family]) -> bool:

@@ -148,8 +148,7 @@ class ModelInspection(PrintedInspection):
             lines.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
         elif (declared or expected.keys() - {*LEVELS}) and self.refused:
             lines.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
-        lines += excluding(self.blamed, expected.pop("blamed", True))
-        questions = expected.pop("asked", True)
+        errors, questions = (expected.pop(level, True) for level in LEVELS)
         for group in self.attention:
             values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             texts = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
@@ -158,7 +157,7 @@ class ModelInspection(PrintedInspection):
         lines += unmet_initialisers({} if parameters is None else parameters, self.parameters.rows, self.numbers)
         meant = {name for name, value in duties.items() if not value}
         confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, {**patterns, **(parameters or {})})
-        return lines + excluding(confirmed.asked, questions)
+        return [*excluding(confirmed.blamed, errors), *lines, *excluding(confirmed.asked, questions)]
 
     def expecting(self, *declared: str) -> ModelInspection:
         """Return a copy in which declared conventions are confirmed.

@@ -265,7 +265,7 @@ def test_weights_that_all_draws_of_a_call_share_are_read_off(exposure: str) -> N
     shared = FAULTS["weights_per_call"].subject
     one, other = (samples(shared, exposure, LAYERS[1:], seed=seed) for seed in (1, 2))
     found = list(read_off(one, other, GAUSSIAN_LAWS))
-    assert found == ["two calls have different distributions: do all draws of one call share their weights?"]
+    assert found == ["two calls have different distributions: do all draws of one call share their weights or inputs?"]
 
 
 def test_calls_of_a_right_simulator_do_not_differ() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,33 +18,65 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.comparison import between_calls
 from attncheck.checks.declared import Rejected, of_correlation, of_law
 from attncheck.checks.programs.functionals import CALLS, ONE_WIDTH, ProgramAlternative, ProgramCheck, ProgramReference
-from attncheck.checks.programs.residuals import sequential_lengths
+from attncheck.checks.programs.residuals import Images, image_coefficients, sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.layers.program import MatMul, Node, Nonlin, Output, Score
 from attncheck.layers.program.extent import vectors_of
-from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SIDE_BY_SIDE, SOME_FUNCTION, SOME_MATRIX
+from attncheck.layers.program.requirements import (
+    RANDOM_START,
+    SEVERAL_MATRICES,
+    SIDE_BY_SIDE,
+    SOME_FUNCTION,
+    SOME_MATRIX,
+)
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
 # Squared sine of the angle below which vectors count as multiples (single precision cannot tell them apart), and fewest
 # neurons that are compared: with as many, two independent vectors are that close in one draw of 10²¹.
 _PARALLEL, _LONG = 1e-6, 8
+# Fewest neurons of vectors without a Gram matrix, and a bound on the chance that two of their products are that close.
+_FEWEST, _CHANCE = 4, 1e-7
+_TOO_FEW = f"fewer than {_FEWEST} neurons of the vectors and no Gram matrix are returned"
 
 
-def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair each image of a new direction with an earlier image, rotating from draw to draw, in the same neuron."""
-    residual = sample.matmuls
-    uses = residual.values.shape[1]
-    draw = np.arange(len(sample))
-    noise, weight = [np.zeros(0)], [np.zeros(0)]
-    for later in range(1, uses):
-        earlier = draw % later
-        valid = residual.kept[:, later] & residual.kept[draw, earlier]
-        noise.append(residual.values[:, later][valid])
-        weight.append(residual.values[draw, earlier][valid])
-    return np.concatenate(noise), np.concatenate(weight)
+def shared_products(sample: ProgramSample, uses: Images, others: Sequence[Images]) -> FloatArray:
+    """Return products over all neurons of images by one matrix with sums of earlier images by others, in all draws.
+
+    Images of two vectors by one matrix have the cosine of the vectors as their correlation, the weight in the sum.
+    Products are in units of the sum's length, and so N(0, 1) if the matrices are independent.
+    """
+    gram, rows, products = sample.need("gram"), uses.weight.shape(sample.case.width)[0], [np.zeros(0)]
+    lengths = np.maximum(np.sqrt(np.diagonal(gram, axis1=1, axis2=2)), 1e-300)
+    inputs = np.array([index for other in others for index in other.inputs], dtype=np.intp)
+    images = np.array([index for other in others for index in other.images], dtype=np.intp)
+    new = image_coefficients(uses, gram)
+    for k, (vector, image) in enumerate(zip(uses.inputs, uses.images, strict=True)):
+        past = images < image
+        cosines = gram[:, vector, inputs[past]] / (lengths[:, vector, None] * lengths[:, inputs[past]])
+        weights = np.zeros(gram.shape[:2])
+        weights[:, images[past]] = cosines / lengths[:, images[past]]
+        products_of_all = (gram @ weights[..., None])[..., 0]
+        square = (weights * products_of_all).sum(axis=1)
+        kept = new.kept[:, k].any(axis=-1) & (square > 0.0)
+        product = (new.values[:, k] * products_of_all).sum(axis=1)
+        products.append(rows**0.5 * product[kept] / np.sqrt(square[kept]))
+    return np.concatenate(products)
+
+
+def comparable(sample: ProgramSample, uses: Images) -> list[Images]:
+    """Return the uses of other matrices of the same shape."""
+    shapes = {images: images.weight.shape(sample.case.width) for images in sample.images}
+    return [other for other in sample.images if other is not uses and shapes[other] == shapes[uses]]
+
+
+def _shared(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
+    """Return the products of each matrix with all others of its shape, and weights of 1."""
+    of_matrices = (shared_products(sample, uses, comparable(sample, uses)) for uses in sample.images)
+    values = np.concatenate([np.zeros(0), *of_matrices])
+    return values, np.ones_like(values)
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
@@ -109,9 +141,13 @@ class Copy(NamedTuple):
 
 
 def copies(sample: ProgramSample) -> Iterator[Copy]:
-    """Yield all pairs of long products of two matrices with one vector."""
+    """Yield all pairs of long products of two matrices with one vector; the neurons suffice without their Gram."""
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
-    gram, width = sample.need("gram"), sample.case.width
+    gram, width = sample.draws[0].gram, sample.case.width
+    if gram is None:
+        if sample.draws[0].vectors is None or sample.coordinates < _FEWEST:
+            return
+        gram = sample.need("vectors") @ sample.need("vectors").swapaxes(1, 2)
     long = [node for node in index if isinstance(node, MatMul) and node.length(width) >= _LONG and node.weight.std]
     for earlier, node in itertools.combinations(long, 2):
         if earlier.parents == node.parents and earlier.weight is not node.weight:
@@ -181,22 +217,24 @@ CHECKS = (
     _check(
         name="netsor.sharing",
         rejects=Rejected.of("tied_matrices"),
-        null="images of new directions are independent of the earlier ones: matrices are shared only as declared",
+        needs=frozenset({"gram"}),
+        null="images of new directions are independent of images by other matrices: they are shared only as declared",
         alternative=of_correlation(),
-        reads="standardised covariance of images of new directions with earlier ones:",
+        reads="mean product of images of new directions with earlier ones by other matrices, in standard deviations:",
         family=lambda setting: Association(),
-        measure=_pairs,
+        measure=_shared,
         hint="a matrix is drawn afresh where it should be shared, or shared where it should not be",
-        requires=SEVERAL_USES,
+        requires=SEVERAL_MATRICES,
     ),
     _check(
         name="netsor.copies",
         rejects=Rejected.of("tied_matrices"),
-        needs=frozenset({"gram"}),
+        needs=frozenset({"vectors"}),
         null="products of two matrices with one vector are not multiples of each other",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
         reads="share of draws in which products of two matrices are multiples of each other:",
-        family=lambda setting: Count(0.0),
+        family=lambda setting: Count(_CHANCE),
+        excluded=lambda setting: "" if setting.coordinates >= _FEWEST or "gram" in setting.exposed else _TOO_FEW,
         measure=lambda sample, reference: _counted(len(sample), (copy.wrong for copy in copies(sample))),
         hint="two matrices are one: a matrix is shared where it should not be",
         requires=SIDE_BY_SIDE,

@@ -66,18 +66,19 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
     return Residual(values, retained)
 
 
+def image_coefficients(images: Images, gram: FloatArray) -> Residual:
+    """Return the images of new directions as combinations of the program's vectors, (draws, uses, vectors)."""
+    count = gram.shape[1]
+    return sequential_residual(images, gram, np.broadcast_to(np.eye(count), (len(gram), count, count)))
+
+
 def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
     """Return squared lengths of images of new directions, (draws, uses).
 
     They are independent χ², with as many degrees of freedom as the matrix has rows.
     """
-    rows, uses = images.weight.shape(width)[0], len(images.images)
-    image_gram = gram[:, images.images][:, :, images.images]
-    # Express the images of new directions as combinations of all images.
-    unit = np.zeros((*gram.shape[:2], uses))
-    unit[:, images.images] = np.eye(uses)
-    residual = sequential_residual(images, gram, unit)
-    values = rows * np.maximum(((residual.values @ image_gram) * residual.values).sum(axis=-1), 0.0)
+    rows, residual = images.weight.shape(width)[0], image_coefficients(images, gram)
+    values = rows * np.maximum(((residual.values @ gram) * residual.values).sum(axis=-1), 0.0)
     retained: BoolArray = np.asarray(residual.kept.any(axis=-1))
     return Residual(values, retained)
 

@@ -155,8 +155,8 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
                 f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, results, neurons)"
             )
             remedy = (
-                "order lines as in the program, see attncheck.ProgramDraws; a simulator of one program is tested by "
-                "attncheck.check(simulator, program)"
+                "order lines as in the program (vectors: all but scores), see attncheck.ProgramDraws; a simulator of "
+                "one program is tested by attncheck.check(simulator, program)"
             )
             refuse(f"subject[{name!r}].shape", value.shape, requirement, remedy)
         result[name] = value.astype(np.float64)

@@ -36,6 +36,11 @@ def _reused(program: Program) -> bool:
     return len(pairs) > len({weight for weight, _ in pairs})
 
 
+def _two_of_a_shape(program: Program) -> bool:
+    weights = {node.weight for node in uses_of(program)}
+    return len({(weight.rows, weight.columns) for weight in weights}) < len(weights)
+
+
 def _side_by_side(program: Program) -> bool:
     """Return whether two matrices of one shape apply to one vector."""
     sides = {(node.parents[0], node.weight) for node in uses_of(program)}
@@ -54,11 +59,7 @@ RANDOM_START = OfProgram(
 )
 CORRELATED_START = OfProgram("correlated initial vectors", _correlated, "initial vectors are independent")
 SOME_MATRIX = OfProgram("a matrix", lambda program: bool(uses_of(program)), "the program has no matrix")
-SEVERAL_USES = SOME_MATRIX & OfProgram(
-    "two products of a matrix and a vector",
-    lambda program: len(uses_of(program)) > 1,
-    "there is only one product of a matrix and a vector",
-)
+SEVERAL_MATRICES = OfProgram("two matrices of one shape", _two_of_a_shape, "no two matrices have one shape")
 REUSED_MATRIX = OfProgram("a matrix applied to several vectors", _reused, "every matrix is applied to one vector")
 SIDE_BY_SIDE = OfProgram(
     "two matrices applied to one vector", _side_by_side, "no two matrices of one shape are applied to one vector"

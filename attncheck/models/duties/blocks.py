@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from attncheck._lib.names import grouped, names_of, pattern_of
+from attncheck._lib.names import names_of, pattern_of
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.trace import CoreTrace, Trace
 from attncheck.models.calls import ModuleCall
@@ -33,35 +33,38 @@ def residual(probe: TorchModel) -> Iterator[Note]:
 
     Blocks that normalise after the residual path are not examined.
     """
-    all_blocks = [blocks for call in _representatives(probe) if (blocks := _blocks(probe, call))]
+    recorded = _recorded(probe, sorted({name for call in probe.attention for name in (call.name, *_around(call))}))
+    all_blocks = [blocks for call in probe.attention if (blocks := _blocks(probe, call, recorded))]
     if not all_blocks:
-        raise NotExaminedError("no block passes the norm of its input to attention")
+        raise NotExaminedError("no module around attention passes a norm of its input to it")
+    if not _wrong(probe, all_blocks):  # a block is seldom wrong; one that is may hide what is wrong with later ones
+        return
+    returned: dict[str, list[str]] = {}
     for blocks in all_blocks:
-        modules = probe.model.get_submodule(blocks[-1]).modules()
-        matrices = [m for m in modules if any(p.ndim > 1 for p in m.parameters(recurse=False))]
-        weights = [p for m in matrices for p in m.parameters(recurse=False)]
-        with torch.no_grad(), restored(weights):
-            for weight in weights:
-                weight.zero_()
-            recorded = _recorded(probe, blocks)
-        if not any(same(*recorded[name]) for name in blocks):
-            text = f"residual path: if all matrices of {blocks[0]} are 0, it returns "
-            yield asks(text + _described(*recorded[blocks[0]]), "residual")
+        for name, (x, y) in _wrong(probe, [blocks]).items():
+            returned.setdefault(_described(x, y), []).append(name)
+    for text, names in returned.items():
+        which = f"{names_of(names)} are 0, {'it returns' if len(names) == 1 else 'each returns'}"
+        yield asks(f"residual path: if all matrices of {which} {text}", "residual")
 
 
 def norms(probe: TorchModel) -> Iterator[Note]:
     """Report norms that reach queries or keys only, and normalised values with queries that are not."""
-    calls = [call for call in _representatives(probe) if not call.source]
+    calls = [call for call in probe.attention if not call.source]
     if not calls:
         raise NotExaminedError("no self-attention was found")
+    uneven: dict[str, list[str]] = {}
     for call in calls:
-        one, two = (_core(probe, call, factor) for factor in (1.0, 2.0))
-        q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, two, strict=True))
+        # Multiplied by 3, normalised arrays change by rounding, and those that do not depend on inputs by nothing.
+        one, three = (_core(probe, call, factor) for factor in (1.0, 3.0))
+        q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, three, strict=True))
         if v > _LINEAR and 0 < min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
             which, excluded = ("queries", "keys") if q < k else ("keys", "queries")
-            yield asks(f"{call.name}: a norm reaches {which}, but not {excluded} and values", "norms")
+            uneven.setdefault(f"a norm reaches {which}, but not {excluded} and values", []).append(call.name)
         elif _is_normalised(one[2]) and not _is_normalised(one[0]):
-            yield asks(f"{call.name}: values are normalised in every head, but queries are not", "norms")
+            uneven.setdefault("values are normalised in every head, but queries are not", []).append(call.name)
+    for text, names in uneven.items():
+        yield asks(f"{names_of(names)}: {text}", "norms")
 
 
 def dropout(probe: TorchModel) -> Iterator[Note]:
@@ -82,21 +85,36 @@ def dropout(probe: TorchModel) -> Iterator[Note]:
         yield asks(f"{names_of(unused)}: dropout that changes nothing in training", "dropout")
 
 
-def _representatives(probe: TorchModel) -> list[ModuleCall]:
-    """Return the first call of attention of each kind."""
-    return [calls[0] for calls in grouped(probe.attention, lambda call: (pattern_of(call.name), call.source)).values()]
+def _wrong(probe: TorchModel, all_blocks: Sequence[Sequence[str]]) -> dict[str, tuple[Any, Any]]:
+    """Return input and output, by name, of blocks that are not the identity if the matrices of all of these are 0.
+
+    Each block may be one of several modules, innermost first.
+    """
+    modules = [module for blocks in all_blocks for module in probe.model.get_submodule(blocks[-1]).modules()]
+    matrices = [m for m in modules if any(p.ndim > 1 for p in m.parameters(recurse=False))]
+    weights = list(dict.fromkeys(p for m in matrices for p in m.parameters(recurse=False)))
+    with torch.no_grad(), restored(weights):
+        for weight in weights:
+            weight.zero_()
+        recorded = _recorded(probe, [name for blocks in all_blocks for name in blocks])
+    wrong = (blocks[0] for blocks in all_blocks if not any(same(*recorded[name]) for name in blocks))
+    return {name: recorded[name] for name in wrong}
 
 
-def _blocks(probe: TorchModel, call: ModuleCall) -> list[str]:
+def _around(call: ModuleCall) -> list[str]:
+    """Return the names of the modules around an attention module, innermost first."""
+    parts = call.name.split(".")
+    return [".".join(parts[:i]) for i in range(len(parts) - 1, 0, -1)]
+
+
+def _blocks(probe: TorchModel, call: ModuleCall, recorded: Mapping[str, tuple[Any, Any]]) -> list[str]:
     """Return the names of modules around one attention module that pass the norm of their input to it, innermost first.
 
-    One of them may be a part of a block without the residual path, or contain more than a block.
+    One of them may be a part of a block without the residual path, or contain more than a block. `recorded` has hidden
+    states and outputs.
     """
-    parts = call.name.split(".")
-    around = [".".join(parts[:i]) for i in range(len(parts) - 1, 0, -1)]
-    recorded = _recorded(probe, [call.name, *around])
     blocks = []
-    for name in around if call.name in recorded else []:
+    for name in _around(call) if call.name in recorded else []:
         inside = [c for c in probe.attention if c.name.startswith(f"{name}.")]
         alone = sum(pattern_of(c.name) == pattern_of(call.name) for c in inside) == 1 and inside[0] is call
         normed = name in recorded and _is_norm(recorded[call.name][0], *recorded[name])
