@@ -19,6 +19,7 @@ from attncheck.faults.fault import Fault
 from attncheck.faults.pairs import paired, rejecting
 from attncheck.faults.programs import PROGRAM_FAULTS, LineByLineSimulator
 from attncheck.layers.program import Program, ProgramCase
+from attncheck.layers.program.mixes import softmax_mix
 from attncheck.looks.domains import widths_of
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
@@ -160,6 +161,44 @@ def test_no_line_is_blamed_that_is_its_function_of_wrong_ones(fault: str, seed: 
     report = ac.check(PROGRAM_FAULTS[fault].subject, program("gated_attention"), profile="smoke", seed=seed)
     assert report.verdict == "violated"
     assert not [cause for cause in report.causes if " = " in cause]
+
+
+def two_layers(first_query_again: bool) -> Program:
+    """Return two layers of attention, whose second has queries of its own or those of the first matrix."""
+    program = Program()
+    h = program.initial("h")
+    x: list[Any] = [h, program.matmul(program.weight("W"), h)]
+    first, second = program.weight("Q1"), program.weight("Q2")
+    for layer, query in enumerate((first, first if first_query_again else second), 1):
+        matrices = query, program.weight(f"K{layer}"), program.weight(f"V{layer}")
+        q, k, v = ([program.matmul(matrix, z) for z in x] for matrix in matrices)
+        scores = [[program.score(one, other) for other in k] for one in q]
+        x = [program.output(softmax_mix, vectors=v, scores=row) for row in scores]
+    return program
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_matrix_that_later_vectors_share_is_named(again: bool) -> None:
+    def simulator(program: Program, width: int, size: int, rng: np.random.Generator) -> Any:
+        return LineByLineSimulator()(two_layers(again), width, size, rng)
+
+    report = ac.check(simulator, two_layers(False), profile="smoke")
+    assert report.verdict == ("violated" if again else "consistent")
+    named = [cause.partition(": ")[0] for cause in report.causes[:1]]
+    assert named == (["images by Q2 and earlier ones by Q1"] if again else [])
+
+
+@pytest.mark.parametrize(("coordinates", "named"), [(4, True), (3, False)])
+def test_a_copied_matrix_is_named_from_vectors_alone(coordinates: int, named: bool) -> None:
+    side_by_side = Program()
+    h = side_by_side.initial("h")
+    for name in "AB":
+        side_by_side.matmul(side_by_side.weight(name), h)
+    h_values, images = np.random.default_rng(0).standard_normal((2, 50, 1, coordinates))
+    vectors = np.concatenate([h_values, images, -0.5 * images], axis=1)
+    draws = {"outputs": vectors[:, 1:], "vectors": vectors}
+    texts = wrong_functions(sample_of(ProgramCase.of(side_by_side, (8,)), [draws], 50))
+    assert texts == (["g2 = B h is -0.5 times g1 = A h: one matrix in place of two"] if named else [])
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -49,7 +49,7 @@ def shared_products(sample: ProgramSample, uses: Images, others: Sequence[Images
     Products are in units of the sum's length, and so N(0, 1) if the matrices are independent.
     """
     gram, rows, products = sample.need("gram"), uses.weight.shape(sample.case.width)[0], [np.zeros(0)]
-    lengths = np.maximum(np.sqrt(np.diagonal(gram, axis1=1, axis2=2)), 1e-300)
+    lengths = np.maximum(np.sqrt(np.diagonal(gram, axis1=1, axis2=2)), 1e-150)
     inputs = np.array([index for other in others for index in other.inputs], dtype=np.intp)
     images = np.array([index for other in others for index in other.images], dtype=np.intp)
     new = image_coefficients(uses, gram)
