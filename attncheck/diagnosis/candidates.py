@@ -27,7 +27,7 @@ Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatAr
 Change = Callable[[AttentionLayer], Mapping[str, Any]]
 
 # Candidate factors of a standard deviation, by layer.
-_FACTORS: Mapping[str, Callable[[AttentionLayer], float]] = {
+_FACTORS: dict[str, Callable[[AttentionLayer], float]] = {
     "√n": lambda layer: layer.width**0.5,
     "n": lambda layer: float(layer.width),
     "√head_dim": lambda layer: layer.head_width**0.5,
@@ -44,6 +44,11 @@ _FACTORS: Mapping[str, Callable[[AttentionLayer], float]] = {
     "√3": lambda layer: 3.0**0.5,
     "√(4/3)": lambda layer: (4 / 3) ** 0.5,
     "0.02·√n": lambda layer: 0.02 * layer.width**0.5,
+}
+# Further ones where widths differ; at one width they are numbers like many others.
+_POWERS: dict[str, Callable[[AttentionLayer], float]] = {
+    "n^(1/4)": lambda layer: layer.width**0.25,
+    "head_dim^(1/4)": lambda layer: layer.head_width**0.25,
 }
 # Sets of matrices that may have a wrong scale.
 _SCORES, _KEYS, _VALUES, _OUTPUTS = "query_std", "key_std", "value_std", "output_std"
@@ -214,7 +219,8 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
         if len(matrices) == 1 and matrices[0] in hidden:
             continue  # the candidate of W_Q or W_O names this matrix too
         by_value: dict[tuple[float, ...], list[str]] = {}
-        for text, factor in _FACTORS.items():
+        several = len({layer.head_width for layer in layers}) > 1
+        for text, factor in (_FACTORS | _POWERS if several else _FACTORS).items():
             powers = [factor(layer) for layer in layers]
             by_value.setdefault(tuple(round(power, 9) for power in powers), []).append(text)
             by_value.setdefault(tuple(round(1.0 / power, 9) for power in powers), []).append(_inverse(text))

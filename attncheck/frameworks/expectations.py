@@ -135,6 +135,8 @@ def excluding(texts: Sequence[str], allowed: Any) -> list[str]:
 
 def _checked(name: str, value: Any) -> Any:
     """Return an expected value in the form that the inspection uses; refuse unknown names and values."""
+    if name in _KEYWORDS:
+        refuse("expect", f"{name}={value}", "has a value", f"write {name} alone")
     if name not in _NAMES:
         close = difflib.get_close_matches(name, _NAMES, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -58,10 +58,14 @@ class MatrixStatistics:
         return " or ".join(self.laws)
 
 
-def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
-    """Return one label per head, from 0 by first appearance; heads with the same keys and values share one."""
+def kv_labels(first: Effective, unknown: Collection[str], precision: float) -> tuple[int, ...]:
+    """Return one label per head, from 0 by first appearance; heads with the same keys and values share one.
+
+    Those of `unknown` roles are not compared, unless both are unknown.
+    """
     # Values may have a different head dimension from keys.
-    groups = groups_of(np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1), precision)
+    known = [first[role] for role in ("key", "value") if role not in unknown] or [first.key, first.value]
+    groups = groups_of(np.concatenate(known, axis=2).swapaxes(0, 1), precision)
     labels = {head: label for label, heads in enumerate(groups) for head in heads}
     return tuple(labels[head] for head in range(len(labels)))
 

@@ -133,7 +133,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     precision = adapter.precision
     # Maps that share all matrices have the same heads. Where outputs are joined and not added, each has its own W_O.
     maps = probe.maps if {*ROLES, "output"} <= {*probe.by_maps} else 1
-    labels = kv_labels(first.of_first(maps), precision)
+    labels = kv_labels(first.of_first(maps), unclaimed, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
     unused = _unused(adapter.unused(state, probe.x, reader.path) if calls_module else ())
     # If `make` returns the same module every time, later draws modify it, so it is probed first.

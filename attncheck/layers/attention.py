@@ -72,7 +72,7 @@ class AttentionLayer:
         ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}, or str
         Factor of the scores: the theorem's 1/√n, Yang's 1/n, or another power such as "n^-0.75", where n stands for
-        `head_dim` if that is set. Below 1/√n, limiting scores are 0; above it they grow, and there is no limit.
+        `head_dim` if that is set. Below 1/√n, limiting scores are 0; above it they grow, and no limit is computed.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
         Weights A from scores P: "softmax" acts on each row; the others map each score p to p, to max(p, 0)/s or to
         1/(1 + exp(-p + log s)). Or a vectorised function of (scores, visible), both (..., s), that returns weights.

@@ -104,7 +104,9 @@ UNTIED = OfLayer(
 TIED = OfLayer("W_Q = W_K", lambda layer: layer.tied_query_key, "W_Q and W_K are separate matrices")
 OVER_N = OfLayer("1/n scores", lambda layer: layer.score_scaling == "1/n", "the layer does not declare 1/n")
 OVER_ROOT_N = OfLayer("1/√n scores", lambda layer: layer.score_exponent == 0.5, "the layer does not declare 1/√n")
-A_LIMIT = OfLayer("a limit", lambda layer: layer.score_exponent >= 0.5, "scores grow with the width: there is no limit")
+A_LIMIT = OfLayer(
+    "a limit", lambda layer: layer.score_exponent >= 0.5, "scores grow with the width: no limit is computed"
+)
 TWO_SCALINGS = OfLayer("heads of width two or more", lambda layer: layer.head_width > 1, "1/n is 1/√n at this width")
 
 CAUSAL = OfLayer(

@@ -211,12 +211,15 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
             # Formulas are not compared if weights are wrong, or if a formula does not reproduce the weights.
             unclear = (group.inspection.blamed and majority.inspection.blamed) or not (first.known and second.known)
             if fields and not unclear:
-                here, there = (
-                    listed(f"{field.replace('_', ' ')} {getattr(forward, field)}" for field in fields)
-                    for forward in (first, second)
-                )
-                text = f"{name_of(group.names, every)}: {here}; {name_of(majority.names, every)}: {there}"
-                # If one layer sees later positions, so do the outputs of the model.
                 masks = {first.mask, second.mask}
+                # If one layer sees later positions, so do the outputs of the model.
                 leaks = "causal" in masks and not masks.isdisjoint(("none", *BACKWARD))
+                pair = [group, majority]
+                if leaks and first.mask == "causal" and len(group.names) == len(majority.names):
+                    pair.reverse()
+                text = "; ".join(
+                    f"{name_of(one.names, every)}: "
+                    + listed(f"{field.replace('_', ' ')} {getattr(one.inspection.forward, field)}" for field in fields)
+                    for one in pair
+                )
                 yield wrong(text) if leaks else asks(text)

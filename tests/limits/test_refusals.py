@@ -106,7 +106,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         ({"seed": [1, 2]}, r"seed=\[1, 2\]: must be a whole number; pass"),
         ({"method": "exact"}, "method='exact': is not known; use one of 'direct', 'matrix-free', 'collapsed', 'l"),
         ({"method": []}, r"method=\[\]: is not known; use one of"),
-        ({"layer": GROWING, "method": "limit"}, ".*there is no limit"),
+        ({"layer": GROWING, "method": "limit"}, ".*no limit is computed"),
         ({"coordinates": 7}, "coordinates=7: exceeds width=6; ask for"),
         ({"memory": 100}, "memory=100: is too little for one collapsed draw of .*takes [0-9]+ bytes; raise memory"),
         ({"method": "direct", "memory": 100}, "memory=100: is too little for one direct draw .*; raise memory"),
@@ -180,7 +180,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             ({"layer": Program()}, "layer=.*is not an AttentionLayer"),
             ({"layer": ROTARY}, "layer.rotary_base"),
             ({"layer": TIED}, ".*tied_query_key=True"),
-            ({"layer": GROWING}, "score_scaling='n.-0.25': makes scores grow with the width: there is no limit"),
+            ({"layer": GROWING}, "score_scaling='n.-0.25': makes scores grow with the width: no limit is computed"),
             *(({"layer": PARTS[name]}, ".*(finite width|not normal given)") for name in BIASED),
             ({"layer": WIDE, "size": 10**13}, "size=10+: must be at most 1000000000000; pass"),
         )
@@ -191,7 +191,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         ({"draws": 3}, "draws=3: must be at least 16"),
         ({"draws": 10**13}, "draws=10+: must be at most"),
         ({"stack": LAYER}, ".*is not an AttentionStack"),
-        ({"stack": AttentionStack(layer=GROWING, depth=2)}, ".*there is no limit"),
+        ({"stack": AttentionStack(layer=GROWING, depth=2)}, ".*no limit is computed"),
     ),
     *refusals(
         nl.declared,
@@ -237,7 +237,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         (lambda call=call: call(limit_law()), f"^{pattern}")
         for call, pattern in (
             (lambda law: ac.limit(law), "layer="),
-            *((lambda law, call=call: call(GROWING), "score_scaling=.*there is no limit") for call in OF_LIMITS),
+            *((lambda law, call=call: call(GROWING), "score_scaling=.*no limit is computed") for call in OF_LIMITS),
             (lambda law: LimitLaw(law.layer, scramble=-1), "scramble="),
             (lambda law: law.sample(0), "size="),
             (lambda law: law.sample(1.5), "size="),

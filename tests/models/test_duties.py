@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -107,6 +107,27 @@ def dropped(self: Any, scores: Any) -> Any:
 def normalised_values(self: Any, x: Any) -> Any:
     q, k, v = Attention.projected(self, x)
     return q, k, nn.functional.normalize(v, dim=-1)
+
+
+def normalised_queries(self: Any, x: Any) -> Any:
+    q, k, v = Attention.projected(self, x)
+    return nn.functional.normalize(q, dim=-1), k, v
+
+
+def rolled_values(self: Any, x: Any) -> Any:
+    q, k, v = Attention.projected(self, x)
+    return q, k, v.roll(1, 0)
+
+
+def in_last_block(change: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Return a function that makes models whose last block is of another model."""
+
+    def make() -> nn.Module:
+        model: Any = Model()
+        model.h[-1] = cast("Any", change()).h[-1]
+        return model
+
+    return make
 
 
 def half_of_heads(self: Any, x: Any) -> Any:
@@ -308,7 +329,10 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "twice the input": (residual(lambda x, y: x + x + y), {"residual": ASKS, "reach": UNEXAMINED}),
     "normalised input": (block(normalised_residual), {"residual": ASKS, "reach": UNEXAMINED}),
     "norm after": (block(norm_after), {"residual": UNEXAMINED, "reach": UNEXAMINED}),
+    "product in the last block": (in_last_block(residual(lambda x, y: x * y)), {"residual": ASKS, "reach": UNEXAMINED}),
     "normalised values": (attention("projected", normalised_values), {"norms": ASKS}),
+    "normalised queries": (in_last_block(attention("projected", normalised_queries)), {"norms": ASKS}),
+    "rolled values": (attention("projected", rolled_values), {"sequences": ASKS}),
     "dropout": (Dropped, {"dropout": HOLDS}),
     "forgotten dropout": (Forgotten, {"dropout": ASKS}),
     "dropout of scores": (lambda: Dropped(type("Other", (Attention,), {"weights": dropped})), {"dropout": ASKS}),

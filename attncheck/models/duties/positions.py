@@ -113,16 +113,16 @@ def effect_of_later(probe: TorchModel) -> float:
 
 
 def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
-    """Return the largest derivative of the first outputs along an axis by other inputs, divided by that by the first.
+    """Return the largest derivative of the last outputs along an axis by other inputs, divided by that by the last.
 
-    Axis 0 contains the sequences.
+    Axis 0 contains the sequences. If axis 1 contains positions, the last one depends on all in causal attention too.
     """
     x = probe.vectors.values.clone().requires_grad_()
-    y = probe.with_vectors(x).select(axis, 0)
+    y = probe.with_vectors(x).select(axis, -1)
     derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0].abs().movedim(axis, 0)
     if not derivatives.any():
         raise NotExaminedError("the outputs do not depend on the inputs")
-    return float(derivatives[1:].max() / derivatives[0].max().clamp(min=_SMALLEST))
+    return float(derivatives[:-1].max() / derivatives[-1].max().clamp(min=_SMALLEST))
 
 
 def _hides_later(scores: Any) -> bool:

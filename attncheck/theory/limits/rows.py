@@ -153,7 +153,7 @@ def score_std(layer: AttentionLayer) -> float:
     """Return σ_Q σ_K, or 0 with "1/n" scaling, where limiting scores are constant; raise InputError if they grow."""
     if layer.score_exponent < 0.5:
         remedy = "compare attncheck.simulate at several widths, or use 1/sqrt(n) or a lower power"
-        refuse("score_scaling", layer.score_scaling, "makes scores grow with the width: there is no limit", remedy)
+        refuse("score_scaling", layer.score_scaling, "makes scores grow with the width: no limit is computed", remedy)
     return layer.query_std * layer.key_std if layer.score_exponent == 0.5 else 0.0
 
 
