@@ -162,7 +162,9 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
         value[..., hidden] = -np.inf
     if not (np.abs(value) <= LARGEST).all():
         finite = np.isfinite(value)
-        _refuse_where(~(finite | (np.isneginf(value) & hidden)), name, value, "is not finite")
+        masks = name == "scores" and np.isneginf(value).any()
+        remedy = "mend the simulator" + ", or declare the layer's mask, e.g. mask='causal'" * bool(masks)
+        _refuse_where(~(finite | (np.isneginf(value) & hidden)), name, value, "is not finite", remedy)
         _refuse_where(finite & (np.abs(value) > LARGEST), name, value, f"is beyond {LARGEST:g}")
     if name in _GRAMS:
         _check_gram(name, value)
@@ -199,7 +201,9 @@ def _check_gram(name: str, grams: FloatArray) -> None:
         )
 
 
-def _refuse_where(bad: BoolArray, name: str, value: FloatArray, problem: str) -> None:
+def _refuse_where(
+    bad: BoolArray, name: str, value: FloatArray, problem: str, remedy: str = "mend the simulator"
+) -> None:
     if bad.any():
         where = tuple(int(k) for k in np.argwhere(bad)[0])
-        refuse(f"subject[{name!r}]{list(where)}", float(value[where]), problem, "mend the simulator")
+        refuse(f"subject[{name!r}]{list(where)}", float(value[where]), problem, remedy)

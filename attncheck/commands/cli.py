@@ -70,21 +70,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # terminals may lack characters
             stream.reconfigure(errors="replace")
-    code: int = ExitCode.CONSISTENT
-    try:
-        with contextlib.redirect_stdout(cast("TextIO", _Output(sys.stdout))):
-            code = _outcome(list(sys.argv[1:] if arguments is None else arguments))
-            sys.stdout.flush()
-        return code
-    except OSError as error:
-        _discard(sys.stdout)
-        return code if code == ExitCode.UNUSABLE else _refused(f"output cannot be written: {error}")
+    output = _Output(sys.stdout)
+    with contextlib.redirect_stdout(cast("TextIO", output)):
+        code = _outcome(list(sys.argv[1:] if arguments is None else arguments))
+        output.flush()
+    if output.failure is not None and code != ExitCode.UNUSABLE:
+        return _refused(f"output cannot be written: {output.failure}")
+    return code
 
 
 class _Output:
-    """Standard output; if its reader has left, as ``head`` does, the rest is discarded and the command goes on."""
+    """Standard output that may fail: the rest is discarded, and the command goes on.
+
+    Attributes
+    ----------
+    failure : OSError or None
+        The error, unless the reader has left, as ``head`` does.
+    """
 
     def __init__(self, stream: TextIO) -> None:
+        self.failure: OSError | None = None
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -94,21 +99,21 @@ class _Output:
         """Write a text."""
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
-            _discard(self._stream)
+        except OSError as error:
+            self._discard(error)
             return len(text)
 
     def flush(self) -> None:
         """Write what waits."""
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            _discard(self._stream)
+        except OSError as error:
+            self._discard(error)
 
-
-def _discard(stream: TextIO) -> None:
-    """Discard what a stream still holds, which Python writes again when it ends, and all that follows."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    def _discard(self, error: OSError) -> None:
+        """Discard what the stream still holds, which Python writes again when it ends, and all that follows."""
+        self.failure = None if isinstance(error, BrokenPipeError) else error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 def program() -> NoReturn:

@@ -34,16 +34,21 @@ def gate(
     write_baseline
         Make the run the baseline if it passes by itself, without comparison. The suffix .gz compresses it.
     """
+    from attncheck._lib.errors import InputError
     from attncheck._lib.files import check_writable, refuse_same
     from attncheck.gate import gate as judge
-    from attncheck.gate.outputs import detectable, sentence, write_outputs
+    from attncheck.gate.outputs import detectable, sentence, write_outputs, write_refusal
     from attncheck.runs.summary import labelled
 
     outputs = {"summary": summary, "json": json}
     parts = {f"run {number}": path for number, path in enumerate((run, *more), 1)}
     refuse_same({**parts, "baseline": baseline}, outputs)
     check_writable(outputs)
-    judgement = judge((run, *more), baseline, false_alarm, write=write_baseline)
+    try:
+        judgement = judge((run, *more), baseline, false_alarm, write=write_baseline)
+    except InputError as error:
+        write_refusal(str(error), outputs)
+        raise
     print(sentence(judgement))
     print(*labelled(judgement.view.lines), sep="\n", end="\n" if judgement.view.lines else "")
     for finding in judgement.findings:

@@ -51,7 +51,7 @@ def run(
     executor
         Cluster to use instead of processes: dask:tcp://HOST:PORT.
     only
-        Test only this property, such as scores; can be repeated.
+        Test only these properties, such as scores,draws; can be repeated.
     checks
         Also test with the checks that this module registers; can be repeated. See docs/extend.md.
     timeout

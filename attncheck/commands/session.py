@@ -22,6 +22,7 @@ from attncheck._lib.workers import LostTask, Workers
 from attncheck.diagnosis.messages import explain
 from attncheck.looks.item import Item
 from attncheck.records.schema import Result
+from attncheck.records.writer import set_aside
 from attncheck.report import rendered
 from attncheck.runs.options import RunOptions
 from attncheck.runs.probe import refusal
@@ -126,12 +127,18 @@ def run_properties(
         options = dataclasses.replace(options, subject=os.environ.get("ATTNCHECK_SUBJECT") or None)
     # A cluster that cannot be reached does not replace an older record.
     with _private_storage(), workers_of(executor, workers) as running, progress_bar() as progress:
-        run = Run.of(options)
-        print(run.header(), flush=True)
-        live = LiveDisplay(progress, run, verbose)
-        items = run.all_items
-        run = run.planning(item.id for item in items)
-        run_report = RunReport(run, refused=refusal(run, running))
+        try:
+            run = Run.of(options)
+            print(run.header(), flush=True)
+            live = LiveDisplay(progress, run, verbose)
+            items = run.all_items
+            run = run.planning(item.id for item in items)
+            run_report = RunReport(run, refused=refusal(run, running))
+        except (InputError, KeyboardInterrupt) as error:
+            aside = "" if options.record is None else set_aside(options.record)
+            if not aside or isinstance(error, KeyboardInterrupt):
+                raise
+            raise InputError(f"{error} ({aside})") from error
         try:
             if run_report.refused is None:
                 _take_all(run_report, items, running, live)

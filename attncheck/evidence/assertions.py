@@ -363,13 +363,16 @@ def _checked(drawn: Any, size: int | None, columns: int) -> tuple[FloatArray, ..
 
 
 def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
-    """Refuse a callable whose draws differ between equal generators."""
+    """Refuse a callable whose draws differ between equal generators, or are equal for different ones."""
     state = rng.bit_generator.state
     first = _checked(draw(rng, _TRIAL), _TRIAL, columns)
     rng.bit_generator.state = state
-    again = _checked(draw(rng, _TRIAL), _TRIAL, columns)
+    again, other = (_checked(draw(rng, _TRIAL), _TRIAL, columns) for _ in range(2))
+    remedy = "take all random numbers from rng"
     if not all(map(np.array_equal, first, again)):
-        refuse("draw", draw, "differs between calls with equal generators", "take all random numbers from rng")
+        refuse("draw", draw, "differs between calls with equal generators", remedy)
+    if all(map(np.array_equal, again, other)):
+        refuse("draw", draw, "returns the same numbers for two generators", remedy)
 
 
 def _by_partner(x: FloatArray, y: FloatArray) -> tuple[FloatArray, list[int]]:

@@ -144,4 +144,4 @@ def _loss(change: drift.Change) -> str:
 
 
 def _layers(changes: Sequence[drift.Change]) -> str:
-    return first_few([layer_name(change.result.case) for change in changes])
+    return first_few(dict.fromkeys(layer_name(change.result.case) for change in changes))

@@ -7,9 +7,11 @@ import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_file
 from attncheck.gate import Judgement
 
@@ -31,9 +33,20 @@ def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> Non
     ``summary`` is Markdown, e.g. for a GitHub step summary; ``json`` has all findings.
     """
     contents = {"summary": _markdown, "json": _document}
-    for name, path in paths.items():
+    _write({name: contents[name](judgement) for name, path in paths.items() if path is not None}, paths)
+
+
+def write_refusal(error: str, paths: Mapping[str, Path | None]) -> None:
+    """Write why no run was judged to each output that has a path, over what an earlier gate said."""
+    document = {"verdict": "unusable", "exit_code": int(ExitCode.UNUSABLE), "sentence": error}
+    _write({"summary": f"## attncheck: unusable\n\n{_short(error)}\n", "json": _as_text(document)}, paths)
+
+
+def _write(texts: Mapping[str, str], paths: Mapping[str, Path | None]) -> None:
+    for name, text in texts.items():
+        path = paths[name]
         if path is not None:
-            write_file(path, contents[name](judgement).encode("utf-8", errors="backslashreplace"), name)
+            write_file(path, text.encode("utf-8", errors="backslashreplace"), name)
 
 
 def sentence(judgement: Judgement) -> str:
@@ -57,6 +70,10 @@ def _document(judgement: Judgement) -> str:
         "wrong": [{"label": label, "text": text} for label, text in judgement.view.lines],
         "detectable": detectable(judgement),
     }
+    return _as_text(document)
+
+
+def _as_text(document: Mapping[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(document).decode(), indent=2) + "\n"
 
 

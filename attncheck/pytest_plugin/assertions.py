@@ -26,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Count the tests that share the budget, before any is deselected."""
     config.stash[_COUNT] = frozenset(item.nodeid for item in items if _FIXTURE in getattr(item, "fixturenames", ()))
+    if config.stash[_COUNT]:
+        _alpha(config)  # refuses a budget before any test runs
 
 
 @pytest.fixture
@@ -68,7 +70,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def _alpha(config: pytest.Config) -> float:
     option = config.getoption("evidence_alpha")
     text = config.getini("evidence_alpha") if option is None else option
+    from attncheck._lib.errors import InputError
+    from attncheck.evidence.family import inside_unit
+
     try:
-        return float(text)
+        return inside_unit("evidence_alpha", float(text), "pass a chance such as 1e-6")
+    except InputError as error:
+        raise pytest.UsageError(str(error)) from None
     except ValueError:
         raise pytest.UsageError(f"evidence_alpha={text}: is not a number; pass a chance such as 1e-6") from None

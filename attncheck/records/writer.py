@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 from pathlib import Path
@@ -43,8 +44,8 @@ class Writer:
             else:
                 self._append(self._file, data)
         except OSError as error:
-            problem = error.strerror or error
-            self._failure = f"record={self.path}: cannot be written ({problem}); free some space or choose another path"
+            remedy = "free some space or choose" if error.errno == errno.ENOSPC else "choose"
+            self._failure = f"record={self.path}: cannot be written ({error.strerror or error}); {remedy} another path"
             raise InputError(self._failure) from None
         self._size += len(data)
 
@@ -60,6 +61,25 @@ class Writer:
             with contextlib.suppress(OSError):
                 file.truncate(self._size)  # removes a partially written line
             raise
+
+
+def set_aside(path: Path) -> str:
+    """Rename a record that no run is writing, so that nobody takes it for that of a later run; return what was done.
+
+    Examples
+    --------
+    >>> set_aside(Path("none.jsonl"))
+    ''
+    """
+    earlier = path.with_name(f"{path.name}.earlier")
+    try:
+        if path.is_file():
+            _check_replaceable(path, path)
+            os.replace(path, earlier)
+            return f"the record of an earlier run is now {earlier}"
+    except (InputError, OSError):
+        return ""
+    return ""
 
 
 def _created(path: Path, data: bytes) -> io.FileIO:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from attncheck._lib.errors import InputError
+
 
 def render_report(run: Path | Iterable[Path], out: Path = Path("report.html")) -> Path:
     """Render a run record as a page; the same records give the same bytes.
@@ -36,7 +38,8 @@ def rendered(record: Path, page: Path) -> tuple[str, bool]:
     try:
         return f"Report: {render_report(record, out=page)}", True
     except Exception as error:
-        return f"Report: not written, {type(error).__name__}: {error}", False
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        return f"Report: not written, {kind}{error}", False
 
 
 __all__ = ["render_report", "rendered"]

@@ -92,7 +92,8 @@ class Run:
         if options.timeout is not None:
             limit = check_number("timeout", typed(options.timeout, float), "pass seconds", above=0.0)
             subject = dataclasses.replace(subject, timeout=limit)
-        for name in options.only:
+        only = [name for text in options.only for name in text.split(",")]
+        for name in only:
             kind = domain_of(check_choice("only", name, all_properties())).kind
             if not subject.simulates(kind):
                 refuse("only", name, f"needs {kind}s, which {subject.name} does not simulate", "name another property")
@@ -104,7 +105,7 @@ class Run:
             record=options.record,
             draws=draws,
             min_examined=least,
-            only=tuple(options.only),
+            only=tuple(only),
             checks=tuple(options.checks),
         )
 

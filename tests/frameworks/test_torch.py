@@ -354,7 +354,7 @@ ROWS = [
     own(
         "by length",
         scores(lambda p: p * math.log(1 + p.shape[-1])),
-        "asks: length: 0.52 at 7 ... 1.05 at 65",
+        "asks: length: 0.5199 at 7 ... 1.047 at 65",
         scale=...,
     ),
     own("two names", times(0.5), TWO_NAMES, scale=...),
@@ -521,3 +521,34 @@ def test_groups_of_a_subject_follow_each_other() -> None:
     report = ac.check(subject, layer, properties=["scores", "exactness"], profile="smoke")
     assert report.verdict == "consistent"
     assert sum(bool(result.p_values) for result in report.results) > 30
+
+
+class OfWidth(nn.Module):
+    """Four heads of a quarter of the width each, with scores times a function of head_dim."""
+
+    def __init__(self, width: int, scale: Callable[[int], float]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(4))
+        self.scale = scale(width // 4)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (part(x).unflatten(-1, (4, -1)).transpose(1, 2) for part in list(self.parts)[:3])
+        return self.parts[3](((self.scale * q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("width", [16, 64])  # at the first, the scale is 1/sqrt(head_dim)
+def test_a_base_width_of_maximal_update_parametrisation(width: int) -> None:
+    inspection = ac.inspect(lambda width: OfWidth(width, lambda head_dim: 2 / head_dim), width=width)
+    assert inspection.blamed == ()
+    (asked,) = inspection.asked
+    assert asked.startswith("scores times 2/head_dim, which is 1/sqrt(head_dim) at a head_dim of 4, as in maximal-")
+    inspection.require(scale=8 / width, asked=False)
+
+
+def test_a_declared_scale_is_no_error() -> None:
+    inspection = ac.inspect(lambda: OfWidth(64, lambda head_dim: 0.1768), width=64)
+    assert inspection.blamed == ("scores times 0.1768, not 1/sqrt(head_dim)",)
+    inspection.require("scale=0.1768", blamed=False)
+    assert inspection.unmet("scale=0.2", blamed=False) == ["scores are multiplied by 0.1768, not 0.2"]
+    wide = ac.inspect(lambda width: OfWidth(width, lambda head_dim: 0.25), width=64)
+    assert wide.blamed == ("scores times 0.25, not 1/sqrt(head_dim): width 128 tells them apart",)
