@@ -159,6 +159,7 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     (lambda: scale(lambda rng, size: np.full(size, np.nan)), "^draw=.*must be finite"),
     (lambda: scale(lambda rng, size: np.zeros(size)), "^draw=.*is the value of all draws"),
     (lambda: scale(lambda rng, size: SHARED.standard_normal(size)), "^draw=.*differs between calls"),
+    (lambda: scale(lambda rng, size: np.random.default_rng(0).standard_normal(size)), "^draw=.*for two generators"),
     (lambda: scale(lambda rng, size: ["a"] * size), "^draw=.*must hold real numbers"),
     (lambda: law(stats.poisson(3.0)), "^law=.*is discrete"),
     (lambda: law(3.0), "^law=.*no distribution function"),

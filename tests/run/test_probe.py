@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -73,6 +74,20 @@ def test_a_subject_that_always_fails_is_one_error(folder: Path, capsys: pytest.C
     assert main(["gate", "run.jsonl", "--baseline=none.jsonl"]) == ExitCode.INCOMPLETE
     assert re.search(ERRORS[name], capsys.readouterr().out)
     assert "nothing was examined" in (folder / "page.html").read_text("utf-8")
+
+
+def test_a_run_that_fails_before_it_begins_leaves_no_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A gate would judge that of an earlier run."""
+    run, outputs = ["run", "--profile=smoke", "--only=draws,inputs", "--workers=0"], ["--summary=s.md", "--json=j.json"]
+    gate = ["gate", "reports/output/record.jsonl", "--baseline=base.jsonl", *outputs]
+    assert main([*run, "--only=scores"]) == ExitCode.CONSISTENT
+    assert main([*gate, "--write-baseline"]) == ExitCode.CONSISTENT
+    assert main([*run, "--subject=failing:absent"]) == ExitCode.UNUSABLE
+    assert "(the record of an earlier run is now reports/output/record.jsonl.earlier)" in capsys.readouterr().err
+    assert main(gate) == ExitCode.UNUSABLE
+    assert json.loads((folder / "j.json").read_text("utf-8"))["verdict"] == "unusable"
+    assert "record.jsonl: cannot be read" in (folder / "s.md").read_text("utf-8")
+    assert main(["gate", "reports/output/record.jsonl.earlier", *gate[2:]]) == ExitCode.CONSISTENT
 
 
 def planned(subject: object, *widths: int, timeout: float = 60.0) -> Run:

@@ -24,6 +24,7 @@ from attncheck.diagnosis.fit import FittedCause, fitted
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.faults.pairs import fault_named
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
 from attncheck.runs.check import check
@@ -258,6 +259,19 @@ def test_draws_that_come_again_are_read_off(fault: str) -> None:
     found = causes_of(samples(FAULTS[fault].subject, "outputs"))
     assert len(found) == 1
     assert re.fullmatch(r"draws repeat exactly: only [\d,]+ of 2,500 in one call are distinct", found[0])
+
+
+def test_inputs_that_come_again_are_read_off() -> None:
+    found = causes_of(samples(fault_named("inputs_again").subject, "grams"))
+    assert re.fullmatch(r"inputs repeat exactly: only [\d,]+ of 2,500 in one call are distinct", found[0])
+
+
+def test_a_power_of_the_width_is_told_from_several_widths() -> None:
+    layers = [AttentionLayer(width=width, seq_len=3, num_heads=2) for width in (8, 27)]
+    drawn = samples(correct_draw(change=lambda _: {"score_scaling": "n^-0.75"}), "grams", layers)
+    assert causes_of(drawn)[0] == (
+        "W_Q or the scaling of the scores: 1/(n^(1/4)) or 1/(head_dim^(1/4)) times the declared standard deviation"
+    )
 
 
 @pytest.mark.parametrize("exposure", EXPOSURES)

@@ -187,6 +187,7 @@ RETURNED: list[tuple[Callable[[Arrays], Any], str]] = [
     (lambda d: d | {"key_gram": d["input_gram"]}, "subject['key_gram'].shape=(4, 3, 3): must be (4, 2, 3, 3)"),
     (lambda d: d | {"outputs": d["outputs"] * np.nan}, NOT_FINITE),
     (lambda d: d | {"input_gram": d["input_gram"] / 0.0}, "=inf: is not finite; mend the simulator"),
+    (lambda d: d | {"scores": np.full_like(d["scores"], -np.inf)}, "or declare the layer's mask, e.g. mask='causal'"),
     (lambda d: {"outputs": d["outputs"].astype(int)}, "subject['outputs'].dtype='int64': must be floating-point"),
     (lambda d: {"outputs": d["outputs"] > 0}, "subject['outputs'].dtype='bool': must be floating-point"),
     (lambda d: {"outputs": d["outputs"] + 0j}, "subject['outputs'].dtype='complex128': must be"),
