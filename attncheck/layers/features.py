@@ -18,7 +18,6 @@ FEATURES: Mapping[str, Callable[[AttentionLayer], bool]] = MappingProxyType(
         "grouped heads": lambda layer: layer.num_kv_heads is not None,
         "fixed head_dim": lambda layer: layer.head_dim is not None,
         "scores below 1/√n": lambda layer: layer.score_exponent > 0.5,
-        "scores above 1/√n": lambda layer: layer.score_exponent < 0.5,
         "tied queries and keys": lambda layer: layer.tied_query_key,
         "not softmax": lambda layer: layer.attention_map != "softmax",
         "other φ": lambda layer: layer.activation != "clip" or layer.clip != DEFAULT_CLIP,

@@ -44,7 +44,7 @@ class Writer:
             else:
                 self._append(self._file, data)
         except OSError as error:
-            remedy = "free some space or choose" if error.errno == errno.ENOSPC else "choose"
+            remedy = "choose" if error.errno in (errno.EPERM, errno.EACCES) else "free some space or choose"
             self._failure = f"record={self.path}: cannot be written ({error.strerror or error}); {remedy} another path"
             raise InputError(self._failure) from None
         self._size += len(data)
