@@ -150,6 +150,8 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
         one = dataclasses.replace(one, leaves=leaves)
     sources = [i for i in candidates if i not in same and _is_source(one.names[i]) and batch[i] == batch[first]]
     sources = [i for i in sources if one.leaves[i].shape[-1] == width]
+    # What all sequences share, such as queries of objects, is added to something rather than a source beside others.
+    sources = [i for i in sources if _differs(two.leaves[i], batch[i])] or sources
     states = _replacing(one, batch, same, width)
     if sources:
         crossed = _replacing(one, batch, same | dict.fromkeys(sources), width)
@@ -246,6 +248,12 @@ def _is_hidden(leaf: Any, axis: int | None) -> bool:
 def _is_source(name: str) -> bool:
     """Return whether an argument of this name may be the source of keys and values."""
     return not any(part in name for part in _NOT_SOURCES)
+
+
+def _differs(leaf: Any, axis: int | None) -> bool:
+    """Return whether two sequences have different hidden states."""
+    one, two = leaf.swapaxes(0, axis)[:2]
+    return bool((one != two).any())
 
 
 def _is_number(leaf: Any) -> bool:

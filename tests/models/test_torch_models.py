@@ -289,6 +289,28 @@ def decoder() -> Any:
     return nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 64, batch_first=True), 1)
 
 
+class Crossed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Any, object_queries: Any, memory: Any) -> Any:
+        q, k, v = self.q(x + object_queries), self.k(memory), self.v(memory)
+        return self.out((q @ k.mT / WIDTH**0.5).softmax(-1) @ v)
+
+
+class Detector(nn.Module):
+    """Queries that all sequences share are added to the hidden states; keys and values come from the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.objects = Crossed(), nn.Parameter(torch.randn(1, 5, WIDTH))
+
+    def forward(self, memory: Any) -> Any:
+        x = memory[:, :5].mean(1, keepdim=True).expand(-1, 5, -1)
+        return x + self.attn(x, self.objects.expand(len(x), -1, -1), memory)
+
+
 def encoder() -> Any:
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, HEADS, 64), 1)
 
@@ -303,9 +325,10 @@ FIRST = MEANT + "layers.0.self_attn: attends over the first axis"
         (lambda: nn.Sequential(Outer()), (X,), {"0": ""}, "1/sqrt(head_dim)"),
         (decoder, (X, MEMORY), {"layers.0.self_attn": "", "layers.0.multihead_attn": "key"}, ""),
         (encoder, (X,), {"layers.0.self_attn": ""}, FIRST),
+        (Detector, (MEMORY,), {"attn": "memory"}, "scores times 1/sqrt(head_dim)"),
         (lambda: nn.Sequential(nn.LazyLinear(8)), (X,), {}, "NOT EXAMINED: Sequential: 0 attention modules, "),
     ],
-    ids=["outside", "cross-attention", "all first", "lazy"],
+    ids=["outside", "cross-attention", "all first", "objects", "lazy"],
 )
 def test_modules_are_found(make: Callable[[], Any], inputs: Any, sources: dict[str, str], text: str) -> None:
     inspection = ac.inspect(make, inputs=inputs, draws=2)
