@@ -127,6 +127,6 @@ def workers_of(executor: str | None, number: str) -> Workers:
             refuse("executor", executor, "is not known", "pass dask:tcp://HOST:PORT, or nothing for processes")
         return DaskCluster(executor.removeprefix(_DASK))
     is_integer = number.removeprefix("-").isdecimal()
-    given = (os.cpu_count() or 1) if number == "auto" else int(number) if is_integer else number
-    count = check_integer("workers", given, 0, "pass a number of processes, 0 for this one, or auto")
+    value = (os.cpu_count() or 1) if number == "auto" else int(number) if is_integer else number
+    count = check_integer("workers", value, 0, "pass a number of processes, 0 for this one, or auto")
     return Processes(count) if count else InProcess()

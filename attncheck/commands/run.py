@@ -43,7 +43,7 @@ def run(
     min_examined
         Fewest examined results for a pass.
     record
-        Write the record to this path.
+        Write the record to this path. A run that cannot begin renames an earlier one to PATH.earlier.
     report
         Also write an HTML report to this path.
     workers

@@ -134,11 +134,10 @@ def run_properties(
             items = run.all_items
             run = run.planning(item.id for item in items)
             run_report = RunReport(run, refused=refusal(run, running))
-        except (InputError, KeyboardInterrupt) as error:
-            aside = "" if options.record is None else set_aside(options.record)
-            if not aside or isinstance(error, KeyboardInterrupt):
-                raise
-            raise InputError(f"{error} ({aside})") from error
+        except (InputError, KeyboardInterrupt):
+            if options.record is not None and (sentence := set_aside(options.record)):
+                print(sentence, flush=True)
+            raise
         try:
             if run_report.refused is None:
                 _take_all(run_report, items, running, live)

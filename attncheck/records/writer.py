@@ -64,7 +64,9 @@ class Writer:
 
 
 def set_aside(path: Path) -> str:
-    """Rename a record that no run is writing, so that nobody takes it for that of a later run; return what was done.
+    """Rename a record that no run is writing, so that nobody takes it for that of a later run; return a sentence.
+
+    The sentence is empty if there is no such record.
 
     Examples
     --------
@@ -76,7 +78,7 @@ def set_aside(path: Path) -> str:
         if path.is_file():
             _check_replaceable(path, path)
             os.replace(path, earlier)
-            return f"the record of an earlier run is now {earlier}"
+            return f"The record of an earlier run is now {earlier}."
     except (InputError, OSError):
         return ""
     return ""

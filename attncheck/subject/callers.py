@@ -136,7 +136,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             # In a pool, Ctrl-C need not be raised again: the process that owns the pool ends its workers.
             if isinstance(error, KeyboardInterrupt) and not in_pool():
                 raise
-            # A simulator that raises this on purpose is right, and says so of layers that it lacks.
+            # A simulator of layers may lack some on purpose, and can declare it; no declaration names programs.
             lacks = isinstance(error, NotImplementedError) and case.kind != "program"
             remedy = MISSING_LAYER if lacks else "mend the simulator"
             raise InputError(

@@ -83,7 +83,7 @@ def test_a_run_that_fails_before_it_begins_leaves_no_record(folder: Path, capsys
     assert main([*run, "--only=scores"]) == ExitCode.CONSISTENT
     assert main([*gate, "--write-baseline"]) == ExitCode.CONSISTENT
     assert main([*run, "--subject=failing:absent"]) == ExitCode.UNUSABLE
-    assert "(the record of an earlier run is now reports/output/record.jsonl.earlier)" in capsys.readouterr().err
+    assert "The record of an earlier run is now reports/output/record.jsonl.earlier." in capsys.readouterr().out
     assert main(gate) == ExitCode.UNUSABLE
     assert json.loads((folder / "j.json").read_text("utf-8"))["verdict"] == "unusable"
     assert "record.jsonl: cannot be read" in (folder / "s.md").read_text("utf-8")
