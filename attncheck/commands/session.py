@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.progress import Progress, TaskID
@@ -126,7 +124,7 @@ def run_properties(
     if options.subject is None:
         options = dataclasses.replace(options, subject=os.environ.get("ATTNCHECK_SUBJECT") or None)
     # A cluster that cannot be reached does not replace an older record.
-    with _private_storage(), workers_of(executor, workers) as running, progress_bar() as progress:
+    with workers_of(executor, workers) as running, progress_bar() as progress:
         try:
             run = Run.of(options)
             print(run.header(), flush=True)
@@ -170,21 +168,6 @@ def _take_all(run_report: RunReport, items: Sequence[Item], workers: Workers, li
     run_report.take(violated, *failed)
     live.took_pools(violated)
     run_report.diagnose(workers)
-
-
-@contextmanager
-def _private_storage() -> Iterator[None]:
-    """Stop hypothesis, also in child processes, from writing to the current folder."""
-    name = "HYPOTHESIS_STORAGE_DIRECTORY"
-    before = os.environ.get(name)
-    with tempfile.TemporaryDirectory(prefix="attncheck-") as scratch:
-        os.environ[name] = scratch
-        try:
-            yield
-        finally:
-            os.environ.pop(name)
-            if before is not None:
-                os.environ[name] = before
 
 
 def _summary(report: RunReport, verbose: bool) -> str:

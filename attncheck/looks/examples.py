@@ -122,6 +122,8 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
         return []
     from hypothesis import HealthCheck, Phase, given, seed, settings
 
+    from attncheck.looks.choices import BACKEND
+
     examples: dict[Any, None] = {}
 
     # Explicit settings: hypothesis's CI profile would ignore the seed, the health check for slow generation depends on
@@ -132,6 +134,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
         database=None,
         deadline=None,
         derandomize=False,
+        backend=BACKEND,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
     @seed(int(seed_sequence(run_seed, key, role="examples").generate_state(1)[0]))
