@@ -225,6 +225,18 @@ def _masked_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 @declared(
+    MISTAKES, "a mask of booleans is added to the scores: later positions are seen", SOFTMAX & CAUSAL, step="weigh"
+)
+def _mask_as_bias(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return layer.map.weights(scores + visible(layer), _all_visible(layer))
+
+
+@declared(MISTAKES, "values are weighted by the transpose of the attention weights", SEVERAL_POSITIONS, step="weigh")
+def _transposed_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return attention_weights(layer, scores).swapaxes(-1, -2)
+
+
+@declared(
     MISTAKES,
     "the mask is applied after softmax: rows of the attention do not sum to 1",
     SOFTMAX & CAUSAL,

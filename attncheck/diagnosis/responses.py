@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
-from attncheck.checks.answers import Answer, Pair, Respond, answers, differ, drawn_on, pair_of
+from attncheck.checks.answers import Answer, DrawOn, Pair, Respond, answers, differ, drawn_on, pair_of
 from attncheck.checks.declared import DRAWS, INPUTS, SCORES, STAGES
 from attncheck.checks.structure import growth, permutation
-from attncheck.diagnosis.candidates import Candidate
+from attncheck.diagnosis.candidates import Candidate, Draw
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.positions import (
     dependence,
@@ -112,27 +112,32 @@ def reproducing(
     with contextlib.suppress(InputError):
         ours = _uses(pair, pair.subject)
         for fault in faults if layer.seq_len <= _MOST else ():
-            simulator = fault.subject
-            if isinstance(simulator, LiteralSimulator) and simulator.project is independent:
-                respond = answers(partial(drawn_on, simulator=simulator), layer, rng)
-                group = matching if _allclose(ours, _uses(pair, respond)) else differing
-                group[fault.what] = Candidate(fault.name, fault.what, simulator)
+            if call := _on_inputs(fault.subject):
+                group = matching if _allclose(ours, _uses(pair, answers(call, layer, rng))) else differing
+                group[fault.what] = Candidate(fault.name, fault.what, fault.subject)
     return [*matching.values()], [*differing.values()]
 
 
 def answering(candidate: Candidate, exposed: frozenset[str]) -> Subject | None:
     """Return a candidate as a subject that receives its inputs and returns the given arrays; None if it cannot be."""
-    draw = candidate.draw
-    changes = draw.changes if isinstance(draw, MisreadLayer) else lambda layer: {}
-    simulator = draw if isinstance(draw, LiteralSimulator) else LiteralSimulator()
-    if not isinstance(draw, MisreadLayer | LiteralSimulator) or simulator.project is not independent:
+    on_inputs = _on_inputs(candidate.draw)
+    if on_inputs is None:
         return None
 
     def call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
-        drawn = drawn_on(layer.replace(**changes(layer)), inputs, rng, simulator)
+        drawn = on_inputs(layer, inputs, rng)
         return {name: array for name, array in drawn.arrays.items() if name in exposed and array is not None}
 
     return Subject(candidate.name, call, "inputs")
+
+
+def _on_inputs(draw: Draw) -> DrawOn | None:
+    """Return a simulator as a function of its inputs; None if it projects them in another way than declared."""
+    changes = draw.changes if isinstance(draw, MisreadLayer) else lambda layer: {}
+    simulator = LiteralSimulator() if isinstance(draw, MisreadLayer) else draw
+    if not isinstance(simulator, LiteralSimulator) or simulator.project is not independent:
+        return None
+    return lambda layer, inputs, rng: drawn_on(layer.replace(**changes(layer)), inputs, rng, simulator)
 
 
 def _uses(pair: Pair, respond: Respond) -> FloatArray:
@@ -284,7 +289,8 @@ def _small_inputs(pair: Pair) -> Iterator[Explanation]:
     small, fresh = pair.small * pair.inputs, pair.small * pair.fresh
     ours, declared = (growth(pair, respond, pair.small, lambda answer: answer.outputs) for respond in pair.both)
     if ours and abs(ours / declared - 1.0) > _CLEAR:
-        text = f"outputs grow {ours:.3g} times when small inputs are doubled; declared {declared:.3g} times"
+        ask = ": are they, or the outputs of heads, normalised?" if round(ours, 1) == 1.0 else ""
+        text = f"outputs grow {ours:.3g} times when small inputs are doubled; declared {declared:.3g} times{ask}"
         yield exact(stage_of_outputs(pair), text)
         return
     ratios = [_nonlinear(respond, small, fresh) for respond in pair.both]
@@ -332,11 +338,15 @@ def _used(
 def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
     """Find unequal scores for equal inputs at all positions, unless positions are declared to matter."""
     same = np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1)
-    answers = [respond(same) for respond in pair.both]
-    ours, declared = (_ratios(pair.layer, answer) for answer in answers)
-    if ours is None or declared is None or np.ptp(declared[visible(pair.layer)]) > _SHARE:
-        return
     mask = visible(pair.layer)
+    answers = [respond(same) for respond in pair.both]
+    zeros, of_declared = (_share_of_zeros(answer, mask) for answer in answers)
+    if 0.0 < zeros < 1.0 and of_declared == 0.0:
+        yield exact(SCORES, f"for equal inputs, {zeros:.0%} of them are 0 and the others are not: is there dropout?")
+        return
+    ours, declared = (_ratios(pair.layer, answer) for answer in answers)
+    if ours is None or declared is None or np.ptp(declared[mask]) > _SHARE:
+        return
     if np.ptp(ours[mask]) <= _SHARE:
         return
     by_key = all(np.ptp(ours[mask[:, j], j]) <= _SHARE for j in range(len(ours)) if mask[:, j].any())
@@ -345,6 +355,11 @@ def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
     where = "by key" if by_key else "in a row"
     plot = plot_data.positions(mask * ours, mask, "key", "Scores for equal inputs, over the first")
     yield exact(SCORES, f"for equal inputs they are not equal, but {listing} times the first, {where}", plot)
+
+
+def _share_of_zeros(answer: Answer, mask: BoolArray) -> float:
+    """Return the share of visible scores that are 0; 0 if there are no scores."""
+    return 0.0 if answer.scores is None else float((answer.scores[..., mask] == 0.0).mean())
 
 
 def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
