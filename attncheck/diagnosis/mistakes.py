@@ -11,6 +11,8 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.faults.fault import Fault, declared
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.nonlinearity import of_inputs
+from attncheck.layers.norm import normalised
 from attncheck.layers.parts.rotary import rotated, rotated_by
 from attncheck.layers.parts.scores import of_head
 from attncheck.layers.requirement import ANY
@@ -24,6 +26,7 @@ from attncheck.layers.requirements import (
     UNTIED,
     OfLayer,
 )
+from attncheck.simulators.collapsed import draw_hidden, draw_positions
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 
 Rng = np.random.Generator
@@ -134,6 +137,15 @@ MISTAKES += [
         _sliced(shared=True),
     ),
 ]
+
+
+@declared(
+    MISTAKES, "the inputs are plain normals: they lack the random length of h, which all W h share", step="project"
+)
+def _inputs_of_constant_length(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
+    normals, _ = draw_hidden(layer, len(inputs), rng)
+    hidden = layer.input_std * normals + draw_positions(layer, len(inputs), rng)
+    return independent(layer, normalised(layer.norm, of_inputs(layer.inputs)(hidden)), rng)
 
 
 @declared(MISTAKES, "queries, keys and values pass through relu", step="project")

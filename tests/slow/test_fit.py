@@ -24,6 +24,7 @@ from attncheck.diagnosis.fit import FittedCause, fitted
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.faults.fault import Fault
 from attncheck.faults.pairs import fault_named
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
@@ -59,9 +60,14 @@ def words(fits: Sequence[FittedCause]) -> list[str]:
     return [cause.candidate.words for cause in fits]
 
 
+def mistake_named(name: str) -> Fault:
+    (mistake,) = (mistake for mistake in MISTAKES if mistake.name == name)
+    return mistake
+
+
 def rotary(name: str) -> tuple[object, str, AttentionLayer, str]:
     """Return a row of a mistake with rotary positions, also if the layer declares none; one layer is enough."""
-    (mistake,) = (mistake for mistake in MISTAKES if mistake.name == name)
+    mistake = mistake_named(name)
     declared = {} if name == "undeclared_rotary" else {"rotary_base": 10_000.0}
     layer = LAYERS[0].replace(input_correlation=0.5, head_dim=LAYERS[0].width, **declared)
     return mistake.subject, "scores", layer, re.escape(mistake.what)
@@ -95,6 +101,10 @@ FIRST = [
     *(rotary(mistake.name) for mistake in MISTAKES if "rotary" in mistake.name),
     *(normed(*row) for row in (("rms", None, "grams"), ("layer", None, "scores"), ("layer", "rms", "grams"))),
     normed(None, "rms", "scores"),
+    *(
+        (mistake_named("inputs_of_constant_length").subject, exposure, None, "the inputs are plain normals")
+        for exposure in ("scores", "outputs")
+    ),
     fault("softmax_over_columns", "outputs"),
     fault("tied_query_key", "scores"),
     fault("shared_keys", "scores"),
