@@ -16,10 +16,12 @@ from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import FAULTS
 from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.layers.parts import named_parts
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
+from attncheck.layers.requirements import SOFTMAX
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
 
@@ -77,6 +79,7 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "num_kv_heads": (None,),
     "norm": (None, *NORMS),
     "activation": ACTIVATIONS,
+    "clip": (1.0, 2.0, 3.0),
     "position_std": (0.0,),
     "position_reach": (1.0,),
     "tied_query_key": (True, False),
@@ -90,6 +93,13 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors tried if only outputs are exposed, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
+# Factors between the scores that make the attention weights and the exposed ones.
+_TEMPERATURES: dict[str, Callable[[AttentionLayer], float]] = {
+    "√head_dim": lambda layer: layer.head_width**0.5,
+    "1/√head_dim": lambda layer: layer.head_width**-0.5,
+    "2": lambda layer: 2.0,
+    "1/2": lambda layer: 0.5,
+}
 # Questions in the message, by factor of the scores or outputs.
 _QUESTIONS: Mapping[tuple[str, ...], Mapping[str, str]] = {
     (_SCORES,): {"√n": "is the division by √n missing?", "1/√n": "are they divided by √n twice?"},
@@ -149,6 +159,8 @@ def candidates(
         for factor in _GRID:
             text = f"{named((_SCORES,), exposed)}: about {factor} times the declared standard deviation"
             yield Candidate(f"scores {factor}", text, correct_draw(laws, scaled_by({_SCORES: factor})), free=1)
+    elif laws == GAUSSIAN_LAWS and not all(SOFTMAX.reason(layer) for layer in layers):
+        yield from map(_at_other_temperature, _TEMPERATURES)
     yield from _with_changed_field(layers, laws)
     yield from _with_parts(layers, laws)
     if laws == GAUSSIAN_LAWS:
@@ -161,6 +173,16 @@ def candidates(
     yield from _drawn_otherwise(laws, receives_inputs, exposed)
     yield from _biased_otherwise(laws)
     yield from _of_linear(laws)
+
+
+def _at_other_temperature(text: str) -> Candidate:
+    """Return a candidate whose attention weights are those of other scores than it exposes."""
+
+    def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+        return attention_weights(layer, _TEMPERATURES[text](layer) * scores)
+
+    words = f"the attention weights are those of {text} times the scores"
+    return Candidate(f"weights of {text} scores", words, LiteralSimulator(weigh=weigh))
 
 
 def _with_parts(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck.faults.fault import Fault, declared
+from attncheck.faults.fault import Drawn, Fault, corrupted, declared
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.nonlinearity import of_inputs
@@ -27,6 +27,7 @@ from attncheck.layers.requirements import (
     OfLayer,
 )
 from attncheck.simulators.collapsed import draw_hidden, draw_positions
+from attncheck.simulators.linalg import gram_of, gram_root
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 
 Rng = np.random.Generator
@@ -268,6 +269,13 @@ def _capped_after_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return layer.map.weights(np.where(visible(layer), scores, _MASKED), mask)
 
 
+@declared(
+    MISTAKES, "softmax is not normalised: exp of the scores is divided by the number of positions", SOFTMAX, "weigh"
+)
+def _unnormalised_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return np.where(visible(layer), np.exp(scores), 0.0) / layer.seq_len
+
+
 @declared(MISTAKES, "softmax is applied twice", SOFTMAX, step="weigh")
 def _second_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return attention_weights(layer, attention_weights(layer, scores))
@@ -324,6 +332,24 @@ def _output_bias(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng
     limit = (layer.num_heads * layer.head_width) ** -0.5
     bias = rng.uniform(-limit, limit, (len(mixed), 1, coordinates))
     return project_out(layer, mixed, coordinates, rng) + bias
+
+
+@corrupted(MISTAKES, "the inputs are added to the outputs, as by a residual connection")
+def _residual(drawn: Drawn) -> Drawn:
+    return {"outputs": drawn["outputs"] + drawn["inputs"]}
+
+
+@declared(MISTAKES, "one matrix of independent entries is drawn in place of W_Q W_Kᵀ", UNTIED)
+def _one_score_matrix(layer: AttentionLayer, size: int, rng: Rng) -> Drawn:
+    """Draw the law of X M Xᵀ, not a function of X: the matrices M of all draws may not fit into memory."""
+
+    def score(layer: AttentionLayer, vectors: Projections, rng: Rng) -> FloatArray:
+        root = gram_root(gram_of(vectors.inputs))[:, None]
+        normals = rng.standard_normal((len(root), layer.num_heads, layer.seq_len, layer.seq_len))
+        scale = layer.score_factor * layer.query_std * layer.key_std
+        return np.asarray(scale * (root @ normals @ root.swapaxes(-1, -2)))
+
+    return LiteralSimulator(score=score)(layer, size, rng)
 
 
 @declared(MISTAKES, f"undeclared rotary positions are applied (rotary_base={_BASE:g})", _WITHOUT_ROTARY, step="score")

@@ -26,6 +26,7 @@ from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.fault import Fault
 from attncheck.faults.pairs import fault_named
+from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
 from attncheck.runs.check import check
@@ -65,12 +66,17 @@ def mistake_named(name: str) -> Fault:
     return mistake
 
 
+def mistake(name: str, exposure: str) -> tuple[object, str, None, str]:
+    known = mistake_named(name)
+    return known.subject, exposure, None, re.escape(known.what)
+
+
 def rotary(name: str) -> tuple[object, str, AttentionLayer, str]:
     """Return a row of a mistake with rotary positions, also if the layer declares none; one layer is enough."""
-    mistake = mistake_named(name)
+    known = mistake_named(name)
     declared = {} if name == "undeclared_rotary" else {"rotary_base": 10_000.0}
     layer = LAYERS[0].replace(input_correlation=0.5, head_dim=LAYERS[0].width, **declared)
-    return mistake.subject, "scores", layer, re.escape(mistake.what)
+    return known.subject, "scores", layer, re.escape(known.what)
 
 
 def normed(declared: Norm | None, drawn: Norm | None, exposure: str) -> tuple[object, str, AttentionLayer, str]:
@@ -96,15 +102,22 @@ def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) ->
     return np.asarray(layer.width**0.5 * dot_products(layer, made, rng))
 
 
+def doubled(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return attention_weights(layer, 2.0 * scores)
+
+
 #: Subject, exposure, layer or `LAYERS`, and a pattern of the first cause.
 FIRST = [
-    *(rotary(mistake.name) for mistake in MISTAKES if "rotary" in mistake.name),
+    *(rotary(known.name) for known in MISTAKES if "rotary" in known.name),
     *(normed(*row) for row in (("rms", None, "grams"), ("layer", None, "scores"), ("layer", "rms", "grams"))),
     normed(None, "rms", "scores"),
-    *(
-        (mistake_named("inputs_of_constant_length").subject, exposure, None, "the inputs are plain normals")
-        for exposure in ("scores", "outputs")
-    ),
+    mistake("inputs_of_constant_length", "scores"),
+    mistake("inputs_of_constant_length", "outputs"),
+    mistake("residual", "outputs"),
+    mistake("one_score_matrix", "scores"),
+    mistake("unnormalised_softmax", "scores"),
+    (LiteralSimulator(weigh=doubled), "scores", None, "the attention weights are those of 2 times the scores"),
+    (correct_draw(change=lambda _: {"clip": 2.0}), "scores", None, "the draws fit a layer with clip=2.0"),
     fault("softmax_over_columns", "outputs"),
     fault("tied_query_key", "scores"),
     fault("shared_keys", "scores"),
