@@ -21,11 +21,10 @@ from attncheck.frameworks.trace import AttentionCore, Trace, first_array
 _SAME = 1e-5
 
 
-@contextlib.contextmanager
-def on_cpu() -> Iterator[None]:
-    """Run JAX on the CPU."""
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        yield
+def on_cpu() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which JAX runs on the CPU."""
+    context: contextlib.AbstractContextManager[Any] = jax.default_device(jax.local_devices(backend="cpu")[0])
+    return context
 
 
 class JaxAdapter(FrameworkAdapter):
@@ -62,7 +61,7 @@ class JaxAdapter(FrameworkAdapter):
     @functools.cached_property
     def _compiled_make(self) -> Callable[[int], Any] | None:
         """Compiled initialiser, or None if it draws other arrays than the uncompiled one."""
-        compiled: Callable[[int], Any] = jax.jit(self._initial)
+        compiled: Callable[[int], Any] = jax.jit(lambda seed: self._split(self.make(seed))[1])
         for seed in (0, 1):
             arrays = self.parameters(self.make(seed))
             try:
@@ -74,14 +73,15 @@ class JaxAdapter(FrameworkAdapter):
                 return None
         return compiled
 
-    def _initial(self, seed: Any) -> Any:
-        return self._split(self.make(seed))[1]
-
     def fill(self, module: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a copy of the module with the given arrays."""
+
+        def filled(path: Any, array: Any) -> Any:
+            return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], array.dtype) if _is_real(array) else array
+
         structure, parameters = self._split(module)
         with on_cpu():
-            return self._joined(structure, _filled(parameters, arrays))
+            return self._joined(structure, jax.tree_util.tree_map_with_path(filled, parameters))
 
     def unused(self, module: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
         """Return the names of arrays that the outputs do not depend on."""
@@ -189,15 +189,6 @@ def _named(tree: Any) -> dict[str, FloatArray]:
     """Return the arrays of real numbers in a tree, by path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
-
-
-def _filled(tree: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return a tree in which `arrays`, given by path, replace all arrays of real numbers."""
-
-    def leaf(path: Any, array: Any) -> Any:
-        return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], array.dtype) if _is_real(array) else array
-
-    return jax.tree_util.tree_map_with_path(leaf, tree)
 
 
 def _close(one: FloatArray, reference: FloatArray) -> bool:
