@@ -11,15 +11,15 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import Effective, agree, groups_of
+from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of
 from attncheck.frameworks.initialiser import SYMBOLS
+from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import Note, wrong
 
 
 def about_maps(maps: int, shared: Sequence[str]) -> Note:
     """Report what several attention maps share."""
-    texts = {"query": "queries", "key": "keys", "value": "values"}
-    names = [texts[role] for role in shared if role in texts]
+    names = [PLURALS[role] for role in shared if role in ROLES]
     if not names:
         return Note(f"{maps} attention maps are added or subtracted before W_O")
     text = f"{maps} attention maps have the same {listed(names)}"

@@ -205,14 +205,12 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
     return []
 
 
-def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
+def biased(matrices: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
     """Report nonzero biases, in one sentence."""
     stds = {PLURALS[role]: f"{m.bias_std:.3g}" for role, m in matrices.items() if m.bias_std > 0}
-    if not stds:
-        return []
-    noun = "a bias" if len(stds) == 1 else "biases"
-    text = f"{listed(list(stds))} have {noun} of standard deviation {listed(list(stds.values()))} over sqrt(fan_in)"
-    return [Note(text)]
+    if stds:
+        noun = "a bias" if len(stds) == 1 else "biases"
+        yield Note(f"{listed(stds)} have {noun} of standard deviation {listed(stds.values())} over sqrt(fan_in)")
 
 
 def equal(arrays: Mapping[str, FloatArray]) -> list[list[str]]:

@@ -26,6 +26,9 @@ _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output":
 _SMALL, _LARGE = 0.01, 1e4
 # Default number of positions.
 _POSITIONS = 4
+# Fields of the inspection as built-in types.
+_SHAPE = ("width", "num_heads", "kv_heads", "head_dim", "draws")
+_FIELDS = (*_SHAPE, "weights", "forward", "paths", "notes", "attentions", "verdict")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,15 +73,9 @@ class Inspection(PrintedInspection):
     attentions: int = 1
 
     @property
-    def all_notes(self) -> tuple[Note, ...]:
-        """All notes."""
-        return self.notes
-
-    @property
     def _stds(self) -> dict[str, float]:
         """Standard deviations times √fan-in by role, averaged if not significantly different."""
-        matrices = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
-        return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in matrices.items()})
+        return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in self.weights.items()})
 
     def layer(self, seq_len: int | None = None, **changes: Any) -> AttentionLayer:
         """Return the layer's description, for checks and theory.
@@ -220,19 +217,7 @@ class Inspection(PrintedInspection):
 
     def _fields(self) -> dict[str, Any]:
         weights = {role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()}
-        return {
-            "width": self.width,
-            "num_heads": self.num_heads,
-            "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "draws": self.draws,
-            "weights": weights,
-            "forward": self.forward,
-            "paths": self.paths,
-            "notes": self.notes,
-            "attentions": self.attentions,
-            "verdict": self.verdict,
-        }
+        return {name: getattr(self, name) for name in _FIELDS} | {"weights": weights}
 
     @property
     def examined(self) -> str:

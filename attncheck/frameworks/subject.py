@@ -213,7 +213,7 @@ def _of_parts(view: AttentionView, state: Any, arrays: Arrays, known: Mapping[st
     """
     see, adapter = view.reader.see, view.adapter
     # The second sequence is zero, so its attention weights show only what is added to scores.
-    x = np.zeros((2, view.lengths(4)[0], view.width))
+    x = np.zeros((2, view.lengths(4)[0], view.reader.width))
     x[0] = np.random.default_rng(0).standard_normal(x.shape[1:])
     before, missing = see(state, x), dict(view.unread)
     array_stds: dict[str, float] = {}
@@ -264,7 +264,7 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
                     "bias", float(np.abs(bias).max()), f"is added with {SYMBOLS[role]}, and cannot be set to 0", remedy
                 )
     length = view.lengths(4)[0]
-    y, expected = view.outputs(state, subject.layer, rng.standard_normal((1, length, view.width)))
+    y, expected = view.outputs(state, subject.layer, rng.standard_normal((1, length, view.reader.width)))
     off = float(np.abs(y - expected).max() / np.abs(y).max())
     if not off < _CLOSE:
         problem = f"differs from attention alone by {off:.2g} of its largest output, e.g. by a residual path or a norm"

@@ -51,11 +51,6 @@ class AttentionView:
         """The adapter."""
         return self.reader.adapter
 
-    @property
-    def width(self) -> int:
-        """Number of neurons of an input."""
-        return self.reader.width
-
     def drawn(self, state: Any, arrays: Iterable[Arrays], x: FloatArray) -> dict[str, FloatArray]:
         """Return outputs, scores or attention weights, keys or their Gram matrices, and those of values, by name.
 

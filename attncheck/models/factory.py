@@ -63,8 +63,8 @@ def default_inputs(model: Any) -> Mapping[str, Array]:
 
 def _ids(config: Any) -> Array:
     """Return token ids without padding."""
-    vocabulary = int(_number(config, "vocab_size") or 2)
-    padding = _number(config, "pad_token_id")
+    vocabulary = int(_of(config, "vocab_size", "text_config") or 2)
+    padding = _of(config, "pad_token_id", "text_config")
     ids = np.arange(_BATCH * _POSITIONS) % vocabulary
     return np.where(ids == padding, (ids + 1) % vocabulary, ids).reshape(_BATCH, _POSITIONS)
 
@@ -73,21 +73,13 @@ def _pixels(config: Any) -> Array:
     size = _of(config, "image_size", "vision_config") or 224
     height, width = size if isinstance(size, list | tuple) else (size, size)
     channels = int(_of(config, "num_channels", "vision_config") or 3)
-    return _normal((_BATCH, channels, height, width))
-
-
-def _number(config: Any, name: str) -> Any:
-    return _of(config, name, "text_config")
+    return np.random.default_rng(0).standard_normal((_BATCH, channels, height, width))
 
 
 def _of(config: Any, name: str, nested: str) -> Any:
     """Return an attribute of a configuration, or of one within it."""
     attribute = getattr(config, name, None)
     return attribute if attribute is not None else getattr(getattr(config, nested, None), name, None)
-
-
-def _normal(shape: tuple[int, ...]) -> Array:
-    return np.random.default_rng(0).standard_normal(shape)
 
 
 _DEFAULTS: Mapping[str, Callable[[Any], Array]] = {"input_ids": _ids, "pixel_values": _pixels}

@@ -13,8 +13,7 @@ from attncheck._lib.names import names_of, pattern_of, similar_names
 from attncheck.frameworks.adapter import Adapter, NoAttentionCall
 from attncheck.frameworks.framework import Parameter, generator_restored
 from attncheck.frameworks.inputs import FIRST_AXIS
-from attncheck.frameworks.inspection import DRAWS, MOST_DRAWS, inspected
-from attncheck.frameworks.inspection import inspect as inspect_layer
+from attncheck.frameworks.inspection import inspect_layer, inspected
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import WITHOUT_SOFTMAX, attention_calls, differences, grouped_modules, mixing_calls
@@ -27,6 +26,9 @@ from attncheck.models.parameters import statistics_of
 from attncheck.models.result import UNRECOGNISED, ModelInspection
 from attncheck.models.table import ParameterTable
 
+DRAWS, _MOST_DRAWS = 8, 1024
+# Maximum width of a layer; wider inputs would take too much memory.
+_MOST_NEURONS = 2**20
 # Maximum number of entries used per parameter, over all draws.
 _ENTRIES = 2**16
 _RANDOM = "two calls of the model in evaluation mode on the same inputs differ: dropout, or other random numbers"
@@ -124,13 +126,15 @@ def inspect(
     ...
     AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9771 to 1.022, not 0.5
     """
-    if width is not None and inputs is None:
-        return inspect_layer(make, width, call, draws=draws, seed=seed)
     if width is not None:
-        refuse("width", width, "cannot be combined with inputs, which a whole model takes", "omit one of them")
-    draws = check_integer("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
+        if inputs is not None:
+            refuse("width", width, "cannot be combined with inputs, which a whole model takes", "omit one of them")
+        width = check_integer("width", width, 1, "pass the number of input neurons, e.g. width=64", _MOST_NEURONS)
+    draws = check_integer("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
     seed = check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_restored():
+        if width is not None:
+            return inspect_layer(make, width, call, draws, seed)
         return _of_model(_drawn(make, inputs, call, draws, seed), draws)
 
 

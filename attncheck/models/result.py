@@ -197,9 +197,10 @@ class ModelInspection(PrintedInspection):
         """Class, attention modules, parameters and draws as text."""
         mixing = not self.modules and {*self.refused.values()} == {WITHOUT_SOFTMAX}
         number = counted(len(self.modules) + len(self.refused), "module" if mixing else "attention module")
+        forwards = [group.inspection.forward for group in self.attention]
         if self.refused:
             number += f" ({len(self.modules)} read, {len(self.refused)} not: {self._reasons})"
-        elif self.modules and all(_unmasked(group.inspection) for group in self.attention):
+        elif self.modules and all(f.known and f.mask == "none" for f in forwards):
             number += " without a mask"
         size = sum(math.prod(row.shape) for row in self.parameters)
         return f"{self.kind}: {number}, {counted(size, 'parameter')}; {counted(self.draws, 'draw')}"
@@ -237,10 +238,6 @@ class ModelInspection(PrintedInspection):
             source = f"keys and values from {group.source}: " if group.source else ""
             attention.append((group.title, group.kind, heads, source + forward))
         return {"Attention": attention, "Parameters": self.parameters.lines}
-
-
-def _unmasked(inspection: Inspection) -> bool:
-    return inspection.forward.known and inspection.forward.mask == "none"
 
 
 def is_pattern(text: str) -> bool:

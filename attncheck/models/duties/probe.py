@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from attncheck.frameworks.framework import Arguments
-from attncheck.frameworks.trace import Trace
+from attncheck.frameworks.trace import ScoresTrace, Trace
 from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.factory import ModelFactory
@@ -79,9 +79,9 @@ class TorchModel:
         """Return all outputs for the inputs with some `changes` by name."""
         return self.factory.outputs_for(self.model, _arguments({**self.arguments, **(changes or {})}))
 
-    def reals(self, changes: Mapping[Any, Any] | None = None) -> list[Any]:
+    def reals(self) -> list[Any]:
         """Return the outputs of real numbers."""
-        leaves = tree_leaves(self.outputs(changes))
+        leaves = tree_leaves(self.outputs())
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
 
     def first(self, changes: Mapping[Any, Any] | None = None) -> Any:
@@ -169,10 +169,11 @@ class TorchModel:
     @functools.cached_property
     def scores(self) -> Sequence[Any]:
         """Scores of each softmax over as many keys as queries."""
-        trace = _Scores()
+        trace = ScoresTrace()
         with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
             self.outputs()
-        return trace.results
+        over_keys = (scores for scores, axis in trace.scores if axis == -1 and scores.ndim > 2)
+        return [torch.as_tensor(scores) for scores in over_keys if scores.shape[-1] == scores.shape[-2]]
 
 
 class _Lookups(Trace):
@@ -192,28 +193,13 @@ class _Lookups(Trace):
         self.results.extend(Vectors(output.detach(), name, module) for name in names)
 
 
-class _Scores(Trace):
-    """Trace that keeps the scores of softmaxes over keys."""
-
-    def __init__(self) -> None:
-        self.results: list[Any] = []
-
-    def softmax(self, scores: Any, axis: int) -> None:
-        """Keep scores over as many keys as queries."""
-        if axis == -1 and scores.ndim > 2 and scores.shape[-1] == scores.shape[-2]:
-            self.results.append(torch.as_tensor(scores))
-
-
 @contextlib.contextmanager
 def restored(tensors: Sequence[Any]) -> Iterator[None]:
     """Write the present values of tensors back at the end of this context."""
-    values = [tensor.detach().clone() for tensor in tensors]
-    try:
+    with contextlib.ExitStack() as stack:
+        for tensor in tensors:
+            stack.callback(tensor.detach().copy_, tensor.detach().clone())
         yield
-    finally:
-        with torch.no_grad():
-            for tensor, value in zip(tensors, values, strict=True):
-                tensor.copy_(value)
 
 
 def noise(tensor: Any) -> Any:
