@@ -1,4 +1,4 @@
-"""Base of the adapters to JAX: attention cores watched in compiled forward passes."""
+"""Base of the adapters to JAX: attention cores of compiled forward passes, and softmaxes of eager ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.adapter import SINGLE, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter
 from attncheck.frameworks.jax_trace import watching
-from attncheck.frameworks.trace import AttentionCore, Trace, first_array
+from attncheck.frameworks.trace import AttentionCore, Trace, first_array, replaced
 
+_OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 # Relative tolerance for differences between compiled and uncompiled results.
 _SAME = 1e-5
 
@@ -200,3 +201,43 @@ def _close(one: FloatArray, reference: FloatArray) -> bool:
 
 def _is_real(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and bool(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))
+
+
+@contextlib.contextmanager
+def softmax_traced(trace: Trace, *modules: Any) -> Iterator[None]:
+    """Report every softmax, also inside JAX's attention, to a trace that uses these events.
+
+    `modules` are Python modules other than `jax.nn` that have their own softmax.
+    """
+    if not trace.uses("softmax"):
+        yield
+        return
+
+    def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(axis, int):
+            trace.softmax(np.asarray(x, float), axis % x.ndim - x.ndim)
+        return _OWN_SOFTMAX(x, axis, *args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for module in (jax.nn, *modules):
+            if hasattr(module, "softmax"):
+                stack.enter_context(replaced(module, "softmax", softmax))
+        stack.enter_context(replaced(jax.nn, "dot_product_attention", _attention))
+        yield
+
+
+def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
+    """Compute JAX's attention, (batch, positions, heads, head_dim), with a softmax that is reported."""
+    known = {"scale", "is_causal", "implementation"}
+    if query.ndim != 4 or any(argument is not None for name, argument in options.items() if name not in known):
+        return _OWN_ATTENTION(query, key, value, bias, mask, **options)
+    repeats = query.shape[2] // key.shape[2]
+    key, value = (jax.numpy.repeat(argument, repeats, axis=2) for argument in (key, value))
+    scale = options.get("scale") or query.shape[-1] ** -0.5
+    scores = jax.numpy.einsum("bqhd,bkhd->bhqk", query, key) * scale
+    scores = scores if bias is None else scores + bias
+    visible = jax.numpy.ones(scores.shape[-2:], dtype=bool)
+    visible = jax.numpy.tril(visible) if options.get("is_causal") else visible
+    visible = visible if mask is None else visible & mask
+    weights = jax.nn.softmax(jax.numpy.where(visible, scores, -jax.numpy.inf), axis=-1)
+    return jax.numpy.einsum("bhqk,bkhd->bqhd", weights, value)

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
-from attncheck.frameworks.adapter import PASS_CALL, SINGLE, Adapter, NoAttentionCall
+from attncheck.frameworks.adapter import PASS_CALL, SINGLE, Adapter
 from attncheck.frameworks.layout import CoreLayout, layout_of
 from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace, zeros
 
@@ -355,7 +355,4 @@ class ModuleReader:
             self.adapter.outputs(state, x, trace, self.path)
             return sorted(trace.cores, key=lambda core: core.index)
 
-        layout = layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)
-        if layout is None:
-            raise NoAttentionCall
-        return layout
+        return layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)

@@ -14,10 +14,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from attncheck.frameworks._jax import JaxAdapter, on_cpu
+from attncheck.frameworks._jax import JaxAdapter, on_cpu, softmax_traced
 from attncheck.frameworks.adapter import in_words
 from attncheck.frameworks.framework import Parameter
-from attncheck.frameworks.jax_softmax import softmax_traced
 from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
 

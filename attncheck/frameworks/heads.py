@@ -27,20 +27,19 @@ def about_maps(maps: int, shared: Sequence[str]) -> Note:
 
 
 def about_heads(
-    draws_by_role: Mapping[str, Sequence[Effective]], roles: Sequence[str], labels: Sequence[int], precision: float
+    draws_by_role: Mapping[str, Sequence[Effective]], roles: Sequence[str], distinct: Sequence[int], precision: float
 ) -> Iterator[Note]:
     """Yield notes on heads that are equal, fixed, or different in scale.
 
-    Heads with the same label share keys and values; their equality is not an error.
+    `distinct` lists one head of each set of heads with the same keys and values, whose equality is no error.
     """
-    first_heads = [list(labels).index(label) for label in sorted(set(labels))]
     if doubled := _doubled(draws_by_role["query"][0], precision):
         yield Note("several heads have the same queries and keys, as if the values of one head were split")
     for role in roles:
         draws = draws_by_role[role]
         heads = list(range(draws[0].query.shape[1]))
         if role in ("key", "value"):
-            heads = [head for head in first_heads if head < draws[0][role].shape[1]]
+            heads = [head for head in distinct if head < draws[0][role].shape[1]]
         notes = [] if doubled and role != "output" else list(_of_heads(draws, role, heads, precision))
         yield from notes
         yield from _of_lines(draws, role, heads, precision, bool(notes))

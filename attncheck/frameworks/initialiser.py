@@ -106,16 +106,15 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
     return agree(first[: len(part)], part, precision)
 
 
-def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
+def repeated(draws: Sequence[Effective], roles: Sequence[str], distinct: Sequence[int], precision: float) -> list[Note]:
     """Return notes on matrices that are equal or correlated, not redrawn, or of nonzero mean.
 
-    Heads that share keys and values have the same label.
+    `distinct` lists one head of each set of heads with the same keys and values.
     """
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     varying = [role for role in roles if np.ptp(first[role])]
-    first_heads = [labels.index(label) for label in sorted(set(labels))]
-    heads = {role: first[role][:, first_heads] if role in ("key", "value") else first[role] for role in varying}
+    heads = {role: first[role][:, distinct] if role in ("key", "value") else first[role] for role in varying}
     flat = {role: matrix.reshape(len(matrix), -1) for role, matrix in heads.items()}
     for one, second in itertools.combinations(varying, 2):
         for suffix, matrix in (("", flat[second]), (", transposed", flat[second].T)):

@@ -39,7 +39,7 @@ from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
 from attncheck.frameworks.score_scale import DECLARED, about_scale
-from attncheck.frameworks.views import AttentionView
+from attncheck.frameworks.subject import AttentionView
 from attncheck.frameworks.weights_notes import about_weights, own_scales
 
 # Maximum number of entries that are used of each matrix in a draw. The first draw is used whole.
@@ -150,12 +150,12 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         *leaking,
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
         *after,
-        *repeated(read, roles, labels, precision),
+        *repeated(read, roles, distinct, precision),
         *order_of_groups([labels[head] for head in order]),
         *constant(first, roles, parameters),
         *unlike_scores(weights),
         *([about_maps(probe.maps, probe.by_maps)] if probe.by_maps else []),
-        *about_heads(by_role, roles, labels, precision),
+        *about_heads(by_role, roles, distinct, precision),
         *biased({role: matrix for role, matrix in weights.items() if PLACED not in inputs.kinds.get(role, ())}),
         *copies,
         *_unused(unused),

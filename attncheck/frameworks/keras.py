@@ -225,7 +225,7 @@ def _by_name(layers: Sequence[Any]) -> dict[str, Any]:
 def _backend_traced(trace: Trace, inputs: Any = None) -> contextlib.AbstractContextManager[None]:
     """Report softmaxes to a trace and, on torch, attention cores of a call on `inputs`."""
     if keras.backend.backend() == "jax":
-        from attncheck.frameworks.jax_softmax import softmax_traced
+        from attncheck.frameworks._jax import softmax_traced
 
         return softmax_traced(trace)
     from attncheck.frameworks import torch_trace

@@ -11,7 +11,7 @@ import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.adapter import PASS_CALL
+from attncheck.frameworks.adapter import PASS_CALL, NoAttentionCall
 from attncheck.frameworks.forward import centred
 from attncheck.frameworks.trace import AttentionCore
 
@@ -190,12 +190,12 @@ def _orders(sizes: Mapping[str, int]) -> list[str]:
     return ungrouped + ["".join(p) for p in itertools.permutations("bglr") if p[-1] in "rl"]
 
 
-def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
+def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
     """Return the layout of a module's cores, found by changing one sequence, and one position of all sequences.
 
     `cores` returns the cores on inputs (batch, positions, n), after replacing the results of a given number of first
-    cores by zeros. Returns None without cores; raises `InputError` if no axis holds the positions, or keys do not
-    belong to the inputs.
+    cores by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds the positions, or keys do
+    not belong to the inputs.
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)
@@ -204,7 +204,7 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     sequence[1], position[:, 1] = redraw[1], redraw[:, 1]
     plainly = cores(x, 0)
     if not plainly:
-        return None
+        raise NoAttentionCall
     first, by_sequence, by_position = plainly[0], cores(sequence, 0)[0], cores(position, 0)[0]
     parallel = _parallel(plainly, cores(x, 1))
     query, key = first.query, first.key

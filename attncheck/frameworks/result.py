@@ -13,11 +13,10 @@ from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
-from attncheck.frameworks.layer_parts import mask_fields, refuse_unlike
+from attncheck.frameworks.layer_parts import mask_fields
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
-from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
-from attncheck.frameworks.views import AttentionView
+from attncheck.frameworks.subject import AttentionView, ModuleSubject, pooled, subject_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
@@ -108,8 +107,9 @@ class Inspection(PrintedInspection):
             map_name = self.forward.map if self.forward.known else "no known formula"
             map_name = "unknown" if self.forward.error == math.inf else map_name
             refuse("forward", map_name, "cannot be described by an AttentionLayer", remedy)
-        unlike = self.forward.unlike or "keys beyond the positions" * bool(self.extra)
-        refuse_unlike(unlike, self.forward.map, changes)
+        if unlike := self.forward.unlike or "keys beyond the positions" * bool(self.extra):
+            problem = f"comes with {unlike}, which AttentionLayer does not support"
+            refuse("forward", self.forward.map, problem, "inspect the layer without it")
         if self.value_dim is not None:
             problem = f"comes with values of {self.value_dim} neurons per head, which AttentionLayer does not support"
             refuse("head_dim", self.head_dim, problem, "use as many neurons for values as for keys")
