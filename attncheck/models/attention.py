@@ -18,8 +18,7 @@ from attncheck.frameworks.forward import BACKWARD
 from attncheck.frameworks.notes import ASKS, Note, asks, wrong
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace, ScoresTrace
-from attncheck.models.calls import ModuleCall
-from attncheck.models.replay import HiddenStates
+from attncheck.models.replay import HiddenStates, ModuleCall
 
 # Number of positions used to detect attention in modules that accept any number.
 _ENOUGH = 64

@@ -27,9 +27,8 @@ from attncheck.frameworks.framework import (
     recognised,
 )
 from attncheck.frameworks.trace import leaves_of, replaced
-from attncheck.models.calls import CallRecorder, ModuleCall, paired
 from attncheck.models.parameters import indices_of
-from attncheck.models.replay import sequences_of
+from attncheck.models.replay import CallRecorder, ModuleCall, paired, sequences_of
 
 Array = np.ndarray[Any, Any]
 # Batch size and number of positions.
@@ -146,7 +145,7 @@ class ModelFactory:
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Adapter:
         """Return an adapter that repeats a recorded call on `modules`, the called module in each of its draws."""
         assert call.given is not None
-        return self.adapter.part(modules, call.given.replay, call.given.lengths)
+        return self.adapter.part(modules, call.given, call.given.lengths)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, each with a sample of at most `most` entries."""

@@ -17,14 +17,14 @@ from attncheck.frameworks.inspection import inspect_layer, inspected
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import WITHOUT_SOFTMAX, attention_calls, differences, grouped_modules, mixing_calls
-from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import DutyResult
 from attncheck.models.duties.registry import measured
 from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of
+from attncheck.models.families import ParameterTable
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import statistics_of
+from attncheck.models.replay import ModuleCall
 from attncheck.models.result import UNRECOGNISED, ModelInspection
-from attncheck.models.table import ParameterTable
 
 DRAWS, _MOST_DRAWS = 8, 1024
 # Maximum width of a layer; wider inputs would take too much memory.

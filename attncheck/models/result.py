@@ -20,8 +20,8 @@ from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import WITHOUT_SOFTMAX, AttentionModules
 from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult
 from attncheck.models.duties.registry import NAMES, expectations
+from attncheck.models.families import ParameterTable
 from attncheck.models.initialisers import unmet as unmet_initialisers
-from attncheck.models.table import ParameterTable
 
 #: Reason if a forward pass shows no attention.
 UNRECOGNISED = (

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves
 from attncheck._lib.names import grouped, names_of, pattern_of
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.trace import CoreTrace, Trace
-from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, restored, same
+from attncheck.models.replay import ModuleCall
 
 # Cosine of an array and its norm.
 _PARALLEL = 1 - 1e-6

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from attncheck.frameworks.framework import Arguments
 from attncheck.frameworks.trace import ScoresTrace, Trace
-from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.factory import ModelFactory
+from attncheck.models.replay import ModuleCall
 
 # Largest number of positions whose derivatives are computed, and of products of parameters and tokens for them.
 _POSITIONS, _WORK = 12, 2**31
@@ -77,7 +76,10 @@ class TorchModel:
 
     def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
         """Return all outputs for the inputs with some `changes` by name."""
-        return self.factory.outputs_for(self.model, _arguments({**self.arguments, **(changes or {})}))
+        values = {**self.arguments, **(changes or {})}
+        args = tuple(value for name, value in values.items() if isinstance(name, int))
+        kwargs = {name: value for name, value in values.items() if not isinstance(name, int)}
+        return self.factory.outputs_for(self.model, (args, kwargs))
 
     def reals(self) -> list[Any]:
         """Return the outputs of real numbers."""
@@ -211,8 +213,3 @@ def noise(tensor: Any) -> Any:
 def same(first: Any, second: Any, tolerance: float = 1e-5) -> bool:
     """Return whether two tensors agree up to roundoff."""
     return first.shape == second.shape and bool((first - second).abs().max() <= tolerance * first.abs().max())
-
-
-def _arguments(values: Mapping[Any, Any]) -> Arguments:
-    args = tuple(value for name, value in values.items() if isinstance(name, int))
-    return args, {name: value for name, value in values.items() if not isinstance(name, int)}

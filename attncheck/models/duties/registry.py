@@ -9,9 +9,9 @@ from typing import Any
 from attncheck._lib.errors import refuse
 from attncheck._lib.imports import find
 from attncheck.frameworks.framework import framework_of
-from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import DutyResult
 from attncheck.models.factory import ModelFactory
+from attncheck.models.replay import ModuleCall
 
 _HERE = __name__.rpartition(".")[0]
 #: Functions that measure the properties, in the order of their notes. For a `duties.probe.TorchModel`, each yields
