@@ -233,7 +233,7 @@ def traced(
     """
     with contextlib.ExitStack() as stack:
         stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())  # fused kernels show no softmax
-        if model is not None and trace.uses("begins"):
+        if model is not None and (trace.uses("begins") or trace.uses("ends")):
             for name, module in model.named_modules():
                 pre_hook = functools.partial(trace.begins, name)
                 stack.callback(module.register_forward_pre_hook(pre_hook, with_kwargs=True).remove)

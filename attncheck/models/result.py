@@ -92,15 +92,12 @@ class ModelInspection(PrintedInspection):
 
     def _of_attention(self) -> Iterator[Note]:
         """Yield the notes on attention modules, each with the names of all modules concerned."""
-        about: dict[Note, list[str]] = {}
-        for group in self.attention:
-            for note in group.inspection.notes:
-                if str(note) == DROPOUT:  # every model has dropout in training
-                    continue
-                about.setdefault(note, []).append(group.title)
-        for note, titles in about.items():
-            everywhere = len(titles) == len(self.attention) > 1
-            where = _NOTE if everywhere else ", ".join(titles)
+        pairs = [(note, group.title) for group in self.attention for note in group.inspection.notes]
+        for note, members in grouped(pairs, lambda pair: pair[0]).items():
+            if str(note) == DROPOUT:  # every model has dropout in training
+                continue
+            everywhere = len(members) == len(self.attention) > 1
+            where = _NOTE if everywhere else ", ".join(title for _, title in members)
             yield dataclasses.replace(note, text=f"{where}: {note}")
 
     def require(self, *declared: str, parameters: Mapping[str, str] | None = None, **expected: Any) -> None:

@@ -184,9 +184,6 @@ class _Lookups(Trace):
     def __init__(self, tokens: Mapping[Any, Any]) -> None:
         self.tokens, self.results = tokens, list[Vectors]()
 
-    def begins(self, *_: Any) -> None:
-        """Ignore the start of a call."""
-
     def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Keep the result of a call if its argument is an array of tokens."""
         if not args or not isinstance(output, torch.Tensor) or output.ndim != 3 or not output.is_floating_point():
