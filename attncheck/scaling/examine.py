@@ -107,9 +107,7 @@ def examine(
     # A fourth look, with eight times the models, would take longer than all others together.
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = [looks.row(measure, trails.get(measure.name)) for measure in sample.measured]
-    fixed: tuple[float, ...] = ()
-    if any(row.verdict is Verdict.VIOLATED and not row.steps for row in rows):
-        fixed = _fixed_scales(rows, widths, *sample.weights())
+    fixed = _fixed_scales(rows, sample)
     return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, sample.seconds)
 
 
@@ -300,16 +298,15 @@ def _notes(measure: Measurement, estimate: _Estimate) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _fixed_scales(
-    rows: Sequence[WidthsRow], widths: Sequence[int], narrow: Mapping[str, FloatArray], wide: Mapping[str, FloatArray]
-) -> tuple[float, ...]:
+def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ...]:
     """Return the standard deviations of matrices between growing axes that have the same one at every width.
 
     There are none unless the output of such a matrix is violated, as a factor may follow it.
     """
-    hidden = (name for name in narrow if name in wide and _growing_axes(narrow[name], wide[name]) > 1)
-    fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], widths)) < TOLERANCE]
     violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
+    narrow, wide = sample.weights() if violated else ({}, {})
+    hidden = (name for name in narrow if name in wide and _growing_axes(narrow[name], wide[name]) > 1)
+    fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], sample.widths)) < TOLERANCE]
     explained = any(name.rpartition(".")[0] in violated for name in fixed)
     return tuple(float(wide[name].std()) for name in fixed) if explained else ()
 
