@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_integer, refuse
-from attncheck._lib.names import names_of, pattern_of, similar_names
+from attncheck._lib.names import grouped, names_of, pattern_of, similar_names
 from attncheck.frameworks.adapter import Adapter, NoAttentionCall
 from attncheck.frameworks.framework import Parameter, generator_restored
 from attncheck.frameworks.inputs import FIRST_AXIS
@@ -161,17 +161,14 @@ class _ModelDraws:
 
 def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
     """Return the inspection of a model."""
-    inspections: dict[str, Inspection] = {}
-    refused: dict[tuple[str, str], list[str]] = {}
+    results: dict[str, tuple[ModuleCall, Inspection | str]] = {}
     for call in model.calls:
-        result = _inspected(model.factory.replayed(call, model.modules[call.name]), call, len(model.modules[call.name]))
-        if isinstance(result, Inspection):
-            inspections[call.name] = result
-        else:
-            refused.setdefault((call.kind, result), []).append(call.name)
-    for name, (call, how) in model.mixing.items():
-        refused.setdefault((call.kind, how), []).append(name)
-    inspections = _positions_first(inspections)
+        modules = model.modules[call.name]
+        results[call.name] = call, _inspected(model.factory.replayed(call, modules), call, len(modules))
+    results |= model.mixing
+    inspections = _positions_first({n: result for n, (_, result) in results.items() if isinstance(result, Inspection)})
+    unread = {name: (call.kind, why) for name, (call, why) in results.items() if isinstance(why, str)}
+    refused = grouped(unread, unread.__getitem__)
     groups = grouped_modules([call for call in model.calls if call.name in inspections], inspections)
     table = ParameterTable(tuple(statistics_of(model.parameters, _depth(model.calls, model.parameters))))
     notes = [
@@ -185,8 +182,9 @@ def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
     ]
     # Beside attention that is read, a convolution is none.
     reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
-    results = tuple(notes), reasons, model.duties, model.numbers
-    return ModelInspection(model.kind, draws, groups, inspections, table, *results)
+    return ModelInspection(
+        model.kind, draws, groups, inspections, table, tuple(notes), reasons, model.duties, model.numbers
+    )
 
 
 def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:
