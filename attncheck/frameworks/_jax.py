@@ -1,4 +1,4 @@
-"""Base of the adapters to JAX: attention cores watched in compiled forward passes."""
+"""Base of the adapters to JAX: attention cores of compiled forward passes, and softmaxes of eager ones."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.adapter import SINGLE, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter
 from attncheck.frameworks.jax_trace import watching
-from attncheck.frameworks.trace import AttentionCore, Trace, first_array
+from attncheck.frameworks.trace import AttentionCore, Trace, first_array, replaced
 
+_OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 # Relative tolerance for differences between compiled and uncompiled results.
 _SAME = 1e-5
 
 
-@contextlib.contextmanager
-def on_cpu() -> Iterator[None]:
-    """Run JAX on the CPU."""
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        yield
+def on_cpu() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which JAX runs on the CPU."""
+    context: contextlib.AbstractContextManager[Any] = jax.default_device(jax.local_devices(backend="cpu")[0])
+    return context
 
 
 class JaxAdapter(FrameworkAdapter):
@@ -62,7 +62,7 @@ class JaxAdapter(FrameworkAdapter):
     @functools.cached_property
     def _compiled_make(self) -> Callable[[int], Any] | None:
         """Compiled initialiser, or None if it draws other arrays than the uncompiled one."""
-        compiled: Callable[[int], Any] = jax.jit(self._initial)
+        compiled: Callable[[int], Any] = jax.jit(lambda seed: self._split(self.make(seed))[1])
         for seed in (0, 1):
             arrays = self.parameters(self.make(seed))
             try:
@@ -74,14 +74,15 @@ class JaxAdapter(FrameworkAdapter):
                 return None
         return compiled
 
-    def _initial(self, seed: Any) -> Any:
-        return self._split(self.make(seed))[1]
-
     def fill(self, module: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a copy of the module with the given arrays."""
+
+        def filled(path: Any, array: Any) -> Any:
+            return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], array.dtype) if _is_real(array) else array
+
         structure, parameters = self._split(module)
         with on_cpu():
-            return self._joined(structure, _filled(parameters, arrays))
+            return self._joined(structure, jax.tree_util.tree_map_with_path(filled, parameters))
 
     def unused(self, module: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
         """Return the names of arrays that the outputs do not depend on."""
@@ -191,15 +192,6 @@ def _named(tree: Any) -> dict[str, FloatArray]:
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
 
 
-def _filled(tree: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return a tree in which `arrays`, given by path, replace all arrays of real numbers."""
-
-    def leaf(path: Any, array: Any) -> Any:
-        return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], array.dtype) if _is_real(array) else array
-
-    return jax.tree_util.tree_map_with_path(leaf, tree)
-
-
 def _close(one: FloatArray, reference: FloatArray) -> bool:
     """Return whether arrays agree up to rounding."""
     return one.shape == reference.shape and bool(
@@ -209,3 +201,43 @@ def _close(one: FloatArray, reference: FloatArray) -> bool:
 
 def _is_real(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and bool(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))
+
+
+@contextlib.contextmanager
+def softmax_traced(trace: Trace, *modules: Any) -> Iterator[None]:
+    """Report every softmax, also inside JAX's attention, to a trace that uses these events.
+
+    `modules` are Python modules other than `jax.nn` that have their own softmax.
+    """
+    if not trace.uses("softmax"):
+        yield
+        return
+
+    def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(axis, int):
+            trace.softmax(np.asarray(x, float), axis % x.ndim - x.ndim)
+        return _OWN_SOFTMAX(x, axis, *args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for module in (jax.nn, *modules):
+            if hasattr(module, "softmax"):
+                stack.enter_context(replaced(module, "softmax", softmax))
+        stack.enter_context(replaced(jax.nn, "dot_product_attention", _attention))
+        yield
+
+
+def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
+    """Compute JAX's attention, (batch, positions, heads, head_dim), with a softmax that is reported."""
+    known = {"scale", "is_causal", "implementation"}
+    if query.ndim != 4 or any(argument is not None for name, argument in options.items() if name not in known):
+        return _OWN_ATTENTION(query, key, value, bias, mask, **options)
+    repeats = query.shape[2] // key.shape[2]
+    key, value = (jax.numpy.repeat(argument, repeats, axis=2) for argument in (key, value))
+    scale = options.get("scale") or query.shape[-1] ** -0.5
+    scores = jax.numpy.einsum("bqhd,bkhd->bhqk", query, key) * scale
+    scores = scores if bias is None else scores + bias
+    visible = jax.numpy.ones(scores.shape[-2:], dtype=bool)
+    visible = jax.numpy.tril(visible) if options.get("is_causal") else visible
+    visible = visible if mask is None else visible & mask
+    weights = jax.nn.softmax(jax.numpy.where(visible, scores, -jax.numpy.inf), axis=-1)
+    return jax.numpy.einsum("bhqk,bkhd->bqhd", weights, value)

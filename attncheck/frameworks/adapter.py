@@ -21,6 +21,8 @@ SINGLE = float(np.finfo(np.float32).eps) / 2
 # Unit roundoffs of other types, by name.
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
 _MESSAGE = 200
+#: Remedy for a call that is not one of attention on hidden states.
+PASS_CALL = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 # Default of `Adapter.lengths`, without 1: products over a single position are not recognised as attention.
 _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
 # Remedies shown when a user's function fails.
@@ -152,9 +154,8 @@ class Adapter(abc.ABC):
                 "pass call=lambda module, x: ..., which returns outputs",
             )
         if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
-            remedy = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
             problem = f"is the output shape for inputs of shape {x.shape}, but should be (batch, positions, width)"
-            refuse("call", y.shape, problem, remedy)
+            refuse("call", y.shape, problem, PASS_CALL)
         return y
 
 

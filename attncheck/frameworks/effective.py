@@ -12,7 +12,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
-from attncheck.frameworks.adapter import SINGLE, Adapter, NoAttentionCall
+from attncheck.frameworks.adapter import PASS_CALL, SINGLE, Adapter
 from attncheck.frameworks.layout import CoreLayout, layout_of
 from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace, zeros
 
@@ -36,7 +36,6 @@ _TOLERANCE = 0.02
 _POSITIONS, _SEVERAL = 3, 7
 # Largest number of entries of the inputs of one call that reads matrices.
 _CALL = 2**19
-_REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
 def agree(first: FloatArray, second: FloatArray, precision: float) -> bool:
@@ -77,12 +76,12 @@ def normed(x: FloatArray, norm: str) -> FloatArray:
     return np.asarray(x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True)))
 
 
-def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
-    """Return the factor of unit vectors in the normalised inputs, if the inputs are unit vectors times `length`.
+def unit_size(norm: str, width: int) -> float:
+    """Return the factor of unit vectors in the normalised inputs, if the inputs are unit vectors times `LENGTH`.
 
     A layer norm also subtracts the mean of each unit vector.
     """
-    return float({NONE: length, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
+    return float({NONE: LENGTH, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
@@ -113,8 +112,7 @@ class AttentionCall:
     calls: int = 1
 
     def __getitem__(self, role: str) -> FloatArray:
-        array: FloatArray = getattr(self, role)
-        return array
+        return np.asarray(getattr(self, role))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +137,7 @@ class Effective:
     past: FloatArray
 
     def __getitem__(self, role: str) -> FloatArray:
-        matrix: FloatArray = getattr(self, role)
-        return matrix
+        return np.asarray(getattr(self, role))
 
     def shared_by(self, maps: int, precision: float) -> list[str]:
         """Return which matrices several attention maps, each of as many heads, share; W_O up to a factor."""
@@ -207,7 +204,7 @@ class ModuleReader:
         y = self.outputs(state, x, trace, self.path)
         first = sorted((core for core in trace.cores if core.index < layout.parallel), key=lambda core: core.index)
         if len(first) < layout.parallel:
-            raise InputError("call: attention did not run; " + _REMEDY)
+            raise InputError("call: attention did not run; " + PASS_CALL)
         calls = 1 + max(0, len(trace.cores) - layout.parallel)
         try:
             fields = layout.standard(first, *x.shape[:2])
@@ -270,9 +267,8 @@ class ModuleReader:
 
     def _first(self, call: AttentionCall, role: str) -> FloatArray:
         """Return the queries, keys or values of the first position, (N, heads, d)."""
-        at = np.arange(call[role].shape[1])
         if self.split[role] == WITHOUT_TRANSPOSE:
-            return np.asarray(call[role][:, at // self.length, at % self.length])
+            return np.asarray(call[role][:, *np.divmod(np.arange(call[role].shape[1]), self.length)])
         return call[role][:, :, 0]
 
     def _split(self, state: Any) -> dict[str, str]:
@@ -286,9 +282,8 @@ class ModuleReader:
         for role in ROLES:
             number = call[role].shape[1]
             changed = np.abs(call[role][1] - call[role][0]).max(axis=-1)[:, :length] > 0
-            at = np.arange(number)
             wrong = np.zeros_like(changed)
-            wrong[at // length, at % length] = True
+            wrong[np.divmod(np.arange(number), length)] = True
             transposed = not np.array_equal(changed, wrong) or number == 1
             splits[role] = PROPERLY if transposed else WITHOUT_TRANSPOSE
         return splits
@@ -360,7 +355,4 @@ class ModuleReader:
             self.adapter.outputs(state, x, trace, self.path)
             return sorted(trace.cores, key=lambda core: core.index)
 
-        layout = layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)
-        if layout is None:
-            raise NoAttentionCall
-        return layout
+        return layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)

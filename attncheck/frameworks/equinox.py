@@ -8,7 +8,6 @@ import equinox
 import jax
 
 from attncheck.frameworks._jax import JaxAdapter, on_cpu
-from attncheck.frameworks.framework import parameters_of
 
 
 class Equinox(JaxAdapter):
@@ -21,7 +20,7 @@ class Equinox(JaxAdapter):
     def make(self, seed: int) -> Any:
         """Return a new module."""
         with on_cpu():
-            return self.new_module(**({"key": jax.random.PRNGKey(seed)} if "key" in parameters_of(self.build) else {}))
+            return self.new_module(key=jax.random.PRNGKey(seed))
 
     def plain(self, module: Any, x: Any) -> Any:
         """Call a module on each sequence; attention of equinox gets it as queries, keys and values."""

@@ -51,7 +51,8 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
     candidates = []
     for support in _visible(weights, rounding):
         mask = _mask_of(support)
-        plain = Formula(mask=mask, groups=groups, shown=support if mask == OTHER or _has_extra(support) else None)
+        unnamed = mask == OTHER or support.shape[-1] != support.shape[-2]
+        plain = Formula(mask=mask, groups=groups, shown=support if unnamed else None)
         for formula in _fits(plain, weights, products, np.broadcast_to(support, weights.shape[1:]), rounding):
             candidates.append(formula.compared(weights, products, rounding))
             if formula.bias is None and candidates[-1].known:
@@ -65,10 +66,6 @@ def _mask_of(support: BoolArray) -> str:
     if not support[..., rows:].all():
         return OTHER
     return next((m for m in masks(rows) if np.array_equal(visible(m, rows, rows), support[..., :rows])), OTHER)
-
-
-def _has_extra(support: BoolArray) -> bool:
-    return bool(support.shape[-1] != support.shape[-2])
 
 
 def _visible(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:

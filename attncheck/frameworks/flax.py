@@ -14,10 +14,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from attncheck.frameworks._jax import JaxAdapter, on_cpu
+from attncheck.frameworks._jax import JaxAdapter, on_cpu, softmax_traced
 from attncheck.frameworks.adapter import in_words
-from attncheck.frameworks.framework import Parameter, parameters_of
-from attncheck.frameworks.jax_softmax import softmax_traced
+from attncheck.frameworks.framework import Parameter
 from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
 
@@ -136,8 +135,7 @@ class NNX(Flax):
     def make(self, seed: int) -> Any:
         """Return a freshly initialised module."""
         with on_cpu():
-            takes_rngs = "rngs" in parameters_of(self.build)
-            return self.new_module(**({"rngs": nnx.Rngs(jax.random.key(seed))} if takes_rngs else {}))
+            return self.new_module(rngs=nnx.Rngs(jax.random.key(seed)))
 
     def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a module on whole sequences, without step-by-step decoding."""

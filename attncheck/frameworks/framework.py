@@ -118,8 +118,9 @@ class FrameworkAdapter(Adapter):
         self.build, self.call, self.inputs, self.fields = build, call, inputs, fields
 
     def new_module(self, **options: Any) -> Any:
-        """Return a module of the user's function."""
-        return in_words(self.fields[0], self.build, **options)
+        """Return a module of the user's function, which gets those options that it takes."""
+        accepted = {name: option for name, option in options.items() if name in parameters_of(self.build)}
+        return in_words(self.fields[0], self.build, **accepted)
 
     def part(self, modules: Sequence[Any], call: Callable[..., Any], lengths: tuple[int, ...]) -> Self:
         """Return the adapter to a module of a model, given its draws, on the code paths of every module."""
@@ -302,12 +303,7 @@ def parameters_of(make: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-@contextlib.contextmanager
-def generator_restored() -> Iterator[None]:
-    """Restore PyTorch's global generator on exit, if PyTorch is loaded."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    with torch.random.fork_rng():
-        yield
+def generator_restored() -> contextlib.AbstractContextManager[Any]:
+    """Return a context that restores PyTorch's global generator on exit, if PyTorch is loaded."""
+    torch: Any = sys.modules.get("torch")
+    return contextlib.nullcontext() if torch is None else torch.random.fork_rng()

@@ -11,15 +11,15 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import Effective, agree, groups_of
+from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of
 from attncheck.frameworks.initialiser import SYMBOLS
+from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import Note, wrong
 
 
 def about_maps(maps: int, shared: Sequence[str]) -> Note:
     """Report what several attention maps share."""
-    texts = {"query": "queries", "key": "keys", "value": "values"}
-    names = [texts[role] for role in shared if role in texts]
+    names = [PLURALS[role] for role in shared if role in ROLES]
     if not names:
         return Note(f"{maps} attention maps are added or subtracted before W_O")
     text = f"{maps} attention maps have the same {listed(names)}"
@@ -27,20 +27,19 @@ def about_maps(maps: int, shared: Sequence[str]) -> Note:
 
 
 def about_heads(
-    draws_by_role: Mapping[str, Sequence[Effective]], roles: Sequence[str], labels: Sequence[int], precision: float
+    draws_by_role: Mapping[str, Sequence[Effective]], roles: Sequence[str], distinct: Sequence[int], precision: float
 ) -> Iterator[Note]:
     """Yield notes on heads that are equal, fixed, or different in scale.
 
-    Heads with the same label share keys and values; their equality is not an error.
+    `distinct` lists one head of each set of heads with the same keys and values, whose equality is no error.
     """
-    first_heads = [list(labels).index(label) for label in sorted(set(labels))]
     if doubled := _doubled(draws_by_role["query"][0], precision):
         yield Note("several heads have the same queries and keys, as if the values of one head were split")
     for role in roles:
         draws = draws_by_role[role]
         heads = list(range(draws[0].query.shape[1]))
         if role in ("key", "value"):
-            heads = [head for head in first_heads if head < draws[0][role].shape[1]]
+            heads = [head for head in distinct if head < draws[0][role].shape[1]]
         notes = [] if doubled and role != "output" else list(_of_heads(draws, role, heads, precision))
         yield from notes
         yield from _of_lines(draws, role, heads, precision, bool(notes))

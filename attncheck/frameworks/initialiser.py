@@ -106,16 +106,15 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
     return agree(first[: len(part)], part, precision)
 
 
-def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
+def repeated(draws: Sequence[Effective], roles: Sequence[str], distinct: Sequence[int], precision: float) -> list[Note]:
     """Return notes on matrices that are equal or correlated, not redrawn, or of nonzero mean.
 
-    Heads that share keys and values have the same label.
+    `distinct` lists one head of each set of heads with the same keys and values.
     """
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     varying = [role for role in roles if np.ptp(first[role])]
-    first_heads = [labels.index(label) for label in sorted(set(labels))]
-    heads = {role: first[role][:, first_heads] if role in ("key", "value") else first[role] for role in varying}
+    heads = {role: first[role][:, distinct] if role in ("key", "value") else first[role] for role in varying}
     flat = {role: matrix.reshape(len(matrix), -1) for role, matrix in heads.items()}
     for one, second in itertools.combinations(varying, 2):
         for suffix, matrix in (("", flat[second]), (", transposed", flat[second].T)):
@@ -205,14 +204,12 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
     return []
 
 
-def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
+def biased(matrices: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
     """Report nonzero biases, in one sentence."""
     stds = {PLURALS[role]: f"{m.bias_std:.3g}" for role, m in matrices.items() if m.bias_std > 0}
-    if not stds:
-        return []
-    noun = "a bias" if len(stds) == 1 else "biases"
-    text = f"{listed(list(stds))} have {noun} of standard deviation {listed(list(stds.values()))} over sqrt(fan_in)"
-    return [Note(text)]
+    if stds:
+        noun = "a bias" if len(stds) == 1 else "biases"
+        yield Note(f"{listed(stds)} have {noun} of standard deviation {listed(stds.values())} over sqrt(fan_in)")
 
 
 def equal(arrays: Mapping[str, FloatArray]) -> list[list[str]]:

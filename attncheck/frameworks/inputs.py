@@ -72,10 +72,8 @@ def about_inputs(probe: Probe) -> InputFindings:
         notes.append(Note("queries do not depend on the inputs: they are learned, or fixed by `call`"))
     elif fixed:
         notes.append(Note("keys do not depend on the inputs: cross-attention, whose other inputs `call` keeps fixed"))
-    roles_by_kind: dict[str, list[str]] = {}
-    for role, kinds in by_role.items():
-        for kind in kinds:
-            roles_by_kind.setdefault(kind, []).append(role)
+    every = dict.fromkeys(kind for kinds in by_role.values() for kind in kinds)
+    roles_by_kind = {kind: [role for role, kinds in by_role.items() if kind in kinds] for kind in every}
     for kind, roles in roles_by_kind.items():
         which = listed([PLURALS[role] for role in roles])
         claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if kind in _WITHOUT_MATRIX else ""

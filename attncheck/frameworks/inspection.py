@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import InputError, check_integer, refuse
+from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import first_few, listed
 from attncheck.frameworks.adapter import Adapter, Arrays, NoAttentionCall
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.forward import ADDED, BY_HEAD, NAMED, RIGHT, Formula, Forward
-from attncheck.frameworks.framework import adapter_of, generator_restored, parameters_of
+from attncheck.frameworks.framework import adapter_of, parameters_of
 from attncheck.frameworks.heads import about_heads, about_maps
 from attncheck.frameworks.initialiser import (
     biased,
@@ -39,40 +39,29 @@ from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
 from attncheck.frameworks.score_scale import DECLARED, about_scale
-from attncheck.frameworks.views import AttentionView
+from attncheck.frameworks.subject import AttentionView
 from attncheck.frameworks.weights_notes import about_weights, own_scales
 
 # Maximum number of entries that are used of each matrix in a draw. The first draw is used whole.
 _ENTRIES = 2**16
-DRAWS, MOST_DRAWS = 8, 1024
 # Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.
 _GAIN = 1e-2
-# Maximum width; wider inputs would take too much memory.
-_MOST_NEURONS = 2**20
 # Factors are the same in every draw if they agree to this, or to this many unit roundoffs of the module's type.
 _CONSTANT, _ROUNDED = 1e-5, 16.0
 
 
-@generator_restored()
-def inspect(
-    make: Callable[..., Any] | Adapter,
-    width: int,
-    call: Callable[..., Any] | None = None,
-    *,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Inspection:
+def inspect_layer(make: Any, width: int, call: Callable[..., Any] | None, draws: int, seed: int) -> Inspection:
     """Inspect an attention layer at initialisation; see `attncheck.models.inspection.inspect`."""
-    width = check_integer("width", width, 1, "pass the number of input neurons, e.g. width=64", _MOST_NEURONS)
-    draws = check_integer("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
-    seed = check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0")
     adapter = adapter_of(make, width, call)
     inspection = inspected(adapter, width, draws, seed, calls_module=call is None)
     if inspection is None:
         problem = "its forward pass has no attention that is recognised: no product of weights and values"
         refuse("make", make, problem, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Adapter) and "width" in parameters_of(make):
-        wide = _at_second_width(make, 2 * width, call, seed)
+        try:
+            wide = inspected(adapter_of(make, 2 * width, call), 2 * width, 2, seed, calls_module=False)
+        except InputError:
+            wide = None
         inspection = _over_widths(inspection, wide)
     return inspection
 
@@ -135,7 +124,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     maps = probe.maps if {*ROLES, "output"} <= {*probe.by_maps} else 1
     labels = kv_labels(first.of_first(maps), unclaimed, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
-    unused = _unused(adapter.unused(state, probe.x, reader.path) if calls_module else ())
+    unused = adapter.unused(state, probe.x, reader.path) if calls_module else ()
     # If `make` returns the same module every time, later draws modify it, so it is probed first.
     leaking = list(leaks(probe, forward, formula))
     read = [
@@ -161,15 +150,15 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         *leaking,
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
         *after,
-        *repeated(read, roles, labels, precision),
+        *repeated(read, roles, distinct, precision),
         *order_of_groups([labels[head] for head in order]),
         *constant(first, roles, parameters),
         *unlike_scores(weights),
         *([about_maps(probe.maps, probe.by_maps)] if probe.by_maps else []),
-        *about_heads(by_role, roles, labels, precision),
+        *about_heads(by_role, roles, distinct, precision),
         *biased({role: matrix for role, matrix in weights.items() if PLACED not in inputs.kinds.get(role, ())}),
         *copies,
-        *unused,
+        *_unused(unused),
         *differing,
     ]
     if probe.seen.calls > 1:
@@ -225,12 +214,11 @@ def _over_paths(
     return over_paths(probe, forward, look)
 
 
-def _unused(names: Sequence[str]) -> list[Note]:
+def _unused(names: Sequence[str]) -> Iterator[Note]:
     """Report parameters that the outputs do not depend on."""
-    if not names:
-        return []
-    which = "it" if len(names) == 1 else "them"
-    return [wrong(f"{first_few(names)}: never used, the outputs do not depend on {which}")]
+    if names:
+        which = "it" if len(names) == 1 else "them"
+        yield wrong(f"{first_few(names)}: never used, the outputs do not depend on {which}")
 
 
 def _later_draws(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
@@ -328,16 +316,6 @@ def _ungained(read: Effective, gains: Mapping[str, float | FloatArray]) -> Effec
     biases = {role: bias / columns.get(role, 1.0) for role, bias in read.biases.items()}
     matrices = {role: read[role] / gain for role, gain in columns.items() if np.abs(gain - 1).max() > _GAIN}
     return dataclasses.replace(read, **matrices, biases=biases) if matrices else read
-
-
-def _at_second_width(
-    make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int
-) -> Inspection | None:
-    """Return the inspection of a module of another width, or None."""
-    try:
-        return inspected(adapter_of(make, width, call), width, 2, seed, calls_module=False)
-    except InputError:
-        return None
 
 
 def _over_widths(narrow: Inspection, wide: Inspection | None) -> Inspection:

@@ -140,21 +140,17 @@ class Keras(FrameworkAdapter):
         y = self.apply(layer, x, **({_OPTIONS[path]: True} if path else {}))
         return y[0] if isinstance(y, tuple | list) else y
 
-    def _of_values(self, layer: Any, variables: Sequence[Any], path: str) -> Callable[[Any, Any], Any]:
-        """Return a function that maps values of the variables and x to the outputs."""
+    def _traced_by_jax(self, layer: Any, x: Any, trace: Trace, path: str) -> Any:
+        from attncheck.frameworks._jax import Watch
+
+        watch, variables = Watch(), layer.variables
 
         def outputs(values: Sequence[Any], x: Any) -> Any:
             with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
                 return self._outputs(layer, x, path)
 
-        return outputs
-
-    def _traced_by_jax(self, layer: Any, x: Any, trace: Trace, path: str) -> Any:
-        from attncheck.frameworks._jax import Watch
-
-        watch, variables = Watch(), layer.variables
         with watch.reporting(trace):
-            y = watch.over(self._of_values(layer, variables, path))([variable.value for variable in variables], x)
+            y = watch.over(outputs)([variable.value for variable in variables], x)
         self.precision = max(self.precision, watch.precision)
         return y
 
@@ -178,21 +174,16 @@ def _generator_states(layer: Any) -> list[FloatArray]:
 @contextlib.contextmanager
 def generators_restored() -> Iterator[None]:
     """On exit, restore name counters and all generators that keras seeds."""
-    names = ("global_random_seed", "global_seed_generator", _NUMBERS)
-    attributes = [global_state.get_global_attribute(name) for name in names]
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - keras seeds it
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "torch":
             import torch
 
             stack.enter_context(torch.random.fork_rng(devices=[]))
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002 - keras seeds it
-            for name, value in zip(names, attributes, strict=True):
-                global_state.set_global_attribute(name, value)
+        for name in ("global_random_seed", "global_seed_generator", _NUMBERS):
+            stack.callback(global_state.set_global_attribute, name, global_state.get_global_attribute(name))
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 - keras seeds it
+        yield
 
 
 def named_layers(layer: Any) -> dict[str, Any]:
@@ -231,19 +222,15 @@ def _by_name(layers: Sequence[Any]) -> dict[str, Any]:
     return {f"{layer.name}_0" if layer.name in first else layer.name: layer for layer in layers}
 
 
-@contextlib.contextmanager
-def _backend_traced(trace: Trace, inputs: Any = None) -> Iterator[None]:
+def _backend_traced(trace: Trace, inputs: Any = None) -> contextlib.AbstractContextManager[None]:
     """Report softmaxes to a trace and, on torch, attention cores of a call on `inputs`."""
     if keras.backend.backend() == "jax":
-        from attncheck.frameworks.jax_softmax import softmax_traced
+        from attncheck.frameworks._jax import softmax_traced
 
-        with softmax_traced(trace):
-            yield
-    else:
-        from attncheck.frameworks import torch_trace
+        return softmax_traced(trace)
+    from attncheck.frameworks import torch_trace
 
-        with torch_trace.traced(trace, inputs=inputs):
-            yield
+    return torch_trace.traced(trace, inputs=inputs)
 
 
 def _stored(layer: Any, name: str, variable: Any) -> Parameter:

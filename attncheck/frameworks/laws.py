@@ -184,14 +184,13 @@ def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     return bool(overlap < _OVERLAP and (overlap - 1) * columns / 2 < -z)
 
 
-def correlated(first: FloatArray, second: FloatArray, z: float = Z) -> float:
+def correlated(first: FloatArray, second: FloatArray) -> float:
     """Return the correlation of two arrays' entries, 0 if it is within chance."""
-    size = first.size
     norm = math.sqrt(float(np.sum(first**2) * np.sum(second**2)))
     if norm == 0.0:
         return 0.0
     r = float(np.sum(first * second)) / norm
-    return r if abs(r) * math.sqrt(size) > z else 0.0
+    return r if abs(r) * math.sqrt(first.size) > Z else 0.0
 
 
 def off_centre(entries: FloatArray, scale: ScaleEstimate, z: float = Z) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import refuse
 from attncheck.frameworks.forward import BY_HEAD, Formula
 from attncheck.frameworks.weights_notes import by_distance
 from attncheck.layers.parts.mask import MASKS
@@ -47,13 +46,6 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
     if formula.fill is not None:
         unlike = "hidden scores that are numbers"
     return fields, unlike
-
-
-def refuse_unlike(unlike: str, attention_map: str, provided: Collection[str]) -> None:
-    """Raise `InputError` if `unlike` describes a part without a field, unless the `provided` fields replace it."""
-    if unlike:
-        problem = f"comes with {unlike}, which AttentionLayer does not support"
-        refuse("forward", attention_map, problem, "inspect the layer without it")
 
 
 def mask_fields(mask: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import refuse
+from attncheck.frameworks.adapter import PASS_CALL, NoAttentionCall
 from attncheck.frameworks.forward import centred
 from attncheck.frameworks.trace import AttentionCore
 
@@ -25,7 +26,6 @@ _SWAPPED = str.maketrans("bl", "lb")
 # r is the correlation of weights and scores. Another layout replaces the usual one if 1 - r is above `_ROUGHLY` with
 # the usual layout, and below `_CLEARLY` times that with the other.
 _CLEARLY, _ROUGHLY = 0.1, 1e-4
-_REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 # Smallest difference between two possible orders of axes that is not rounding.
 _CLEAR = 1e-6
 
@@ -190,12 +190,12 @@ def _orders(sizes: Mapping[str, int]) -> list[str]:
     return ungrouped + ["".join(p) for p in itertools.permutations("bglr") if p[-1] in "rl"]
 
 
-def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
+def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
     """Return the layout of a module's cores, found by changing one sequence, and one position of all sequences.
 
     `cores` returns the cores on inputs (batch, positions, n), after replacing the results of a given number of first
-    cores by zeros. Returns None without cores; raises `InputError` if no axis holds the positions, or keys do not
-    belong to the inputs.
+    cores by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds the positions, or keys do
+    not belong to the inputs.
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)
@@ -204,7 +204,7 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     sequence[1], position[:, 1] = redraw[1], redraw[:, 1]
     plainly = cores(x, 0)
     if not plainly:
-        return None
+        raise NoAttentionCall
     first, by_sequence, by_position = plainly[0], cores(sequence, 0)[0], cores(position, 0)[0]
     parallel = _parallel(plainly, cores(x, 1))
     query, key = first.query, first.key
@@ -222,7 +222,7 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
         problem = f"is the shape of attention's inputs, without an axis of {length} positions"
         some = rows < length and math.prod(query.shape[:-1]) % (batch * length) != 0
         cause = ": attention is called on some positions at a time" if some else ": are windows in the batch?"
-        refuse("queries", shape, f"{problem}{cause}", _REMEDY)
+        refuse("queries", shape, f"{problem}{cause}", PASS_CALL)
     attended = "l" if "r" in order[-2:] else order[-1]
     fixed = all(np.array_equal(entry.key, first.key) for entry in (by_sequence, by_position))
     extra = 0 if attended == "h" else _extra(key, sizes[attended], fixed)

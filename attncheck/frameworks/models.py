@@ -48,10 +48,7 @@ class ModelsAtWidths:
         new = self.kind(functools.partial(self.build, width), self.call, fields=("build", "call"))
         adapter = self._adapters.setdefault(width, new)  # models of one width share what is compiled
 
-        def inputs(module: Any) -> tuple[tuple[Array, ...], Mapping[str, Any]]:
-            return self.drawn(width, stream(seed, "inputs", width), adapter.tokens(module)), {}
-
-        adapter.inputs = inputs
+        adapter.inputs = lambda module: (self.drawn(width, stream(seed, "inputs", width), adapter.tokens(module)), {})
         module = adapter.evaluated(adapter.make(seed), single=True)  # half precision would hide small changes
         rng = stream(seed, "inputs", width)
         arrays = self.drawn(width, rng, adapter.tokens(module))

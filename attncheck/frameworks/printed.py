@@ -15,10 +15,12 @@ from attncheck.frameworks.notes import ASKS, WRONG, Note
 class PrintedInspection(abc.ABC):
     """An inspection as text and as built-in types."""
 
+    notes: tuple[Note, ...]
+
     @property
-    @abc.abstractmethod
     def all_notes(self) -> Sequence[Note]:
         """All notes."""
+        return self.notes
 
     @property
     @abc.abstractmethod

@@ -54,17 +54,14 @@ class Probe:
         self.maps = reader.layout.parallel
         #: Which of queries, keys and values the attention maps share.
         self.by_maps = matrices.shared_by(self.maps, reader.adapter.precision)
-        #: Factor of the inputs that keeps weights from underflowing.
-        self.size = 1.0
         self.length = _POSITIONS if reader.any_length else reader.length
-        self.x = self.inputs(_BATCH, self.length, seed)
-        self.seen = reader.see(state, self.x)
-        for _ in range(_TRIES if reader.norm == NONE else 0):
-            if not _underflows(self.seen.weights):
-                break
-            self.size /= 4
+        for smaller in range(1 + _TRIES):
+            #: Factor of the inputs that keeps weights from underflowing.
+            self.size = 4.0**-smaller
             self.x = self.inputs(_BATCH, self.length, seed)
             self.seen = reader.see(state, self.x)
+            if reader.norm != NONE or not _underflows(self.seen.weights):
+                break
         self.y = self.output(reader.path)
         self.silent = reader.see(state, self.x, silent=True).y
         #: Whether the output is a linear function of the heads, given by W_O alone.

@@ -13,11 +13,10 @@ from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
-from attncheck.frameworks.layer_parts import mask_fields, refuse_unlike
+from attncheck.frameworks.layer_parts import mask_fields
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
-from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
-from attncheck.frameworks.views import AttentionView
+from attncheck.frameworks.subject import AttentionView, ModuleSubject, pooled, subject_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
@@ -26,6 +25,9 @@ _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output":
 _SMALL, _LARGE = 0.01, 1e4
 # Default number of positions.
 _POSITIONS = 4
+# Fields of the inspection as built-in types.
+_SHAPE = ("width", "num_heads", "kv_heads", "head_dim", "draws")
+_FIELDS = (*_SHAPE, "weights", "forward", "paths", "notes", "attentions", "verdict")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,15 +72,9 @@ class Inspection(PrintedInspection):
     attentions: int = 1
 
     @property
-    def all_notes(self) -> tuple[Note, ...]:
-        """All notes."""
-        return self.notes
-
-    @property
     def _stds(self) -> dict[str, float]:
         """Standard deviations times √fan-in by role, averaged if not significantly different."""
-        matrices = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
-        return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in matrices.items()})
+        return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in self.weights.items()})
 
     def layer(self, seq_len: int | None = None, **changes: Any) -> AttentionLayer:
         """Return the layer's description, for checks and theory.
@@ -111,8 +107,9 @@ class Inspection(PrintedInspection):
             map_name = self.forward.map if self.forward.known else "no known formula"
             map_name = "unknown" if self.forward.error == math.inf else map_name
             refuse("forward", map_name, "cannot be described by an AttentionLayer", remedy)
-        unlike = self.forward.unlike or "keys beyond the positions" * bool(self.extra)
-        refuse_unlike(unlike, self.forward.map, changes)
+        if unlike := self.forward.unlike or "keys beyond the positions" * bool(self.extra):
+            problem = f"comes with {unlike}, which AttentionLayer does not support"
+            refuse("forward", self.forward.map, problem, "inspect the layer without it")
         if self.value_dim is not None:
             problem = f"comes with values of {self.value_dim} neurons per head, which AttentionLayer does not support"
             refuse("head_dim", self.head_dim, problem, "use as many neurons for values as for keys")
@@ -220,19 +217,7 @@ class Inspection(PrintedInspection):
 
     def _fields(self) -> dict[str, Any]:
         weights = {role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()}
-        return {
-            "width": self.width,
-            "num_heads": self.num_heads,
-            "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "draws": self.draws,
-            "weights": weights,
-            "forward": self.forward,
-            "paths": self.paths,
-            "notes": self.notes,
-            "attentions": self.attentions,
-            "verdict": self.verdict,
-        }
+        return {name: getattr(self, name) for name in _FIELDS} | {"weights": weights}
 
     @property
     def examined(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,17 @@ from attncheck._lib.errors import check_choice, refuse
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws as entry_laws
 from attncheck.frameworks.adapter import Adapter, Arrays
-from attncheck.frameworks.effective import ROLES, agree
+from attncheck.frameworks.effective import ROLES, AttentionCall, ModuleReader, agree
 from attncheck.frameworks.initialiser import SYMBOLS
-from attncheck.frameworks.views import AttentionView
+from attncheck.frameworks.rotary import Rotation
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.parts import PARTS
 from attncheck.layers.parts.scores import mean_offset
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
+#: Number of output neurons returned.
+NEURONS = 2
 OWN = "own"
 # Tolerance for outputs computed from the module's own matrices, relative to the largest output.
 _CLOSE = 1e-2
@@ -39,6 +42,101 @@ _NORMAL = "normal"
 
 #: Function that draws the arrays of one module.
 Draw = Callable[[np.random.Generator], Arrays]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionView:
+    """Access to a module's queries, keys, values and outputs.
+
+    Parameters
+    ----------
+    reader : ModuleReader
+    factor : float
+        Factor of the products of queries and keys in scores.
+    rotation : Rotation, optional
+    gains : mapping of str to float
+        Factors that multiply queries and keys, by role.
+    unread : mapping of str to float
+        Standard deviations of arrays behind optional parts, as from `LayerPart.unread`.
+    order : tuple of int
+        Heads in the order in which groups follow each other; empty if they do.
+    """
+
+    reader: ModuleReader
+    factor: float
+    rotation: Rotation | None = None
+    gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    unread: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    order: tuple[int, ...] = ()
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter."""
+        return self.reader.adapter
+
+    def drawn(self, state: Any, arrays: Iterable[Arrays], x: FloatArray) -> dict[str, FloatArray]:
+        """Return outputs, scores or attention weights, keys or their Gram matrices, and those of values, by name.
+
+        Each module has one of `arrays`, and one sequence of `x`, (N, positions, n).
+        """
+        filled = self.adapter.filled
+        calls = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
+        parts = [self._exposed(each) for each in calls]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _exposed(self, call: AttentionCall) -> dict[str, FloatArray]:
+        y, scores, k, v = self._taken(call)
+        size = v.shape[-1]
+        keys = {"keys": self.rotation.undone(k)} if self.rotation else {"key_gram": k @ k.swapaxes(-1, -2) / size}
+        return {
+            "outputs": y[:, :, :NEURONS],
+            **({"attention": self._ordered(call.weights)} if "weights" in self.unread else {"scores": scores}),
+            **({} if "key" in self.unread else keys),
+            "value_gram": v @ v.swapaxes(-1, -2) / size,
+        }
+
+    def matrices(self, state: Any) -> dict[str, FloatArray]:
+        """Return the matrices as initialised, by role."""
+        read = self.reader.read(state)
+        return {role: read[role] / self._gain(role) for role in (*ROLES, "output")}
+
+    def biases(self, state: Any) -> dict[str, FloatArray]:
+        """Return biases by role, one row per head."""
+        return {role: np.atleast_2d(b) / self._gain(role) for role, b in self.reader.biases(state).items()}
+
+    def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the module's outputs on x, (1, positions, n), and those of `layer` with the module's matrices."""
+        call = self.reader.see(state, x)
+        y, scores, _, v = self._taken(call)
+        matrices = self.reader.read(state)
+        layer = layer.replace(seq_len=x.shape[1])
+        weights = self._ordered(call.weights)
+        if "weights" not in self.unread:
+            weights = attention_weights(layer, scores + mean_offset(layer))
+        heads = weights @ v
+        output = self._ordered(matrices.output.reshape(1, heads.shape[1], heads.shape[-1], -1))[0]
+        expected = np.einsum("bhsd,hdn->bsn", heads, output) + matrices.biases["output"]
+        return y, np.asarray(expected)
+
+    def lengths(self, *preferred: int) -> tuple[int, ...]:
+        """Return the given sequence lengths, or the only one that the module accepts."""
+        return preferred if self.reader.any_length else (self.reader.length,)
+
+    def _taken(self, call: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return outputs, scores, keys divided by their factor, and values, repeated for all heads."""
+        repeat = functools.partial(np.repeat, axis=1)
+        heads = call.query.shape[1]
+        every = (repeat(array, heads // array.shape[1]) for array in (call.query, call.key, call.value))
+        q, k, v = map(self._ordered, every)
+        q, k = q / self._gain("query"), k / self._gain("key")
+        return call.y, self.factor * (q @ k.swapaxes(-1, -2)), k, v
+
+    def _ordered(self, of_heads: FloatArray) -> FloatArray:
+        """Return an array (draws, heads, ...) with heads in the order of the groups."""
+        return of_heads[:, self.order] if self.order else of_heads
+
+    def _gain(self, role: str) -> float:
+        return self.gains.get(role, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,7 +311,7 @@ def _of_parts(view: AttentionView, state: Any, arrays: Arrays, known: Mapping[st
     """
     see, adapter = view.reader.see, view.adapter
     # The second sequence is zero, so its attention weights show only what is added to scores.
-    x = np.zeros((2, view.lengths(4)[0], view.width))
+    x = np.zeros((2, view.lengths(4)[0], view.reader.width))
     x[0] = np.random.default_rng(0).standard_normal(x.shape[1:])
     before, missing = see(state, x), dict(view.unread)
     array_stds: dict[str, float] = {}
@@ -264,7 +362,7 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
                     "bias", float(np.abs(bias).max()), f"is added with {SYMBOLS[role]}, and cannot be set to 0", remedy
                 )
     length = view.lengths(4)[0]
-    y, expected = view.outputs(state, subject.layer, rng.standard_normal((1, length, view.width)))
+    y, expected = view.outputs(state, subject.layer, rng.standard_normal((1, length, view.reader.width)))
     off = float(np.abs(y - expected).max() / np.abs(y).max())
     if not off < _CLOSE:
         problem = f"differs from attention alone by {off:.2g} of its largest output, e.g. by a residual path or a norm"

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
+from attncheck._lib.names import grouped
 from attncheck.frameworks.adapter import Arrays, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter, Parameter
 from attncheck.frameworks.torch_trace import array_of, traced
@@ -129,13 +130,10 @@ class Torch(FrameworkAdapter):
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Disable gradients, and use one thread, which is faster for small matrices on busy cores."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            torch.set_num_threads(before)
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
+            yield
 
     def traced(self, trace: Trace, model: Any) -> contextlib.AbstractContextManager[None]:
         """Report calls of modules and softmaxes to a trace."""
@@ -147,13 +145,12 @@ class Torch(FrameworkAdapter):
 
     def stored(self, model: Any) -> Iterator[Parameter]:
         """Yield the parameters of a model, and write zeros to uninitialised memory."""
-        names: dict[int, list[str]] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(name)
+        names = grouped(model.named_parameters(remove_duplicate=False), lambda item: id(item[1]))
         owners = {f"{at}.{name}".lstrip("."): part for at, part in model.named_modules() for name in part._parameters}
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point():
-                yield _stored(owners[name], name, parameter.detach(), tuple(names[id(parameter)][1:]))
+                tied = tuple(other for other, _ in names[id(parameter)][1:])
+                yield _stored(owners[name], name, parameter.detach(), tied)
                 parameter.detach().nan_to_num_(0.0)
 
     def evaluated(self, module: Any, single: bool = False) -> Any:
@@ -167,14 +164,13 @@ class Torch(FrameworkAdapter):
     def marking(self) -> Iterator[None]:
         """Fill new memory with NaN."""
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        fills = torch.utils.deterministic.fill_uninitialized_memory
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True
-        try:
+        memory = torch.utils.deterministic
+        with contextlib.ExitStack() as stack:
+            stack.callback(torch.use_deterministic_algorithms, before[0], warn_only=before[1])
+            stack.callback(setattr, memory, "fill_uninitialized_memory", memory.fill_uninitialized_memory)
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            memory.fill_uninitialized_memory = True
             yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            torch.utils.deterministic.fill_uninitialized_memory = fills
 
     def independent(self, model: Any, outputs: Callable[[], Any]) -> tuple[str, ...] | None:
         """Return the names of parameters without a gradient, or None if there is no backward pass."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.backends import mha
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -78,16 +79,16 @@ class CoreMode(TorchDispatchMode):
 
     def __init__(self, trace: Trace, inputs: Any, on_core: Callable[..., None]) -> None:
         super().__init__()
-        self.trace, self.given = trace, on_core
-        self.paused, self.length = False, inputs.shape[1]
-        self.count = 0
+        self._trace, self._on_core = trace, on_core
+        self._paused, self._length = False, inputs.shape[1]
+        self._count = 0
         # Maps the storage address of each tensor derived from the inputs to the product that it comes from, if any;
         # with addresses, views and in-place changes are followed.
         self._from: dict[int, Product | None] = {_address(inputs): None}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if self.paused:  # of what attention computes inside, only its result is used afterwards
+        if self._paused:  # of what attention computes inside, only its result is used afterwards
             return result
         addresses = [_address(tensor) for tensor in _tensors((*args, *(kwargs or {}).values()))]
         followed = [self._from[address] for address in addresses if address in self._from]
@@ -113,8 +114,11 @@ class CoreMode(TorchDispatchMode):
             weights, value = (second.mT, first.mT) if transposed else (first, second)
             scored = origins[1] if transposed else origins[0]
             assert scored is not None
-            if _fits(scored, weights) and not (scored.linear and scored.left.shape[-1] == self.length):
-                heads = self._answered(scored, weights, value, result.mT if transposed else result)
+            if _fits(scored, weights) and not (scored.linear and scored.left.shape[-1] == self._length):
+                query, key = scored.left, scored.right.mT
+                if scored.size != weights.shape[-2:]:  # the first factor contains the keys
+                    query, key = key, query
+                heads = self._answered(query, key, value, weights, result.mT if transposed else result)
                 return (heads.mT.contiguous() if transposed else heads), None
         both = all(_address(factor) in self._from for factor in (first, second))
         return result, Product(first, second, both)
@@ -124,28 +128,36 @@ class CoreMode(TorchDispatchMode):
         product = self._from.get(_address(tensor))
         return product if product is not None and (product.from_inputs or product.softmax) else None
 
-    def _answered(self, scored: Product, weights: Any, value: Any, result: Any) -> Any:
-        """Report the core that ends with this product, and return its result."""
-        query, key = scored.left, scored.right.mT
-        if scored.size != weights.shape[-2:]:  # the first factor contains the keys
-            query, key = key, query
-        return self.answered(query, key, value, weights, result)
-
-    def answered(self, query: Any, key: Any, value: Any, weights: Any, result: Any) -> Any:
+    def _answered(self, query: Any, key: Any, value: Any, weights: Any, result: Any) -> Any:
         """Report a core; return the trace's result, or `result` if that is None."""
-        self.given(query, key, value)
+        self._on_core(query, key, value)
         # Plain matrices get a leading axis.
         q, k, v, w = (a if a.ndim > 2 else a[None] for a in map(array_of, (query, key, value, weights)))
-        heads = self.trace.core(AttentionCore(q, k, v, w, self.count))
-        self.count += 1
+        heads = self._trace.core(AttentionCore(q, k, v, w, self._count))
+        self._count += 1
         if heads is None:
             return result
         heads = np.ascontiguousarray(heads).reshape(result.shape)
         return torch.as_tensor(heads, dtype=result.dtype, device=result.device)
 
-    def mark(self, tensor: Any) -> None:
-        """Treat a tensor as derived from the inputs, although this mode did not see how."""
-        self._from[_address(tensor)] = None
+    def attend(
+        self, query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Compute PyTorch's attention without dropout, and report it."""
+        args = (kwargs.pop("attn_mask", mask), 0.0, *args)
+        self._paused = True
+        try:
+            with torch._C.DisableTorchFunction():
+                result = ATTENTION(query, key, value, *args, **kwargs)
+                # Unit vectors as values return the weights.
+                units = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
+                units = units.expand(*value.shape[:-2], *units.shape)
+                weights = ATTENTION(query, key, units, *args, **kwargs)
+        finally:
+            self._paused = False
+        result = self._answered(query, key, value, weights, result)
+        self._from[_address(result)] = None
+        return result
 
 
 def _fits(scored: Product, weights: Any) -> bool:
@@ -174,7 +186,11 @@ def _address(tensor: Any) -> int:
 
 
 class _Attention(TorchFunctionMode):
-    """Mode that calls `attend` in place of PyTorch's attention, however it was imported, and skips dropout."""
+    """Mode that calls `attend` in place of PyTorch's attention, however it was imported, and skips dropout.
+
+    It is not enough alone: `MultiheadAttention` calls the function outside of the mode, and uses a fused kernel in
+    inference.
+    """
 
     def __init__(self, attend: Callable[..., Any]) -> None:
         super().__init__()
@@ -186,17 +202,6 @@ class _Attention(TorchFunctionMode):
         if function in _DROPOUTS:
             return args[0]
         return function(*args, **(kwargs or {}))
-
-
-@contextlib.contextmanager
-def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
-    """Call `attend` in place of `scaled_dot_product_attention`, also inside `MultiheadAttention`.
-
-    A mode alone is not enough: `MultiheadAttention` calls the function outside of the mode, and uses a fused kernel in
-    inference.
-    """
-    with slow_path(), replaced(functional, "scaled_dot_product_attention", attend), _Attention(attend):
-        yield
 
 
 @contextlib.contextmanager
@@ -227,65 +232,25 @@ def traced(
     ((2, 3, 3), True)
     """
     with contextlib.ExitStack() as stack:
-        if model is not None and trace.uses("begins"):
-            stack.enter_context(_calls_traced(trace, model))
+        stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())  # fused kernels show no softmax
+        if model is not None and (trace.uses("begins") or trace.uses("ends")):
+            for name, module in model.named_modules():
+                pre_hook = functools.partial(trace.begins, name)
+                stack.callback(module.register_forward_pre_hook(pre_hook, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(trace.ends).remove)
         if trace.uses("softmax"):
-            for context in (slow_path(), sdpa_kernel(SDPBackend.MATH), SoftmaxMode(trace)):
+            mha.set_fastpath_enabled(False)
+            for context in (sdpa_kernel(SDPBackend.MATH), SoftmaxMode(trace)):
                 stack.enter_context(context)
         if inputs is not None and trace.uses("core"):
-            stack.enter_context(_cores_traced(trace, inputs, on_core))
+            mode = CoreMode(trace, inputs, on_core)
+            kernel = replaced(functional, "scaled_dot_product_attention", mode.attend)
+            mha.set_fastpath_enabled(False)
+            for context in (kernel, _Attention(mode.attend), mode):
+                stack.enter_context(context)
         yield
-
-
-@contextlib.contextmanager
-def _cores_traced(trace: Trace, inputs: Any, on_core: Callable[..., None]) -> Iterator[None]:
-    mode = CoreMode(trace, inputs, on_core)
-
-    def attend(
-        query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
-    ) -> Any:
-        args = (kwargs.pop("attn_mask", mask), 0.0, *args)
-        mode.paused = True
-        try:
-            with torch._C.DisableTorchFunction():
-                result = ATTENTION(query, key, value, *args, **kwargs)
-                # Unit vectors as values return the weights.
-                units = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
-                units = units.expand(*value.shape[:-2], *units.shape)
-                weights = ATTENTION(query, key, units, *args, **kwargs)
-        finally:
-            mode.paused = False
-        result = mode.answered(query, key, value, weights, result)
-        mode.mark(result)
-        return result
-
-    with attention_replaced(attend), mode:
-        yield
-
-
-@contextlib.contextmanager
-def _calls_traced(trace: Trace, model: Any) -> Iterator[None]:
-    """Report the calls of a model and of all modules in it."""
-    with contextlib.ExitStack() as stack:
-        for name, module in model.named_modules():
-            pre_hook = functools.partial(trace.begins, name)
-            stack.callback(module.register_forward_pre_hook(pre_hook, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(trace.ends).remove)
-        yield
-
-
-@contextlib.contextmanager
-def slow_path() -> Iterator[None]:
-    """Disable the fused attention kernels."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def array_of(tensor: Any) -> FloatArray:
     """Return a tensor as a NumPy array."""
-    array: FloatArray = tensor.detach().to("cpu", torch.float64).numpy()
-    return array
+    return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())

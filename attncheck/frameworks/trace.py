@@ -104,6 +104,17 @@ class CoreTrace(Trace):
         return self._answer(core)
 
 
+class ScoresTrace(Trace):
+    """Trace that keeps the scores of all softmaxes, with their axes."""
+
+    def __init__(self) -> None:
+        self.scores: list[tuple[FloatArray, int]] = []
+
+    def softmax(self, scores: FloatArray, axis: int) -> None:
+        """Keep the scores of a softmax."""
+        self.scores.append((scores, axis))
+
+
 def traced_calls(method: Callable[..., Any], names: Mapping[int, str], trace: Trace) -> Callable[..., Any]:
     """Wrap a call method of a class so that a trace receives the calls of modules whose ids are in `names`."""
 

@@ -62,12 +62,9 @@ def about_weights(
 
 def tiled_heads(kv: int, number: int) -> Note:
     """Report that `number` query heads use `kv` key and value heads in turn (tiled), not in blocks (repeated)."""
-    of, blocks = ([h % kv for h in range(number)], [h // (number // kv) for h in range(number)])
-    return asks(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(blocks)})")
-
-
-def _numbers(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
+    of = ", ".join(str(h % kv) for h in range(number))
+    blocks = ", ".join(str(h // (number // kv)) for h in range(number))
+    return asks(f"KV heads are tiled ({of}), not repeated ({blocks})")
 
 
 def _about_map(forward: Forward) -> Iterator[Note]:

@@ -17,9 +17,8 @@ from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.forward import BACKWARD
 from attncheck.frameworks.notes import ASKS, Note, asks, wrong
 from attncheck.frameworks.result import Inspection
-from attncheck.frameworks.trace import CoreTrace, Trace
-from attncheck.models.calls import ModuleCall
-from attncheck.models.replay import HiddenStates
+from attncheck.frameworks.trace import CoreTrace, ScoresTrace
+from attncheck.models.replay import HiddenStates, ModuleCall
 
 # Number of positions used to detect attention in modules that accept any number.
 _ENOUGH = 64
@@ -99,17 +98,6 @@ def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> M
     return None if keys is None else call
 
 
-class _SoftmaxTrace(Trace):
-    """Trace that knows whether a softmax ran."""
-
-    def __init__(self) -> None:
-        self.ran = False
-
-    def softmax(self, scores: FloatArray, axis: int) -> None:
-        """Receive the scores of a softmax."""
-        self.ran = True
-
-
 def mixing_calls(
     calls: Sequence[ModuleCall], attention: Sequence[ModuleCall], replayed: Callable[[ModuleCall], Adapter]
 ) -> dict[str, tuple[ModuleCall, str]]:
@@ -130,7 +118,7 @@ def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
         return ""
     state, length = adapter.fresh(0), hidden.lengths[-1 if hidden.lengths[-1] <= _ENOUGH else 0]
     x = np.round(np.random.default_rng(0).standard_normal((2, length, hidden.width)) * 64) / 64
-    changed, trace = x.copy(), _SoftmaxTrace()
+    changed, trace = x.copy(), ScoresTrace()
     changed[:, 0] *= -1.0
     try:
         y, y_changed = (adapter.outputs(state, array, trace, adapter.paths[0]) for array in (x, changed))
@@ -138,7 +126,7 @@ def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
         return ""
     if y.shape[:2] != x.shape[:2] or not np.abs(y_changed - y)[:, 1:].max(initial=0.0) > _CHANGED * np.abs(y).max():
         return ""
-    return _CHANGED_WEIGHTS if trace.ran else WITHOUT_SOFTMAX
+    return _CHANGED_WEIGHTS if trace.scores else WITHOUT_SOFTMAX
 
 
 def _keys(adapter: Adapter, hidden: HiddenStates) -> tuple[FloatArray, FloatArray] | None:

@@ -27,9 +27,8 @@ from attncheck.frameworks.framework import (
     recognised,
 )
 from attncheck.frameworks.trace import leaves_of, replaced
-from attncheck.models.calls import CallRecorder, ModuleCall, paired
 from attncheck.models.parameters import indices_of
-from attncheck.models.replay import sequences_of
+from attncheck.models.replay import CallRecorder, ModuleCall, paired, sequences_of
 
 Array = np.ndarray[Any, Any]
 # Batch size and number of positions.
@@ -63,8 +62,8 @@ def default_inputs(model: Any) -> Mapping[str, Array]:
 
 def _ids(config: Any) -> Array:
     """Return token ids without padding."""
-    vocabulary = int(_number(config, "vocab_size") or 2)
-    padding = _number(config, "pad_token_id")
+    vocabulary = int(_of(config, "vocab_size", "text_config") or 2)
+    padding = _of(config, "pad_token_id", "text_config")
     ids = np.arange(_BATCH * _POSITIONS) % vocabulary
     return np.where(ids == padding, (ids + 1) % vocabulary, ids).reshape(_BATCH, _POSITIONS)
 
@@ -73,21 +72,13 @@ def _pixels(config: Any) -> Array:
     size = _of(config, "image_size", "vision_config") or 224
     height, width = size if isinstance(size, list | tuple) else (size, size)
     channels = int(_of(config, "num_channels", "vision_config") or 3)
-    return _normal((_BATCH, channels, height, width))
-
-
-def _number(config: Any, name: str) -> Any:
-    return _of(config, name, "text_config")
+    return np.random.default_rng(0).standard_normal((_BATCH, channels, height, width))
 
 
 def _of(config: Any, name: str, nested: str) -> Any:
     """Return an attribute of a configuration, or of one within it."""
     attribute = getattr(config, name, None)
     return attribute if attribute is not None else getattr(getattr(config, nested, None), name, None)
-
-
-def _normal(shape: tuple[int, ...]) -> Array:
-    return np.random.default_rng(0).standard_normal(shape)
 
 
 _DEFAULTS: Mapping[str, Callable[[Any], Array]] = {"input_ids": _ids, "pixel_values": _pixels}
@@ -154,7 +145,7 @@ class ModelFactory:
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Adapter:
         """Return an adapter that repeats a recorded call on `modules`, the called module in each of its draws."""
         assert call.given is not None
-        return self.adapter.part(modules, call.given.replay, call.given.lengths)
+        return self.adapter.part(modules, call.given, call.given.lengths)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, each with a sample of at most `most` entries."""

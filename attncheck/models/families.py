@@ -1,18 +1,21 @@
-"""Families of parameters with the same initialiser, whose names differ only in numbers."""
+"""Families of parameters with the same initialiser, whose names differ only in numbers, and their table."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from attncheck._lib.errors import refuse
 from attncheck._lib.names import grouped, indices, name_of, pattern_of, similar_names
+from attncheck._lib.text import aligned
 from attncheck.frameworks.laws import LAWS, UNKNOWN
 from attncheck.models.parameters import FIXED, NEVER_DRAWN, NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
 #: Reasons not to compare a parameter with others.
 STATES = (NOT_INITIALISED, NOT_FINITE, NEVER_DRAWN, FIXED)
+_HEADING = ("", "shape", "law", "std", "from", "to", "std·√fan-in", "matches initialiser", "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,3 +152,72 @@ def _with_common_point(bounds: Mapping[ParameterStatistics, tuple[float, float]]
     points = sorted({low for low, _ in bounds.values()})
     groups = [[row for row, (low, high) in bounds.items() if low <= point <= high] for point in points]
     return max(groups, key=len)
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterTable:
+    """Statistics of the parameters of a model, by name.
+
+    Printing shows one line per family of similar parameters.
+
+    Attributes
+    ----------
+    rows : tuple of ParameterStatistics
+
+    Raises
+    ------
+    InputError
+        For the name of no parameter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attncheck.frameworks.framework import Parameter
+    >>> from attncheck.models.parameters import statistics_of
+    >>> table = ParameterTable(tuple(statistics_of([Parameter("fc.bias", (4,), "Linear", None, (np.zeros(4),))])))
+    >>> table["fc.bias"].law, len(table)
+    ('zeros', 1)
+    """
+
+    rows: tuple[ParameterStatistics, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[ParameterStatistics]:
+        return iter(self.rows)
+
+    def __getitem__(self, name: str) -> ParameterStatistics:
+        """Return the row of a parameter, by any of its names."""
+        for row in self.rows:
+            if name in (row.name, *row.tied):
+                return row
+        refuse("parameters", name, "is not the name of a parameter", "print the table to see the names")
+
+    def __str__(self) -> str:
+        return "\n".join(aligned(self.lines))
+
+    @property
+    def lines(self) -> list[tuple[str, ...]]:
+        """The table as text, heading first."""
+        return [_HEADING, *map(_row, families(self.rows))]
+
+
+def _row(family: Family) -> tuple[str, ...]:
+    """Return the table row of a family."""
+    first = family.first
+    shape = " × ".join(map(str, first.shape))
+    known = math.isfinite(family.std) and not first.constant
+    stds = [f"{number:.3g}" for number in (family.std, *family.bounds)] if known else [""] * 3
+    relative = f"{family.std * math.sqrt(first.fans[0]):.3f}" if first.fans and known else ""
+    matches = [text for text in first.matches if all(text in member.matches for member in family.members)]
+    notes = [note for note in first.notes if len(family.members) == 1 or not note.startswith("tied")]
+    return (
+        str(family),
+        shape,
+        " or ".join(family.laws) if known else first.law,
+        *stds,
+        relative,
+        ", ".join(matches),
+        ", ".join(notes),
+    )

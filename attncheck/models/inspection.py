@@ -9,24 +9,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_integer, refuse
-from attncheck._lib.names import names_of, pattern_of, similar_names
+from attncheck._lib.names import grouped, names_of, pattern_of, similar_names
 from attncheck.frameworks.adapter import Adapter, NoAttentionCall
 from attncheck.frameworks.framework import Parameter, generator_restored
 from attncheck.frameworks.inputs import FIRST_AXIS
-from attncheck.frameworks.inspection import DRAWS, MOST_DRAWS, inspected
-from attncheck.frameworks.inspection import inspect as inspect_layer
+from attncheck.frameworks.inspection import inspect_layer, inspected
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import WITHOUT_SOFTMAX, attention_calls, differences, grouped_modules, mixing_calls
-from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import DutyResult
 from attncheck.models.duties.registry import measured
 from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of
+from attncheck.models.families import ParameterTable
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import statistics_of
+from attncheck.models.replay import ModuleCall
 from attncheck.models.result import UNRECOGNISED, ModelInspection
-from attncheck.models.table import ParameterTable
 
+DRAWS, _MOST_DRAWS = 8, 1024
+# Maximum width of a layer; wider inputs would take too much memory.
+_MOST_NEURONS = 2**20
 # Maximum number of entries used per parameter, over all draws.
 _ENTRIES = 2**16
 _RANDOM = "two calls of the model in evaluation mode on the same inputs differ: dropout, or other random numbers"
@@ -124,13 +126,15 @@ def inspect(
     ...
     AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9771 to 1.022, not 0.5
     """
-    if width is not None and inputs is None:
-        return inspect_layer(make, width, call, draws=draws, seed=seed)
     if width is not None:
-        refuse("width", width, "cannot be combined with inputs, which a whole model takes", "omit one of them")
-    draws = check_integer("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
+        if inputs is not None:
+            refuse("width", width, "cannot be combined with inputs, which a whole model takes", "omit one of them")
+        width = check_integer("width", width, 1, "pass the number of input neurons, e.g. width=64", _MOST_NEURONS)
+    draws = check_integer("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
     seed = check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_restored():
+        if width is not None:
+            return inspect_layer(make, width, call, draws, seed)
         return _of_model(_drawn(make, inputs, call, draws, seed), draws)
 
 
@@ -157,17 +161,14 @@ class _ModelDraws:
 
 def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
     """Return the inspection of a model."""
-    inspections: dict[str, Inspection] = {}
-    refused: dict[tuple[str, str], list[str]] = {}
+    results: dict[str, tuple[ModuleCall, Inspection | str]] = {}
     for call in model.calls:
-        result = _inspected(model.factory.replayed(call, model.modules[call.name]), call, len(model.modules[call.name]))
-        if isinstance(result, Inspection):
-            inspections[call.name] = result
-        else:
-            refused.setdefault((call.kind, result), []).append(call.name)
-    for name, (call, how) in model.mixing.items():
-        refused.setdefault((call.kind, how), []).append(name)
-    inspections = _positions_first(inspections)
+        modules = model.modules[call.name]
+        results[call.name] = call, _inspected(model.factory.replayed(call, modules), call, len(modules))
+    results |= model.mixing
+    inspections = _positions_first({n: result for n, (_, result) in results.items() if isinstance(result, Inspection)})
+    unread = {name: (call.kind, why) for name, (call, why) in results.items() if isinstance(why, str)}
+    refused = grouped(unread, unread.__getitem__)
     groups = grouped_modules([call for call in model.calls if call.name in inspections], inspections)
     table = ParameterTable(tuple(statistics_of(model.parameters, _depth(model.calls, model.parameters))))
     notes = [
@@ -181,8 +182,9 @@ def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
     ]
     # Beside attention that is read, a convolution is none.
     reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
-    results = tuple(notes), reasons, model.duties, model.numbers
-    return ModelInspection(model.kind, draws, groups, inspections, table, *results)
+    return ModelInspection(
+        model.kind, draws, groups, inspections, table, tuple(notes), reasons, model.duties, model.numbers
+    )
 
 
 def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:

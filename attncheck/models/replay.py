@@ -6,12 +6,13 @@ import copy
 import dataclasses
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from attncheck.frameworks.trace import leaves_of
+from attncheck.frameworks.trace import Trace, leaves_of
 
 # An argument whose name contains one of these is added to keys or hides them.
 _NOT_SOURCES = ("pos", "mask", "bias")
@@ -59,8 +60,8 @@ class CallArguments:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Replay:
-    """A call of a module on one sequence, which can be repeated on other hidden states.
+class HiddenStates:
+    """Hidden states among the arguments of a call on one sequence, which can be repeated on others.
 
     Attributes
     ----------
@@ -71,12 +72,23 @@ class Replay:
         Indices of the leaves that hidden states replace. Such a leaf is what is added to them, or None.
     axis : int
         Axis of sequences in the hidden states.
+    width : int
+    lengths : tuple of int
+        Numbers of positions to try, in order.
+    source : str
+        Name of the argument from which keys and values are computed, if it is replaced too; else empty.
+    crossed : HiddenStates or None
+        The same hidden states, replaced together with such an argument, if there may be one.
     """
 
     arguments: CallArguments
     batch: tuple[int | None, ...]
     hidden: frozenset[int]
     axis: int
+    width: int
+    lengths: tuple[int, ...]
+    source: str = ""
+    crossed: HiddenStates | None = None
 
     def __call__(self, module: Any, x: Any) -> Any:
         """Return the output of a module, (batch, positions, m), for hidden states x, (batch, positions, n)."""
@@ -91,29 +103,6 @@ class Replay:
             if _is_array(array) and array.ndim == x.ndim and array.shape[:2] == states.shape[:2]:
                 return array.swapaxes(0, 1) if self.axis else array
         return output
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class HiddenStates:
-    """Hidden states among the arguments of a call.
-
-    Attributes
-    ----------
-    replay : Replay
-    width : int
-    lengths : tuple of int
-        Numbers of positions to try, in order.
-    source : str
-        Name of the argument from which keys and values are computed, if `replay` replaces it too; else empty.
-    crossed : HiddenStates or None
-        The same hidden states, replaced together with such an argument, if there may be one.
-    """
-
-    replay: Replay
-    width: int
-    lengths: tuple[int, ...]
-    source: str = ""
-    crossed: HiddenStates | None = None
 
     @property
     def long(self) -> bool:
@@ -195,7 +184,75 @@ def _replacing(
         arguments = dataclasses.replace(arguments, leaves=tuple(cut))
     fixed = any(_has(leaf, length, b) for leaf, b in zip(arguments.leaves, batch, strict=True))
     lengths = (length,) if fixed else tuple(range(2, max(length, 2) + 1))
-    return HiddenStates(Replay(arguments, batch, frozenset(hidden), axis), width, lengths)
+    return HiddenStates(arguments, batch, frozenset(hidden), axis, width, lengths)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModuleCall:
+    """One call of a module in the forward pass of a model.
+
+    Attributes
+    ----------
+    name : str
+        Path of the module in the model, such as "h.0.attn".
+    kind : str
+        Its class.
+    parent : int or None
+        Index of the call that it is part of.
+    given : HiddenStates or None
+        Its arguments; None if none of them is an array of hidden states, (batch, positions, width).
+    """
+
+    name: str
+    kind: str
+    parent: int | None
+    given: HiddenStates | None = None
+
+    @property
+    def source(self) -> str:
+        """In cross-attention, the argument from which keys and values are computed."""
+        return self.given.source if self.given else ""
+
+
+class CallRecorder(Trace):
+    """Trace that keeps the module calls of one forward pass, in the order in which they start.
+
+    `method` is the name of the method that computes a module, such as "forward". The signature of the method gives
+    positional arguments their names.
+    """
+
+    def __init__(self, method: str = "__call__") -> None:
+        self._method = method
+        self.calls: list[ModuleCall] = []
+        self.arguments: list[CallArguments] = []
+        self._running: list[int] = []
+
+    def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Record the start of a call."""
+        self.calls.append(ModuleCall(name, type(module).__name__, self._running[-1] if self._running else None))
+        self.arguments.append(CallArguments.of(getattr(module, self._method), args, kwargs))
+        self._running.append(len(self.calls) - 1)
+
+    def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        """Record the end of the call that started last."""
+        self._running.pop()
+
+    def numbered(self) -> Iterator[tuple[str, int]]:
+        """Yield, for each call, the name of the module and the number of its earlier calls."""
+        times = Counter[str]()
+        for call in self.calls:
+            yield call.name, times[call.name]
+            times[call.name] += 1
+
+
+def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
+    """Return the calls on one sequence; comparison with those on two shows the hidden states."""
+    by_key = dict(zip(two.numbered(), two.arguments, strict=True))
+    calls = []
+    for call, key, arguments in zip(one.calls, one.numbered(), one.arguments, strict=True):
+        hidden = hidden_states(arguments, by_key[key]) if key in by_key else None
+        calls.append(dataclasses.replace(call, given=hidden))
+    return calls
 
 
 def sequences_of(

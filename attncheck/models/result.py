@@ -20,8 +20,8 @@ from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import WITHOUT_SOFTMAX, AttentionModules
 from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult
 from attncheck.models.duties.registry import NAMES, expectations
+from attncheck.models.families import ParameterTable
 from attncheck.models.initialisers import unmet as unmet_initialisers
-from attncheck.models.table import ParameterTable
 
 #: Reason if a forward pass shows no attention.
 UNRECOGNISED = (
@@ -92,15 +92,12 @@ class ModelInspection(PrintedInspection):
 
     def _of_attention(self) -> Iterator[Note]:
         """Yield the notes on attention modules, each with the names of all modules concerned."""
-        about: dict[Note, list[str]] = {}
-        for group in self.attention:
-            for note in group.inspection.notes:
-                if str(note) == DROPOUT:  # every model has dropout in training
-                    continue
-                about.setdefault(note, []).append(group.title)
-        for note, titles in about.items():
-            everywhere = len(titles) == len(self.attention) > 1
-            where = _NOTE if everywhere else ", ".join(titles)
+        pairs = [(note, group.title) for group in self.attention for note in group.inspection.notes]
+        for note, members in grouped(pairs, lambda pair: pair[0]).items():
+            if str(note) == DROPOUT:  # every model has dropout in training
+                continue
+            everywhere = len(members) == len(self.attention) > 1
+            where = _NOTE if everywhere else ", ".join(title for _, title in members)
             yield dataclasses.replace(note, text=f"{where}: {note}")
 
     def require(self, *declared: str, parameters: Mapping[str, str] | None = None, **expected: Any) -> None:
@@ -197,9 +194,10 @@ class ModelInspection(PrintedInspection):
         """Class, attention modules, parameters and draws as text."""
         mixing = not self.modules and {*self.refused.values()} == {WITHOUT_SOFTMAX}
         number = counted(len(self.modules) + len(self.refused), "module" if mixing else "attention module")
+        forwards = [group.inspection.forward for group in self.attention]
         if self.refused:
             number += f" ({len(self.modules)} read, {len(self.refused)} not: {self._reasons})"
-        elif self.modules and all(_unmasked(group.inspection) for group in self.attention):
+        elif self.modules and all(f.known and f.mask == "none" for f in forwards):
             number += " without a mask"
         size = sum(math.prod(row.shape) for row in self.parameters)
         return f"{self.kind}: {number}, {counted(size, 'parameter')}; {counted(self.draws, 'draw')}"
@@ -237,10 +235,6 @@ class ModelInspection(PrintedInspection):
             source = f"keys and values from {group.source}: " if group.source else ""
             attention.append((group.title, group.kind, heads, source + forward))
         return {"Attention": attention, "Parameters": self.parameters.lines}
-
-
-def _unmasked(inspection: Inspection) -> bool:
-    return inspection.forward.known and inspection.forward.mask == "none"
 
 
 def is_pattern(text: str) -> bool:

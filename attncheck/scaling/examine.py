@@ -100,21 +100,15 @@ def examine(
     predicted = {measure: expected(measure.place, measure.moment) for measure in sample.measured}
     planned = {measure.name: measure for measure, prediction in predicted.items() if prediction is not None}
     if not planned:
-        refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {_first_few(sample.measured)}")
+        names = dict.fromkeys(measure.place.name for measure in sample.measured[:6])
+        refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {', '.join(names)}")
     level = Budget(false_alarm).level(len(planned))
     looks = _Looks(sample, predicted, level, tolerance)
     # A fourth look, with eight times the models, would take longer than all others together.
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = [looks.row(measure, trails.get(measure.name)) for measure in sample.measured]
-    fixed: tuple[float, ...] = ()
-    if any(row.verdict is Verdict.VIOLATED and not row.steps for row in rows):
-        fixed = _fixed_scales(rows, widths, *sample.weights())
+    fixed = _fixed_scales(rows, sample)
     return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, sample.seconds)
-
-
-def _distinct(narrow: Tap, wider: Tap) -> bool:
-    """Return whether a tap repeats no other one, the same in both models."""
-    return not narrow.same_as or narrow.same_as != wider.same_as
 
 
 class _Sample:
@@ -127,10 +121,11 @@ class _Sample:
         self.seconds = 0.0
         narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])
         # Of taps with the same values one is measured, unless the inner one has another name in another model.
-        common = [name for name, tap in narrow.items() if name in wider and _distinct(tap, wider[name])]
-        if not common:
+        pairs = {name: (tap, wider[name]) for name, tap in narrow.items() if name in wider}
+        distinct = {n: (one, two) for n, (one, two) in pairs.items() if not one.same_as or one.same_as != two.same_as}
+        if not distinct:
             refuse("build", [*narrow][:3], "are absent at other widths", "use the same module names at all widths")
-        tap_series = [_location(name, narrow[name], wider[name]) for name in common]
+        tap_series = [_series(name, *taps) for name, taps in distinct.items()]
         self.measured = [Measurement(series, step) for step in range(steps + 1) for series in tap_series]
 
     def logs(self, look: int, factor: int) -> list[FloatArray]:
@@ -284,10 +279,9 @@ class _Estimate:
     share_high: float
 
 
-def _location(name: str, narrow: Tap, wider: Tap) -> TapSeries:
+def _series(name: str, narrow: Tap, wider: Tap) -> TapSeries:
     grows = narrow.values.size != wider.values.size
-    # A factor may be 1 at one width.
-    rescaled = narrow.rescaled or wider.rescaled
+    rescaled = narrow.rescaled or wider.rescaled  # a factor may be 1 at one width
     return TapSeries(name, narrow.what, narrow.kind, grows, rescaled, narrow.note or wider.note)
 
 
@@ -304,16 +298,15 @@ def _notes(measure: Measurement, estimate: _Estimate) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _fixed_scales(
-    rows: Sequence[WidthsRow], widths: Sequence[int], narrow: Mapping[str, FloatArray], wide: Mapping[str, FloatArray]
-) -> tuple[float, ...]:
+def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ...]:
     """Return the standard deviations of matrices between growing axes that have the same one at every width.
 
     There are none unless the output of such a matrix is violated, as a factor may follow it.
     """
-    hidden = (name for name in narrow if name in wide and _growing_axes(narrow[name], wide[name]) > 1)
-    fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], widths)) < TOLERANCE]
     violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
+    narrow, wide = sample.weights() if violated else ({}, {})
+    hidden = (name for name in narrow if name in wide and _growing_axes(narrow[name], wide[name]) > 1)
+    fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], sample.widths)) < TOLERANCE]
     explained = any(name.rpartition(".")[0] in violated for name in fixed)
     return tuple(float(wide[name].std()) for name in fixed) if explained else ()
 
@@ -330,7 +323,3 @@ def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int])
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _first_few(measured: Sequence[Measurement]) -> str:
-    return ", ".join(dict.fromkeys(measure.place.name for measure in measured[:6]))

@@ -147,13 +147,11 @@ def mup(series: TapSeries, moment: str) -> ExponentPrediction | None:
         return _rescaled(series)
     if moment == CHANGE:
         return _NEARLY if series.kind == EMBEDDING else _MIXED
-    if series.kind in (SCORES, OUTPUT):
-        return {(SCORES, False): _FALLS, (OUTPUT, False): _FALLS, (SCORES, True): _CONSTANT}.get(
-            (series.kind, series.grows), _NEARLY
-        )
-    if series.kind in (EMBEDDING, NORM):
+    if series.kind in (SCORES, OUTPUT) and not series.grows:
+        return _FALLS
+    if series.kind in (EMBEDDING, NORM, SCORES):
         return _CONSTANT
-    return _NEARLY if series.kind == MODULE and series.grows else _EVENS_OUT
+    return _NEARLY if series.kind in (MODULE, OUTPUT) and series.grows else _EVENS_OUT
 
 
 def _rescaled(series: TapSeries) -> ExponentPrediction | None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.names import pattern_of
+from attncheck._lib.names import grouped, pattern_of
 from attncheck._lib.text import aligned, counted, first_few, listed
 from attncheck.evidence.verdicts import Verdict
 
@@ -203,9 +203,7 @@ class Widths:
     @property
     def findings(self) -> list[tuple[str, str]]:
         """Findings on rows that are not consistent: pairs of "first", "then", "and", "also" or "open" and a text."""
-        return list(self._findings())
-
-    def _findings(self) -> Iterator[tuple[str, str]]:
+        findings = []
         initial = [row for row in self.violated if not row.steps]
         later = [row for row in self.violated if row.name not in {row.name for row in initial}]
         for label, rows, rest_label, cause in (
@@ -213,13 +211,14 @@ class Widths:
             ("and" if initial else "first", later, "also", "changes in the same steps; check learning rates"),
         ):
             if rows:
-                yield label, _finding(rows[0])
+                findings.append((label, _finding(rows[0])))
             names = _names(row for row in rows if row.name != rows[0].name)
             if names:
-                yield rest_label, f"{names}: {cause}"
+                findings.append((rest_label, f"{names}: {cause}"))
         if self._undecided:
             # The headline of an inconclusive result has the remedy; a violated one needs none.
-            yield "open", _names(self._undecided)
+            findings.append(("open", _names(self._undecided)))
+        return findings
 
     @property
     def tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
@@ -258,10 +257,7 @@ def _names(rows: Iterable[WidthsRow]) -> str:
 
 def _merged(rows: Iterable[WidthsRow]) -> list[WidthsRow]:
     """Merge rows with the same verdict and prediction whose names differ in the numbers of blocks."""
-    groups: dict[tuple[str, ...], list[WidthsRow]] = {}
-    for row in rows:
-        key = _pattern(row.name), row.what, row.moment, row.predicted, row.verdict
-        groups.setdefault(key, []).append(row)
+    groups = grouped(rows, lambda row: (_pattern(row.name), row.what, row.moment, row.predicted, row.verdict))
     return [group[0] if len(group) == 1 else _merge(group) for group in groups.values()]
 
 

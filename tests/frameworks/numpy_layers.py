@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from attncheck.frameworks.adapter import Adapter
 from attncheck.frameworks.trace import AttentionCore, Trace
@@ -21,8 +22,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def softmax(p: Array, axis: int = -1) -> Array:
-    a = np.exp(p - p.max(axis, keepdims=True))
-    return np.asarray(a / a.sum(axis, keepdims=True))
+    return np.asarray(special.softmax(p, axis))
 
 
 def mask_of(visible: Callable[[Array, Array], Array]) -> Callable[[Array], Array]:

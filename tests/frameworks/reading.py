@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from attncheck.frameworks.effective import ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
@@ -51,8 +52,7 @@ def formula(found: Read, x: Array, causal: bool = False) -> tuple[Array, Array]:
     scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
     if causal:
         scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
+    weights = softmax(scores, axis=-1)
     return weights, np.einsum("bhld,hdn->bln", weights @ v, found["O"]) + found["bO"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.jax_trace import watching
@@ -122,11 +123,6 @@ def inputs(length: int = LENGTH) -> Any:
     return np.random.default_rng(0).standard_normal((BATCH, length, WIDTH))
 
 
-def projected(x: Any, own: Any) -> Any:
-    """Return a linen projection, (B, L, H, d)."""
-    return np.einsum("bln,nhd->blhd", x, own["kernel"]) + np.asarray(own["bias"])
-
-
 def sorted_rows(*arrays: Any) -> Any:
     """Return matrices (N, L, ·) of each sequence and head, side by side, in a fixed order."""
     rows = np.concatenate([each.reshape(len(each), -1) for each in arrays], axis=1)
@@ -135,10 +131,10 @@ def sorted_rows(*arrays: Any) -> Any:
 
 def expected(params: Any, x: Any) -> list[Any]:
     """Return queries, keys, values and weights, (N, L, ·)."""
-    q, k, v = (projected(x, params[name]).swapaxes(1, 2) for name in ("query", "key", "value"))
-    weights = np.exp(q @ k.swapaxes(-1, -2) / 2)
-    weights /= weights.sum(-1, keepdims=True)
-    return [array.reshape(-1, *array.shape[2:]) for array in (q, k, v, weights)]
+    parts = (params[name] for name in ("query", "key", "value"))
+    q, k, v = (np.einsum("bln,nhd->bhld", x, p["kernel"]) + np.asarray(p["bias"])[:, None] for p in parts)
+    arrays = q, k, v, softmax(q @ k.swapaxes(-1, -2) / 2, axis=-1)
+    return [array.reshape(-1, *array.shape[2:]) for array in arrays]
 
 
 ATTENTIONS = {

@@ -21,7 +21,6 @@ from attncheck.frameworks.trace import CoreTrace, Trace
 from . import reading
 from .rows import Row, assert_says, each, row
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
 jax: Any
 eqx: Any
 keras: Any
@@ -127,56 +126,53 @@ def keras_causal(module: Any, x: Any) -> Any:
 # Parameters ---------------------------------------------------------------------------------------
 
 
-def linen_parameters(state: Any) -> dict[str, Any]:
-    parameters = state.variables["params"]
-    parts = {letter: parameters[name] for letter, name in LETTERS.items()}
-    return {
-        kind + letter: part[name] for letter, part in parts.items() for kind, name in (("", "kernel"), ("b", "bias"))
-    }
+def of_linen_part(state: Any, name: str) -> tuple[Any, Any]:
+    """Return the kernel and the bias of a projection."""
+    part = state.variables["params"][name]
+    return part["kernel"], part["bias"]
 
 
-def nnx_parameters(state: Any) -> dict[str, Any]:
-    parts = {letter: getattr(state, name) for letter, name in LETTERS.items()}
-    return {letter: part.kernel[...] for letter, part in parts.items()} | {
-        f"b{letter}": part.bias[...] for letter, part in parts.items()
-    }
+def of_nnx_part(state: Any, name: str) -> tuple[Any, Any]:
+    part = getattr(state, name)
+    return part.kernel[...], part.bias[...]
 
 
-def equinox_parameters(state: Any) -> dict[str, Any]:
-    module = getattr(state, "inner", state)
-    arrays = {"O": module.output_proj.weight.T.reshape(HEADS, -1, WIDTH), "bO": module.output_proj.bias}
-    for letter, part in (("Q", module.query_proj), ("K", module.key_proj), ("V", module.value_proj)):
-        arrays |= {letter: part.weight.T.reshape(WIDTH, HEADS, -1), f"b{letter}": part.bias.reshape(HEADS, -1)}
-    return arrays
+def of_equinox_part(state: Any, name: str) -> tuple[Any, Any]:
+    part = getattr(getattr(state, "inner", state), f"{name.replace('out', 'output')}_proj")
+    if name == "out":
+        return part.weight.T.reshape(HEADS, -1, WIDTH), part.bias
+    return part.weight.T.reshape(WIDTH, HEADS, -1), part.bias.reshape(HEADS, -1)
 
 
-def keras_parameters(state: Any) -> dict[str, Any]:
-    """Return the parameters; keras repeats grouped keys and values before attention."""
-    arrays = {}
-    for letter, name in LETTERS.items():
-        part = getattr(state, f"_{'output' if letter == 'O' else name}_dense")
-        repeats = 2 if letter in "KV" and isinstance(state, keras.layers.GroupQueryAttention) else 1
-        arrays[letter] = np.repeat(numbers_of(part.kernel), repeats, axis=-2)
-        arrays[f"b{letter}"] = np.repeat(numbers_of(part.bias), repeats, axis=0)
-    return arrays
+def of_keras_part(state: Any, name: str) -> tuple[Any, Any]:
+    """Return the kernel and the bias; keras repeats grouped keys and values before attention."""
+    part = getattr(state, f"_{name.replace('out', 'output')}_dense")
+    repeats = 2 if name in ("key", "value") and isinstance(state, keras.layers.GroupQueryAttention) else 1
+    return np.repeat(numbers_of(part.kernel), repeats, axis=-2), np.repeat(numbers_of(part.bias), repeats, axis=0)
 
 
 class Module(NamedTuple):
     make: Any
     call: Any
-    parameters: Callable[[Any], dict[str, Any]]
+    part: Callable[[Any, str], tuple[Any, Any]]
     causal: bool
     query: str = ""  # the name of its matrix in the adapter
 
+    def parameters(self, state: Any) -> dict[str, Any]:
+        arrays = {}
+        for letter, name in LETTERS.items():
+            arrays[letter], arrays[f"b{letter}"] = self.part(state, name)
+        return arrays
+
 
 MODULES = {
-    "linen": Module(of_linen, linen_causal, linen_parameters, True, "['params']['query']['kernel']"),
-    "nnx": Module(of_nnx, None, nnx_parameters, False),
-    "nnx, groups": Module(Grouped, None, nnx_parameters, True, "['query']['kernel']"),
-    "equinox": Module(of_equinox, equinox_causal, equinox_parameters, True, ".query_proj.weight"),
-    "equinox, compiled": Module(EquinoxBlock, None, equinox_parameters, False),
-    "keras": Module(of_keras, keras_causal, keras_parameters, True, "multi_head_attention/query/kernel"),
-    "keras, groups": Module(grouped, None, keras_parameters, False),
+    "linen": Module(of_linen, linen_causal, of_linen_part, True, "['params']['query']['kernel']"),
+    "nnx": Module(of_nnx, None, of_nnx_part, False),
+    "nnx, groups": Module(Grouped, None, of_nnx_part, True, "['query']['kernel']"),
+    "equinox": Module(of_equinox, equinox_causal, of_equinox_part, True, ".query_proj.weight"),
+    "equinox, compiled": Module(EquinoxBlock, None, of_equinox_part, False),
+    "keras": Module(of_keras, keras_causal, of_keras_part, True, "multi_head_attention/query/kernel"),
+    "keras, groups": Module(grouped, None, of_keras_part, False),
 }
 
 

@@ -69,10 +69,6 @@ def one_position_at_a_time(q: Any, k: Any, v: Any) -> Any:
     return torch.cat([by_hand(q[:, :, [i]], k, v) for i in range(q.shape[2])], 2)
 
 
-def exiting(q: Any, k: Any, v: Any) -> Any:
-    sys.exit(3)
-
-
 def unset() -> Any:
     module = Own()
     nn.init.constant_(module.o.weight, torch.nan)
@@ -85,14 +81,6 @@ def token(x: Any) -> Any:
 
 def fewer_keys(q: Any, k: Any, v: Any) -> Any:
     return nn.functional.scaled_dot_product_attention(q, k[:, :, ::2], v[:, :, ::2])
-
-
-def linear_attention(q: Any, k: Any, v: Any) -> Any:
-    return q @ (k.mT @ v) / q.shape[2]
-
-
-def failing_make() -> Any:
-    raise ValueError("no")
 
 
 def attention_of_equinox(key: Any) -> Any:
@@ -125,7 +113,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "buffer of keys": (Crossed, "do not depend on the inputs: cross-attention", {}),
     "Linear": (lambda: nn.Linear(64, 64), SAMPLING, {}),
     "LSTM": (lambda: nn.LSTM(64, 64), SAMPLING, {}),
-    "linear attention": (lambda: Own(linear_attention), NO_PRODUCT, {}),
+    "linear attention": (lambda: Own(lambda q, k, v: q @ (k.mT @ v) / q.shape[2]), NO_PRODUCT, {}),
     "in turn": (lambda: InTurn(by_hand), "pass attention one after another", {}),
     "some positions": (lambda: Own(one_position_at_a_time), "attention is called on some positions at a time", {}),
     "no output": (lambda: Own(after=lambda y: None), NO_OUTPUT, {}),
@@ -133,7 +121,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "a module": (nn.Linear(64, 64), "is a module, already initialised", {}),
     "a class": (nn.MultiheadAttention, NO_FUNCTION, {}),
     "another width": (multi_head(63, 3), r"call: failed on inputs of shape \(2, 2, 64\) with ", {}),
-    "exit": (lambda: Own(exiting), r"call: failed .* SystemExit: 3 \(test_refusals\.py, line \d+\)", {}),
+    "exit": (lambda: Own(lambda *_: sys.exit(3)), r"call: failed .* SystemExit: 3 \(test_refusals\.py, line \d+\)", {}),
     "NaN": (lambda: Own(after=lambda y: y * torch.nan), NAN, {}),
     "NaN of the initialiser": (unset, "output=nan: .* finite; mend the initialiser", {}),
     "token": (lambda: Own(before=token, after=lambda y: y[:, 1:]), TOKENS, {}),
@@ -146,7 +134,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "linen without inputs": (lambda: linen.Dense(3), INPUTS, {"width": None}),
     "Keras without inputs": (lambda: keras.layers.Dense(3), INPUTS, {"width": None}),
     "a number": (3, "is not a function", {}),
-    "a failing function": (failing_make, "make: failed with ValueError: no", {}),
+    "a failing function": (lambda: int("no"), "make: failed with ValueError: invalid literal", {}),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import attncheck as ac
 from attncheck._lib.errors import InputError
+from attncheck._lib.imports import find
 from attncheck.frameworks.models import ModelsAtWidths
 
 # The batch of the steps, for maps of width 8 to one neuron.
@@ -82,8 +83,7 @@ def of_torch(by_hand: bool) -> Callable[[int], Any]:
 
 def models_of(adapter: str, build: Callable[..., Any], **options: Any) -> ModelsAtWidths:
     """Return models over widths by the class of an adapter."""
-    framework, _, name = adapter.partition(".")
-    return ModelsAtWidths(getattr(importlib.import_module(f"attncheck.frameworks.{framework}"), name), build, **options)
+    return ModelsAtWidths(find(f"attncheck.frameworks.{adapter}"), build, **options)
 
 
 SCORES = ("scores", "weights")
@@ -91,21 +91,13 @@ DENSE = ("query_dense", "key_dense", "value_dense", *SCORES, "output_dense")
 PLAIN = ("query", "key", "value", *SCORES, "out")
 #: Adapters, models, taps in the attention module, and functions that taps replace.
 MODELS: dict[str, tuple[str, Callable[[], Callable[..., Any]], tuple[str, ...], tuple[str, ...]]] = {
-    "torch": ("torch.Torch", lambda: of_torch(False), PLAIN, ("torch.nn.functional.softmax",)),
-    "torch by hand": ("torch.Torch", lambda: of_torch(True), PLAIN, ("torch.softmax",)),
-    "linen": ("flax.Linen", of_linen, PLAIN, ("jax.nn.softmax", "jax.nn.dot_product_attention", "flax.linen.softmax")),
-    "nnx": ("flax.NNX", of_nnx, PLAIN, ("flax.nnx.Linear.__call__",)),
-    "keras": ("keras.Keras", of_keras, DENSE, ("keras.src.backend.nn.softmax", "keras.layers.Layer.__call__")),
-    "keras dropout": ("keras.Keras", lambda: of_keras(0.1), (), ("keras.src.backend.nn.dot_product_attention",)),
+    "torch": ("torch:Torch", lambda: of_torch(False), PLAIN, ("torch.nn:functional.softmax",)),
+    "torch by hand": ("torch:Torch", lambda: of_torch(True), PLAIN, ("torch:softmax",)),
+    "linen": ("flax:Linen", of_linen, PLAIN, ("jax.nn:softmax", "jax.nn:dot_product_attention", "flax.linen:softmax")),
+    "nnx": ("flax:NNX", of_nnx, PLAIN, ("flax.nnx:Linear.__call__",)),
+    "keras": ("keras:Keras", of_keras, DENSE, ("keras:src.backend.nn.softmax", "keras:layers.Layer.__call__")),
+    "keras dropout": ("keras:Keras", lambda: of_keras(0.1), (), ("keras:src.backend.nn.dot_product_attention",)),
 }
-
-
-def looked_up(name: str) -> Any:
-    module, _, rest = name.partition(".")
-    result: Any = importlib.import_module(module)
-    for part in rest.split("."):
-        result = getattr(result, part)
-    return result
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -113,10 +105,10 @@ def test_every_module_and_attention_is_tapped(name: str) -> None:
     """Scores are those of queries and keys, and hidden ones are left out."""
     adapter, make, parts, functions = MODELS[name]
     models = models_of(adapter, make())
-    before = [looked_up(function) for function in functions]
+    before = [*map(find, functions)]
     model = models.make(32, seed=0)
     taps = {name: tap for name, tap in model.taps().items() if not tap.same_as}
-    assert before == [looked_up(function) for function in functions]
+    assert before == [*map(find, functions)]
     assert not parts or [*taps] == [*(f"attention.{part}" for part in parts), "norm", "head"]
     kinds = {tap.kind: name for name, tap in taps.items() if tap.kind != "module"}
     assert {*kinds} == {"scores", "weights", "norm", "output"}
@@ -179,9 +171,9 @@ def nnx_map() -> tuple[Any, Any]:
 
 
 MAPS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "torch.Torch": (torch_map, lambda module: 1.0),
-    "flax.Linen": (linen_map, lambda module: module.variables["frozen"]["factor"]),
-    "flax.NNX": (nnx_map, lambda module: module.factor[...]),
+    "torch:Torch": (torch_map, lambda module: 1.0),
+    "flax:Linen": (linen_map, lambda module: module.variables["frozen"]["factor"]),
+    "flax:NNX": (nnx_map, lambda module: module.factor[...]),
 }
 
 
@@ -200,7 +192,7 @@ def test_steps_are_those_of_gradient_descent(adapter: str) -> None:
             model.step()
         step = np.eye(4) - RATE * factors[-1] ** 2 * INPUTS @ INPUTS.T
         np.testing.assert_allclose(model.taps()["output"].values, step @ step @ before, rtol=1e-4, atol=1e-5)
-    assert len({*factors}) == (1 if adapter == "torch.Torch" else 3)
+    assert len({*factors}) == (1 if adapter == "torch:Torch" else 3)
 
 
 # keras --------------------------------------------------------------------------------------------
@@ -219,7 +211,7 @@ def test_names_of_keras() -> None:
         inputs = keras.Input((None, width))
         return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Dense(width)(inputs)))
 
-    names = [list(models_of("keras.Keras", functional).make(width, 0).taps()) for width in (16, 32)]
+    names = [list(models_of("keras:Keras", functional).make(width, 0).taps()) for width in (16, 32)]
     assert names[0] == names[1]
     assert {"dense_0", "dense_1"} <= {*names[0]}
 
@@ -227,7 +219,7 @@ def test_names_of_keras() -> None:
 def test_keras_draws_tokens_for_an_embedding() -> None:
     keras = pytest.importorskip("keras")
     models = models_of(
-        "keras.Keras", lambda width: keras.Sequential([keras.layers.Embedding(50, width), keras.layers.Dense(4)])
+        "keras:Keras", lambda width: keras.Sequential([keras.layers.Embedding(50, width), keras.layers.Dense(4)])
     )
     taps = models.make(16, seed=0).taps().values()
     assert [tap.kind for tap in taps if not tap.same_as] == ["embedding", "output"]
@@ -243,7 +235,7 @@ def test_keras_takes_steps_on_torch_only() -> None:
         with pytest.raises(InputError, match="takes steps only on torch, but keras runs on jax; set KERAS_BACKEND"):
             ac.widths(of_keras(), (16, 32, 64), optimizer=optimizer)
         return
-    model = models_of("keras.Keras", of_keras(), optimizer=optimizer).make(16, seed=0)
+    model = models_of("keras:Keras", of_keras(), optimizer=optimizer).make(16, seed=0)
     before = model.taps()["head"].values
     model.step()
     assert not np.array_equal(model.taps()["head"].values, before)

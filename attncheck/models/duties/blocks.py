@@ -13,12 +13,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from attncheck._lib.names import names_of, pattern_of
+from attncheck._lib.names import grouped, names_of, pattern_of
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.trace import CoreTrace, Trace
-from attncheck.models.calls import ModuleCall
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, restored, same
+from attncheck.models.replay import ModuleCall
 
 # Cosine of an array and its norm.
 _PARALLEL = 1 - 1e-6
@@ -39,11 +39,8 @@ def residual(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("no module around attention passes a norm of its input to it")
     if not _wrong(probe, all_blocks):  # a block is seldom wrong; one that is may hide what is wrong with later ones
         return
-    returned: dict[str, list[str]] = {}
-    for blocks in all_blocks:
-        for name, (x, y) in _wrong(probe, [blocks]).items():
-            returned.setdefault(_described(x, y), []).append(name)
-    for text, names in returned.items():
+    returned = {name: _described(*pair) for blocks in all_blocks for name, pair in _wrong(probe, [blocks]).items()}
+    for text, names in grouped(returned, returned.__getitem__).items():
         which = f"{names_of(names)} are 0, {'it returns' if len(names) == 1 else 'each returns'}"
         yield asks(f"residual path: if all matrices of {which} {text}", "residual")
 

@@ -1,4 +1,4 @@
-"""A property of whole models, and the result of measuring it."""
+"""Result of measuring a property of whole models."""
 
 from __future__ import annotations
 
@@ -13,26 +13,6 @@ HOLDS, VIOLATED, NOT_EXAMINED = "holds", "violated", "not examined"
 
 class NotExaminedError(Exception):
     """Raised if a property does not apply to a model, or cannot be measured; the message is the reason."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Duty:
-    """A property of whole models.
-
-    Attributes
-    ----------
-    name : str
-        Name in messages and expectations.
-    statement : str
-        The property as a sentence.
-    measure : str
-        "module:function" that measures it in a PyTorch model. For a `duties.probe.TorchModel`, the function yields
-        notes on violations, or raises `NotExaminedError`.
-    """
-
-    name: str
-    statement: str
-    measure: str
 
 
 @dataclasses.dataclass(frozen=True)

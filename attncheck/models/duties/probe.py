@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from attncheck.frameworks.framework import Arguments
-from attncheck.frameworks.trace import Trace
-from attncheck.models.calls import ModuleCall
+from attncheck.frameworks.trace import ScoresTrace, Trace
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.factory import ModelFactory
+from attncheck.models.replay import ModuleCall
 
 # Largest number of positions whose derivatives are computed, and of products of parameters and tokens for them.
 _POSITIONS, _WORK = 12, 2**31
@@ -77,11 +76,14 @@ class TorchModel:
 
     def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
         """Return all outputs for the inputs with some `changes` by name."""
-        return self.factory.outputs_for(self.model, _arguments({**self.arguments, **(changes or {})}))
+        values = {**self.arguments, **(changes or {})}
+        args = tuple(value for name, value in values.items() if isinstance(name, int))
+        kwargs = {name: value for name, value in values.items() if not isinstance(name, int)}
+        return self.factory.outputs_for(self.model, (args, kwargs))
 
-    def reals(self, changes: Mapping[Any, Any] | None = None) -> list[Any]:
+    def reals(self) -> list[Any]:
         """Return the outputs of real numbers."""
-        leaves = tree_leaves(self.outputs(changes))
+        leaves = tree_leaves(self.outputs())
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
 
     def first(self, changes: Mapping[Any, Any] | None = None) -> Any:
@@ -169,10 +171,11 @@ class TorchModel:
     @functools.cached_property
     def scores(self) -> Sequence[Any]:
         """Scores of each softmax over as many keys as queries."""
-        trace = _Scores()
+        trace = ScoresTrace()
         with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
             self.outputs()
-        return trace.results
+        over_keys = (scores for scores, axis in trace.scores if axis == -1 and scores.ndim > 2)
+        return [torch.as_tensor(scores) for scores in over_keys if scores.shape[-1] == scores.shape[-2]]
 
 
 class _Lookups(Trace):
@@ -180,9 +183,6 @@ class _Lookups(Trace):
 
     def __init__(self, tokens: Mapping[Any, Any]) -> None:
         self.tokens, self.results = tokens, list[Vectors]()
-
-    def begins(self, *_: Any) -> None:
-        """Ignore the start of a call."""
 
     def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Keep the result of a call if its argument is an array of tokens."""
@@ -192,28 +192,13 @@ class _Lookups(Trace):
         self.results.extend(Vectors(output.detach(), name, module) for name in names)
 
 
-class _Scores(Trace):
-    """Trace that keeps the scores of softmaxes over keys."""
-
-    def __init__(self) -> None:
-        self.results: list[Any] = []
-
-    def softmax(self, scores: Any, axis: int) -> None:
-        """Keep scores over as many keys as queries."""
-        if axis == -1 and scores.ndim > 2 and scores.shape[-1] == scores.shape[-2]:
-            self.results.append(torch.as_tensor(scores))
-
-
 @contextlib.contextmanager
 def restored(tensors: Sequence[Any]) -> Iterator[None]:
     """Write the present values of tensors back at the end of this context."""
-    values = [tensor.detach().clone() for tensor in tensors]
-    try:
+    with contextlib.ExitStack() as stack:
+        for tensor in tensors:
+            stack.callback(tensor.detach().copy_, tensor.detach().clone())
         yield
-    finally:
-        with torch.no_grad():
-            for tensor, value in zip(tensors, values, strict=True):
-                tensor.copy_(value)
 
 
 def noise(tensor: Any) -> Any:
@@ -225,8 +210,3 @@ def noise(tensor: Any) -> Any:
 def same(first: Any, second: Any, tolerance: float = 1e-5) -> bool:
     """Return whether two tensors agree up to roundoff."""
     return first.shape == second.shape and bool((first - second).abs().max() <= tolerance * first.abs().max())
-
-
-def _arguments(values: Mapping[Any, Any]) -> Arguments:
-    args = tuple(value for name, value in values.items() if isinstance(name, int))
-    return args, {name: value for name, value in values.items() if not isinstance(name, int)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attncheck._lib.names import names_of, pattern_of
+from attncheck._lib.names import grouped, names_of, pattern_of
 from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.probe import TorchModel, restored
 
@@ -64,13 +64,10 @@ def _used(probe: TorchModel, buffer: Any) -> bool:
 
 def _copies(parameters: dict[str, Any], redrawn: dict[str, Any]) -> Iterator[Note]:
     """Report drawn matrices with equal entries whose names differ in more than numbers."""
-    groups: dict[Any, list[str]] = {}
-    for name, p in parameters.items():
-        if p.ndim > 1 and name in redrawn and not torch.equal(p, redrawn[name]):
-            groups.setdefault((p.shape, float(p.double().sum())), []).append(name)
-    for names in groups.values():
-        first = names[0]
-        for name in names[1:]:
+    drawn = [n for n, p in parameters.items() if p.ndim > 1 and n in redrawn and not torch.equal(p, redrawn[n])]
+    groups = grouped(drawn, lambda name: (parameters[name].shape, float(parameters[name].double().sum())))
+    for first, *names in groups.values():
+        for name in names:
             if pattern_of(name) != pattern_of(first) and torch.equal(parameters[name], parameters[first]):
                 tied = parameters[name].data_ptr() == parameters[first].data_ptr()
                 reason = "shares its memory, but is another parameter" if tied else "is not tied to it"
