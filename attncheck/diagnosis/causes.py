@@ -14,7 +14,7 @@ from attncheck.checks.declared import DRAWS, INPUTS, OUTPUTS, SCORES, STAGES, WE
 from attncheck.checks.registry import find_check
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
-from attncheck.records.explanation import Explanation
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.schema import Result, of_pool
 from attncheck.records.tallies import Tally, tallied
 from attncheck.records.text import in_alternatives
@@ -78,9 +78,10 @@ def by_cause(tallies: Iterable[Tally]) -> list[Cause]:
     return [Cause(cause, tuple(members)) for cause, members in groups.items()]
 
 
-def hints(tallies: Mapping[str, Tally]) -> list[str]:
+def hints(tallies: Mapping[str, Tally]) -> list[Explanation]:
     """Return the hints of the violated checks in order, for use if no cause was fitted."""
-    return list(dict.fromkeys(cause.hint or _UNKNOWN for cause in by_cause(violated(tallies))))[:MOST_CAUSES]
+    texts = dict.fromkeys(cause.hint or _UNKNOWN for cause in by_cause(violated(tallies)))
+    return [Explanation(text, Certainty.HINTED) for text in texts][:MOST_CAUSES]
 
 
 def first_stages(tallies: Mapping[str, Tally]) -> list[str]:

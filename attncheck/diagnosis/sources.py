@@ -307,8 +307,7 @@ def _fitting_plainest(violations: Violations) -> Iterator[Explanation]:
 
 def _hinted(violations: Violations) -> Iterator[Explanation]:
     """Yield what usually violates the same checks, if no line of a program is named."""
-    names = () if violations.line else hints(violations.tallies)
-    yield from (Explanation(text, Certainty.HINTED) for text in names)
+    yield from () if violations.line else hints(violations.tallies)
 
 
 _Source = Callable[[Violations], Iterator[Explanation]]

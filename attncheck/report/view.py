@@ -24,7 +24,6 @@ from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
-from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, suspicion
@@ -156,7 +155,7 @@ class PageView(RunView):
         """The plot of what the subject does instead of its declaration, else that of the first violated result."""
         if not self.failures:
             return None
-        plots = (explanation.plot for explanation in self.explanations if isinstance(explanation, Explanation))
+        plots = (explanation.plot for explanation in self.explanations)
         observed = next(filter(None, (of_cause(read_plot(plot)) for plot in plots)), None)
         return observed or of_result(self.smallest) or by_case(self.failures[0])
 

@@ -13,7 +13,7 @@ from attncheck.diagnosis.causes import diagnosed, hints, most_informative, sharp
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_name
-from attncheck.records.explanation import Explanation
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, case_key, case_label, of_pool
 from attncheck.records.tallies import Tally, layers_of
@@ -25,6 +25,8 @@ NOT_PROVED = (
     "Not ruled out: smaller errors, and anything that no check examines; see 'What a green run proves, and what it "
     "does not' in the README."
 )
+#: Labels of explanations: the first one, further ones, and hints, which no comparison has confirmed.
+EXPLAINING = ("cause", "or", "hint")
 # Maximum numbers of diagnosis sentences, minimum detectable effects, and violated pools shown.
 _OBSERVED, _MDES, _POOLS = 3, 3, 3
 
@@ -84,10 +86,10 @@ class RunView:
         return dict(most_informative(self.run.every))
 
     @cached_property
-    def explanations(self) -> list[Explanation | str]:
+    def explanations(self) -> list[Explanation]:
         """What may be wrong, as the record says it, else as the violated checks suggest it."""
         closing = self.run.closing
-        return [*(closing.explanations if closing else ())] or [*hints(self.violations)]
+        return list(closing.explanations if closing else ()) or hints(self.violations)
 
     @cached_property
     def observed(self) -> list[str]:
@@ -136,7 +138,7 @@ class RunView:
         first = f"{leading.name} on {where}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
         which = ", the smallest of them" if count > 1 else ""
         pairs = [
-            *(("or" if index else "cause", str(text)) for index, text in enumerate(self.explanations)),
+            *((_label(index, explanation), str(explanation)) for index, explanation in enumerate(self.explanations)),
             *(("observed", text) for text in self.observed if text not in map(str, self.explanations)),
             ("first", first),
             (case_label(smallest), f"{layer_name(smallest.case)}{which}"),
@@ -217,3 +219,10 @@ class RunView:
         if self.verdict != "consistent" or not self.run.planned:
             return []
         return [*mdes(self.run.results, self.run.pools)[:_MDES], NOT_PROVED]
+
+
+def _label(index: int, explanation: Explanation) -> str:
+    cause, other, hint = EXPLAINING
+    if explanation.certainty == Certainty.HINTED:
+        return hint
+    return other if index else cause

@@ -90,6 +90,7 @@ def test_what_only_layers_with_a_violation_have_is_said() -> None:
     ):
         lines = "\n".join(labelled(view_of(planned("scores"), results).lines))
         assert text in lines
+        assert lines.startswith("  hint:" if text else "")
         assert text or not lines
 
 

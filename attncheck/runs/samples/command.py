@@ -25,7 +25,7 @@ from attncheck.records.writer import Writer
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
 from attncheck.runs.summary import labelled, table_text, unexamined_lines
-from attncheck.runs.view import RunView
+from attncheck.runs.view import EXPLAINING, RunView
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 
 # Draws used for a diagnosis.
@@ -112,7 +112,7 @@ def _summary(view: RunView, files: Sequence[Samples], observed: Sequence[str]) -
         f"{run.examined} of {len(run.results)} checks examined; false-alarm probability set to "
         f"{run.manifest.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in (run.closing.reasons if run.closing else ())),
-        *labelled(pair for pair in view.lines if pair[0] in ("cause", "or")),
+        *labelled(pair for pair in view.lines if pair[0] in EXPLAINING),
         *labelled(("observed", sentence) for sentence in observed),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks serve as looks, or the whole file where blocks are too "
         "small.",
