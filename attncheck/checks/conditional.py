@@ -143,7 +143,6 @@ CHECKS = (
             Rejected.of("value_std_5", on=regimes.LINEAR),
             Rejected.of("value_std_5", on=regimes.LINEAR),
             Rejected.of("interleaved_groups", on=regimes.CAUSAL),
-            Rejected.of("interleaved_groups", on=regimes.CAUSAL),
             Rejected.of("fresh_group_keys", on=regimes.CAUSAL),
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def factor_entries(setting: Setting) -> int:
 
 
 def gram_checks(
-    prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Sample], Residual], rejects: Iterable[Rejected]
+    prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Sample], Residual], rejects: Sequence[Rejected]
 ) -> tuple[Check, ...]:
     """Return the checks of one kind of Gram matrix.
 
@@ -40,17 +40,18 @@ def gram_checks(
         W_K or W_V.
     factors : callable
         Bartlett factors of a sample's whitened Gram matrices.
-    rejects : iterable of Rejected
-        What the checks must reject: scale, law, heads, copies and groups.
+    rejects : sequence of Rejected
+        What the checks must reject: of scale, of law, of heads (and copies), and of groups.
     """
     kind, matrix = of.images[:-1], of.name
     field = f"{kind}_gram"
     bare = frozenset({"outputs", field})
-    checked, wrong = functools.partial(Check, stage=of.stage), iter(rejects)
+    scale, law, heads, groups = rejects
+    checked = functools.partial(Check, stage=of.stage)
     return (
         checked(
             name=f"{prefix}_scale",
-            rejects=next(wrong),
+            rejects=scale,
             claim=claim,
             needs=of.needs,
             null=f"the whitened {kind} Grams have trace χ²_{{rν}}/ν",
@@ -62,7 +63,7 @@ def gram_checks(
         ),
         checked(
             name=f"{prefix}_law",
-            rejects=next(wrong),
+            rejects=law,
             claim=claim,
             needs=of.needs,
             null=f"the whitened {kind} Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
@@ -74,7 +75,7 @@ def gram_checks(
         ),
         checked(
             name=f"{prefix}_heads",
-            rejects=next(wrong),
+            rejects=heads,
             claim="heads",
             needs=of.needs,
             null=f"the {kind} Grams of different groups of heads are independent given the inputs",
@@ -89,7 +90,7 @@ def gram_checks(
         ),
         checked(
             name=f"{prefix}_copies",
-            rejects=next(wrong),
+            rejects=heads,
             claim="heads",
             needs=bare,
             null=f"no two groups of heads have equal {kind} Grams",
@@ -103,7 +104,7 @@ def gram_checks(
         ),
         checked(
             name=f"{prefix}_groups",
-            rejects=next(wrong),
+            rejects=groups,
             claim="heads",
             needs=bare,
             null=f"heads of one group share one {kind} Gram",

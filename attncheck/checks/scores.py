@@ -195,7 +195,6 @@ CHECKS = (
             Rejected.of("key_std_2", on=regimes.LOW_RANK),
             Rejected.of("key_std_5", on=regimes.LINEAR),
             Rejected.of("shared_keys", on=regimes.CAUSAL),
-            Rejected.of("shared_keys", on=regimes.CAUSAL),
             Rejected.of("fresh_group_keys", on=regimes.CAUSAL),
         ),
     ),
