@@ -20,7 +20,7 @@ from attncheck._lib.workers import InProcess
 from attncheck.checks.programs.residuals import conditional_on_inputs, conditional_on_one_side, conditioned_sides
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.commands.replaying import replay_result
-from attncheck.evidence.orders import Order
+from attncheck.evidence.normal import Order
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
 from attncheck.layers.program import LinearCombination, Output, ProgramCase, Score
 from attncheck.layers.program.coverage import CoverageKind

@@ -11,8 +11,17 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.declared import GIVEN_SCORES, OUTPUTS, Rejected, of_law
 from attncheck.checks.derived import NORMAL
-from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
-from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
+from attncheck.checks.laws import (
+    LAW_ERROR,
+    MarginalLaw,
+    Scalar,
+    last_position,
+    limit_distance,
+    marginal_law,
+    mixture_uniform,
+    one_score,
+    random_direction,
+)
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from attncheck.checks.check import Setting
-from attncheck.checks.literal import LiteralReference
 from attncheck.checks.programs import RATE_PROPERTIES
 from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.sample import ProgramSetting
-from attncheck.checks.reference import Reference
+from attncheck.checks.reference import LiteralReference, Reference
 from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.checks.sample import Sample
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case

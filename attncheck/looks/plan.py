@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.claims import LARGER
 from attncheck.checks.programs.sample import ProgramSetting
-from attncheck.evidence.blocks import block_of
+from attncheck.evidence.groups import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
 

@@ -13,12 +13,12 @@ import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.check import Setting
-from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
+from attncheck.checks.reference import LITERAL_RATIO, LiteralReference
 from attncheck.checks.registry import check_named
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
+from attncheck.evidence.groups import Blocks
 from attncheck.layers.attention_map import visible
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
