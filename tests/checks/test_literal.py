@@ -20,12 +20,10 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
 from attncheck.evidence.groups import Blocks
 from attncheck.layers.attention_map import visible
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
-from attncheck.subject import Subject
+from tests.results import results_of
 
 Laws = str | Mapping[str, Any]
 PAPER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2)
@@ -63,7 +61,7 @@ class Drawn:
 
 def examine(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> list[str]:
     """Return a property's violated checks, and assert that some were examined."""
-    results = run_item(Item(name, layer), Subject.of(drawn), 0, COST)
+    results = results_of(drawn, layer, name, cost=COST)
     assert any(result.p_values for result in results)
     return [result.check for result in violated(results)]
 

@@ -21,15 +21,13 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import Norm
 from attncheck.layers.parts import named_parts
 from attncheck.layers.regimes import REGIMES
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
-from attncheck.records.schema import Result
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
 from tests.regimes import FAULT_OF
+from tests.results import results_of
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 # About as small as the check's planned alternative, or smaller, with more power.
@@ -89,11 +87,6 @@ SHOWN_ON = {
 }
 
 
-def examine(subject: object, layer: AttentionLayer, name: str) -> list[Result]:
-    """Return the results of one property on one layer, at the sizes and the level of the profile smoke."""
-    return run_item(Item(name, layer), Subject.of(subject), 0, PROFILES["smoke"].cost(layer))
-
-
 def test_every_fault_is_rejected_by_a_check() -> None:
     assert set(SHOWN_ON) >= set(FAULTS) >= set(OTHERS)
     assert len(FAULTS) >= 20
@@ -108,8 +101,7 @@ def test_fault_is_caught_by_its_check(name: str) -> None:
     assert FAULTS[name].reason_hidden(layer) == ""
     profile = PROFILES["default" if slight else "smoke"]
     cost = dataclasses.replace(profile.cost(layer), power=SURELY if slight else PROFILES["smoke"].power)
-    item = Item(check.partition(".")[0], layer, only=check)
-    (result,) = run_item(item, Subject.of(FAULTS[name].subject), 0, cost)
+    (result,) = results_of(FAULTS[name].subject, layer, check.partition(".")[0], cost=cost, only=check)
     assert result.verdict == "violated"
 
 
@@ -117,8 +109,8 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
     for name, fault in FAULTS.items():
         fixed = (*PROFILES["default"].layers, SHOWN_ON[name])
         assert not all(fault.reason_hidden(layer) for layer in fixed), name
-    assert violated(examine(FAULTS["leaking_mask"].subject, PAPER, "conditional")) == []
-    assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores")) == []
+    assert violated(results_of(FAULTS["leaking_mask"].subject, PAPER, "conditional")) == []
+    assert violated(results_of(FAULTS["shared_keys"].subject, ONE, "scores")) == []
 
 
 # `LiteralSimulator` is right, so that each fault made from it is the only one. tests/test_properties.py tests the
@@ -128,7 +120,7 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
 def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
     # `outputs` needs a slow limit per layer; `conditional` uses the exact law in each.
     properties = [name for name in PROPERTIES if name != "outputs" or layer in (PAPER, ONE)]
-    results = [result for name in properties for result in examine(LiteralSimulator(), layer, name)]
+    results = [result for name in properties for result in results_of(LiteralSimulator(), layer, name)]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
@@ -192,7 +184,7 @@ def test_a_fault_of_one_regime_is_right_in_the_layers_of_others() -> None:
 )
 def test_a_fault_of_one_regime_is_not_seen_elsewhere(name: str, properties: tuple[str, ...]) -> None:
     assert FAULTS[name].reason_hidden(NARROW)
-    results = [result for each in properties for result in examine(FAULTS[name].subject, NARROW, each)]
+    results = [result for each in properties for result in results_of(FAULTS[name].subject, NARROW, each)]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
@@ -203,10 +195,10 @@ def test_wrong_norms_are_seen_with_either_norm_and_hidden_without(fault: Fault) 
     layer = SHOWN_ON[fault.name]
     norms: tuple[Norm, ...] = ("rms", "layer")
     for norm in norms:
-        assert violated(examine(fault.subject, layer.replace(norm=norm), "exactness"))
+        assert violated(results_of(fault.subject, layer.replace(norm=norm), "exactness"))
     plain = layer.replace(norm=None)
     assert fault.reason_hidden(plain) == "the inputs are not normalised"
-    results = examine(fault.subject, plain, "exactness")
+    results = results_of(fault.subject, plain, "exactness")
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
