@@ -186,11 +186,6 @@ def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
 
 
-def _score_output_size(layer: AttentionLayer, sample: Sample) -> FloatArray:
-    """Return log Σ P²/(Σ y²)², in which the inputs' length cancels."""
-    return np.asarray(_score_energy(sample) - 2 * _output_energy(sample))
-
-
 def _conditional_output(layer: AttentionLayer, sample: Sample) -> FloatArray:
     """Return the log size of outputs whitened as if values were uncorrelated with equal variances."""
     covariance = (sample.weights @ sample.weights.swapaxes(-1, -2)).sum(axis=1)
@@ -324,11 +319,11 @@ FUNCTIONALS: tuple[Functional, ...] = (
         unit=1.0,
         rejects=Rejected.of("shared_keys", on=regimes.MANY_HEADS),
     ),
-    Functional(
+    Functional(  # in which the inputs' length cancels
         "score_output_size",
         "log Σ P²/(Σ y²)²",
         _OUTPUTS | _SCORES,
-        _score_output_size,
+        lambda layer, sample: _score_energy(sample) - 2 * _output_energy(sample),
         unit=1.0,
         rejects=Rejected.of("missing_head_scaling", on=regimes.STANDARD),
     ),

@@ -12,8 +12,7 @@ from attncheck.checks.conditional import VALUES_GIVEN, residuals
 from attncheck.checks.declared import GIVEN_SCORES, SCORES, Rejected, of_correlation, of_direction
 from attncheck.checks.derived import BY_ROWS, WHITENED
 from attncheck.checks.functionals import log, log_energy
-from attncheck.checks.grams import factor_entries
-from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
+from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix, factor_entries
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred, pairings
 from attncheck.checks.sample import Sample

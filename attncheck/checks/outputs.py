@@ -131,12 +131,10 @@ def _width_check(
         values, exact = marginal(sample.layer).values(sample), law(sample.layer)
         return (exact.uniform(values[np.abs(values) > _ZERO * exact.std]),)
 
-    return Check(
+    return _check(
         name=f"outputs.{name}",
         rejects=rejects,
         claim=claim,
-        stage=OUTPUTS,
-        needs=_OUTPUTS,
         null=null,
         alternative=of_law(LAW_ERROR),
         reads=f"Kolmogorov distance of {quantity} from its law at this width:",
@@ -173,11 +171,10 @@ def _limit_check(
         distance = allowance(setting)
         return f"the law at this width is {distance:.2g} from the limit" if distance > _FAR else ""
 
-    return Check(
+    return _check(
         name=f"outputs.{name}",
         rejects=rejects,
         claim="limit",
-        stage=OUTPUTS,
         kind="limit",
         needs=needs,
         null=f"{quantity} is no further from the limit than computed for this width and law of the weights",

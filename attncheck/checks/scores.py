@@ -24,9 +24,8 @@ from attncheck.checks.declared import (
 )
 from attncheck.checks.derived import BY_ROWS, NORMAL
 from attncheck.checks.functionals import log
-from attncheck.checks.grams import gram_checks
 from attncheck.checks.laws import mixture_uniform
-from attncheck.checks.matrices import KEY, QUERY
+from attncheck.checks.matrices import KEY, QUERY, gram_checks
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample

@@ -12,7 +12,8 @@ from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.claims import TWO_VALUES
-from attncheck.checks.draws import _distinct, hashes, marks
+from attncheck.checks.draws import _distinct, marks
+from attncheck.checks.matrices import hashes
 from attncheck.checks.registry import check_named
 from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
