@@ -189,19 +189,3 @@ def test_a_head_of_its_own_scale_is_named_and_is_no_dependence() -> None:
     assert named <= set(wrong)
     assert [name for name in wrong if name.startswith("draws.") or "heads" in name or "copies" in name] == []
     assert wrong[0] in named
-
-
-@pytest.mark.parametrize(
-    ("check", "change"),
-    [
-        ("scores.each_head", "query_std"),
-        ("scores.key_each_head", "key_std"),
-        ("conditional.value_each_head", "value_std"),
-    ],
-)
-def test_a_scale_that_all_heads_share_is_no_difference(check: str, change: str) -> None:
-    def shared(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        return collapsed(layer.replace(**{change: 1.3}), size, rng)
-
-    (result,) = results_of(shared, GROUPED, check.partition(".")[0], only=check)
-    assert result.verdict == "consistent"

@@ -105,12 +105,10 @@ def test_fault_is_caught_by_its_check(name: str) -> None:
     assert result.verdict == "violated"
 
 
-def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
+def test_no_fault_is_hidden_by_all_fixed_layers() -> None:
     for name, fault in FAULTS.items():
         fixed = (*PROFILES["default"].layers, SHOWN_ON[name])
         assert not all(fault.reason_hidden(layer) for layer in fixed), name
-    assert violated(results_of(FAULTS["leaking_mask"].subject, PAPER, "conditional")) == []
-    assert violated(results_of(FAULTS["shared_keys"].subject, ONE, "scores")) == []
 
 
 # `LiteralSimulator` is right, so that each fault made from it is the only one. tests/test_properties.py tests the
@@ -172,35 +170,36 @@ def test_a_fault_of_one_regime_is_right_in_the_layers_of_others() -> None:
             assert all(layer.replace(**fault.subject.changes(layer)) == layer for layer in others), fault.name
 
 
+WRONG_NORMS = [fault.name for fault in wrong_regimes.FAULTS[-3:]]
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("name", "properties"),
+    ("name", "layer", "properties"),
     [
-        ("repeated_heads", ("scores", "conditional")),
-        ("centred_relu", ("inputs", "scores")),
-        ("positions_apart", ("scores", "independence")),
-        ("skipped_values", ("conditional", "independence")),
+        ("leaking_mask", PAPER, ("conditional",)),
+        ("shared_keys", ONE, ("scores",)),
+        ("repeated_heads", NARROW, ("scores", "conditional")),
+        ("centred_relu", NARROW, ("inputs", "scores")),
+        ("positions_apart", NARROW, ("scores", "independence")),
+        ("skipped_values", NARROW, ("conditional", "independence")),
+        *((name, REGIMES["normalised inputs"].replace(norm=None), ("exactness",)) for name in WRONG_NORMS),
     ],
 )
-def test_a_fault_of_one_regime_is_not_seen_elsewhere(name: str, properties: tuple[str, ...]) -> None:
-    assert FAULTS[name].reason_hidden(NARROW)
-    results = [result for each in properties for result in results_of(FAULTS[name].subject, NARROW, each)]
+def test_a_fault_is_not_seen_where_it_is_hidden(name: str, layer: AttentionLayer, properties: tuple[str, ...]) -> None:
+    assert FAULTS[name].reason_hidden(layer)
+    results = [result for each in properties for result in results_of(FAULTS[name].subject, layer, each)]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("fault", wrong_regimes.FAULTS[-3:], ids=lambda fault: fault.name)
-def test_wrong_norms_are_seen_with_either_norm_and_hidden_without(fault: Fault) -> None:
-    layer = SHOWN_ON[fault.name]
-    norms: tuple[Norm, ...] = ("rms", "layer")
-    for norm in norms:
-        assert violated(results_of(fault.subject, layer.replace(norm=norm), "exactness"))
-    plain = layer.replace(norm=None)
-    assert fault.reason_hidden(plain) == "the inputs are not normalised"
-    results = results_of(fault.subject, plain, "exactness")
-    assert violated(results) == []
-    assert any(result.verdict == "consistent" for result in results)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+@pytest.mark.parametrize("name", WRONG_NORMS)
+def test_wrong_norms_are_seen_with_either_norm(name: str, norm: Norm) -> None:
+    layer = REGIMES["normalised inputs"].replace(norm=norm)
+    assert violated(results_of(FAULTS[name].subject, layer, "exactness"))
+    assert FAULTS[name].reason_hidden(layer.replace(norm=None)) == "the inputs are not normalised"
 
 
 def test_exposing_keeps_declared_weights_and_leaves_the_rest_out() -> None:
