@@ -16,21 +16,10 @@ from attncheck.checks.declared import NOTHING, Rejected
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
 from attncheck.layers import regimes
+from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY, Requirement
-from attncheck.layers.requirements import (
-    DISTINGUISHABLE_POSITIONS,
-    FAR_VISIBLE,
-    PROBABILITIES,
-    REGULAR_SCORES,
-    SEVERAL_GROUPS,
-    SEVERAL_HEADS,
-    SEVERAL_POSITIONS,
-    THREE_POSITIONS,
-    UNEQUAL_INPUTS,
-    UNEQUAL_POSITIONS,
-    OfLayer,
-)
+from attncheck.layers.requirements import OfLayer
 
 #: Neurons used for output sizes; more would add cost but little sensitivity.
 NEURONS = 8
@@ -198,14 +187,14 @@ def _conditional_output(layer: AttentionLayer, sample: Sample) -> FloatArray:
     return np.where(valid, log_energy(whitened), 0.0)
 
 
-_ROW_BY_ROW = THREE_POSITIONS & UNEQUAL_INPUTS & SEVERAL_HEADS
+_ROW_BY_ROW = need.THREE_POSITIONS & need.UNEQUAL_INPUTS & need.SEVERAL_HEADS
 _GROUPS_APART = (
     OfLayer(
         "neighbouring heads of one group",
         lambda layer: layer.group_size > 1,
         "neighbouring heads belong to different groups, which score_columns examines",
     )
-    & SEVERAL_GROUPS
+    & need.SEVERAL_GROUPS
     & _ROW_BY_ROW
 )
 _OUTPUTS, _SCORES, _INPUTS = frozenset({"outputs"}), frozenset({"scores"}), frozenset({"inputs"})
@@ -225,7 +214,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the last head's score of the last position with the first",
         _SCORES,
         lambda layer, a: _scores(a)[:, -1, -1, 0],
-        SEVERAL_POSITIONS & FAR_VISIBLE,
+        need.SEVERAL_POSITIONS & need.FAR_VISIBLE,
         rejects=Rejected.of("scores_over_root_s", on=regimes.OVER_N),
     ),
     Functional(
@@ -233,7 +222,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the product of the first and the last head's scores of the last position with the first",
         _SCORES,
         lambda layer, a: _scores(a)[:, 0, -1, 0] * _scores(a)[:, -1, -1, 0],
-        SEVERAL_HEADS & FAR_VISIBLE,
+        need.SEVERAL_HEADS & need.FAR_VISIBLE,
         rejects=Rejected.of("shared_keys", on=regimes.TIED),
     ),
     Functional(
@@ -249,7 +238,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the entropy of the last row of the first head's weights",
         _ATTENTION,
         _row_entropy,
-        PROBABILITIES,
+        need.PROBABILITIES,
         unit=1.0,
         rejects=Rejected.of("query_std_10", on=regimes.TIED),
     ),
@@ -265,7 +254,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the product of the outputs at the first and the last position",
         _OUTPUTS,
         lambda layer, a: two_neurons(a)[:, 0, 0] * two_neurons(a)[:, -1, 0],
-        SEVERAL_POSITIONS,
+        need.SEVERAL_POSITIONS,
         rejects=Rejected.of("missing_head_scaling", on=regimes.RELU),
     ),
     Functional(
@@ -289,7 +278,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "log Σ (y - ȳ)², ȳ the mean of the outputs over positions",
         _OUTPUTS,
         _output_contrast,
-        DISTINGUISHABLE_POSITIONS,
+        need.DISTINGUISHABLE_POSITIONS,
         unit=1.0,
         rejects=Rejected.of("scores_over_root_s", on=regimes.STANDARD),
     ),
@@ -306,7 +295,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "log |det P| at a given Σ P²: how correlated the scores are",
         _SCORES | _MASKED,
         _score_shape,
-        SEVERAL_POSITIONS & REGULAR_SCORES,
+        need.SEVERAL_POSITIONS & need.REGULAR_SCORES,
         unit=1.0,
         rejects=Rejected.of("independent_scores", on=regimes.STANDARD),
     ),
@@ -315,7 +304,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the spread of log |det P| over heads",
         _SCORES | _MASKED,
         _score_contrast,
-        SEVERAL_HEADS & REGULAR_SCORES,
+        need.SEVERAL_HEADS & need.REGULAR_SCORES,
         unit=1.0,
         rejects=Rejected.of("shared_keys", on=regimes.MANY_HEADS),
     ),
@@ -382,7 +371,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the overlap of the first and the last input",
         _GRAM,
         lambda layer, a: _gram(a)[:, 0, -1],
-        SEVERAL_POSITIONS,
+        need.SEVERAL_POSITIONS,
         rejects=Rejected.of("limit_as_finite", on=regimes.CAUSAL),
     ),
     Functional(
@@ -390,7 +379,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the correlation of the products of a neuron's inputs with the inputs' Gram matrix",
         _INPUTS | _GRAM,
         _input_products,
-        UNEQUAL_POSITIONS,
+        need.UNEQUAL_POSITIONS,
         unit=1.0,
         rejects=Rejected.of("inputs_turned", on=regimes.NARROW),
     ),

@@ -24,16 +24,10 @@ from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.evidence.groups import EqualVariances
 from attncheck.layers import regimes
+from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
-from attncheck.layers.requirements import (
-    SEVERAL_GROUPS,
-    SEVERAL_HEADS,
-    SEVERAL_POSITIONS,
-    SHARED_GROUPS,
-    UNTIED,
-    OfLayer,
-)
+from attncheck.layers.requirements import OfLayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +76,9 @@ QUERY = HeadMatrix(
     lambda sample: sample.whitened_scores.squares(2),
     lambda setting: setting.layer.num_heads,
     _score_entries,
-    SEVERAL_HEADS,
+    need.SEVERAL_HEADS,
     SCORES,
-    UNTIED,
+    need.UNTIED,
 )
 KEY, VALUE = (
     HeadMatrix(
@@ -94,7 +88,7 @@ KEY, VALUE = (
         functools.partial(Sample.gram_energy, name=name),
         lambda setting: setting.layer.kv_heads,
         lambda setting: setting.input_rank * setting.layer.head_width,
-        SEVERAL_GROUPS,
+        need.SEVERAL_GROUPS,
         stage,
     )
     for name, stage in (("key", KEYS), ("value", VALUES))
@@ -214,7 +208,7 @@ def gram_checks(
             ),
             measure=lambda sample, reference: rotating_pairs(factors(sample), 1),
             hint=f"{matrix} is shared between heads that should not share it",
-            requires=SEVERAL_GROUPS,
+            requires=need.SEVERAL_GROUPS,
         ),
         checked(
             name=f"{prefix}_copies",
@@ -228,7 +222,7 @@ def gram_checks(
             measure=lambda sample, reference: _copies(sample.need(field)[:, :: sample.layer.group_size]),
             hint=f"{matrix} is shared between heads that should not share it",
             # For one position the Gram matrix is one number, and float32 numbers may coincide by chance.
-            requires=SEVERAL_GROUPS & SEVERAL_POSITIONS,
+            requires=need.SEVERAL_GROUPS & need.SEVERAL_POSITIONS,
         ),
         checked(
             name=f"{prefix}_groups",
@@ -241,7 +235,7 @@ def gram_checks(
             family=lambda setting: Count(0.0),
             measure=lambda sample, reference: _differ_in_groups(sample, field),
             hint=f"heads that should share {matrix} have their own",
-            requires=SHARED_GROUPS,
+            requires=need.SHARED_GROUPS,
         ),
     )
 

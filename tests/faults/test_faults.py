@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
+from attncheck.checks.programs.sample import PROGRAM_FIELDS
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.returned import FIELDS
-from attncheck.checks.sample import Sample
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.fault import Fault, MisreadLayer
@@ -23,6 +24,7 @@ from attncheck.layers.parts import named_parts
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
+from attncheck.programs import positional_attention
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
@@ -123,14 +125,19 @@ def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
     assert any(result.verdict == "consistent" for result in results)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_fault_exposes_what_a_right_simulator_does(name: str) -> None:
-    draw = functools.partial(FAULTS[name].subject, GROUPED, 5)
-    sample = Sample.from_mapping(GROUPED, draw(np.random.default_rng(0)), 5)
-    assert sample.exposed >= set(FIELDS)
-    again, other = draw(np.random.default_rng(0)), draw(np.random.default_rng(1))
-    assert np.array_equal(sample.outputs, again["outputs"])
-    assert not np.array_equal(sample.outputs, other["outputs"])
+@pytest.mark.parametrize(
+    ("fault", "case", "fields"),
+    [
+        *((fault, GROUPED, FIELDS) for fault in FAULTS.values()),
+        *((fault, positional_attention().at(16), PROGRAM_FIELDS) for fault in PROGRAM_FAULTS.values()),
+    ],
+)
+def test_fault_exposes_what_a_right_simulator_does(fault: Fault, case: Any, fields: tuple[str, ...]) -> None:
+    draws = (Subject.of(fault.subject).draw(case, 5, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    sample, again, other = draws
+    assert sample.exposed >= set(fields)
+    assert np.array_equal(sample.outputs, again.outputs)
+    assert not np.array_equal(sample.outputs, other.outputs)
 
 
 @pytest.fixture
