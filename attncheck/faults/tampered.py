@@ -68,8 +68,11 @@ def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -
 @declared(_FAULTS, "inputs, queries, keys and values of a call's first half are repeated in its second half")
 def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     inputs = draw_inputs(layer, -(-size // 2), rng)
-    half = vars(independent(layer, inputs, rng)).values()
-    return LiteralSimulator().after(layer, Projections(*(np.concatenate([array, array])[:size] for array in half)), rng)
+    projections = independent(layer, inputs, rng)
+    arrays = (projections.inputs, projections.queries, projections.keys, projections.values)
+    return LiteralSimulator().after(
+        layer, Projections(*(np.concatenate([array, array])[:size] for array in arrays)), rng
+    )
 
 
 @declared(_FAULTS, "the inputs of a call's first third are repeated in the other two, with new matrices")
@@ -115,17 +118,13 @@ def _fading_scores(drawn: Drawn) -> Drawn:
     return {"scores": fading[:, None, None, None] * drawn["scores"]}
 
 
-@declared(
-    _FAULTS,
-    "queries, keys and values of the first head, or its group, are a tenth too large",
-    SEVERAL_HEADS,
-    step="arrange",
-)
-def _one_head_larger(layer: AttentionLayer, made: Projections) -> Projections:
-    made.queries[:, 0] *= 1.1
-    for shared in (made.keys, made.values):
+@declared(_FAULTS, "queries, keys and values of the first head, or its group, are a tenth too large", SEVERAL_HEADS)
+def _one_head_larger(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    projections = independent(layer, draw_inputs(layer, size, rng), rng)
+    projections.queries[:, 0] *= 1.1
+    for shared in (projections.keys, projections.values):
         shared[:, : layer.group_size] *= 1.1
-    return made
+    return LiteralSimulator().after(layer, projections, rng)
 
 
 @corrupted(_FAULTS, "the inputs are added to the outputs, as a residual stream would be")

@@ -74,12 +74,13 @@ def _linear_as_softmax(layer: AttentionLayer) -> dict[str, Any]:
     FAULTS,
     f"heads beyond number {_UNSHARED_HEADS} repeat the weights of the first {_UNSHARED_HEADS}",
     _REPEATABLE,
-    step="arrange",
+    step="project",
     finish=_repeated_output_matrices,
 )
-def _repeated_heads(layer: AttentionLayer, made: Projections) -> Projections:
-    parts = {name: _repeat(layer, getattr(made, name)) for name in ("queries", "keys", "values")}
-    return dataclasses.replace(made, **parts)
+def _repeated_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    projections = independent(layer, inputs, rng)
+    parts = {name: _repeat(layer, getattr(projections, name)) for name in ("queries", "keys", "values")}
+    return dataclasses.replace(projections, **parts)
 
 
 @with_changed_fields(FAULTS, "W_Q and W_K are drawn separately where one matrix is declared", need.TIED)

@@ -31,52 +31,59 @@ def _one_output_matrix(
 FAULTS: list[Fault] = []
 
 
-@declared(FAULTS, "W_Q and W_K are the same matrix", need.UNTIED, step="arrange")
-def _tied_query_key(layer: AttentionLayer, made: Projections) -> Projections:
-    return dataclasses.replace(made, queries=made.keys * (layer.query_std / layer.key_std))
+@declared(FAULTS, "W_Q and W_K are the same matrix", need.UNTIED, step="project")
+def _tied_query_key(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    projections = independent(layer, inputs, rng)
+    return dataclasses.replace(projections, queries=projections.keys * (layer.query_std / layer.key_std))
 
 
-@declared(FAULTS, "W_V and W_K are the same matrix", step="arrange")
-def _tied_key_value(layer: AttentionLayer, made: Projections) -> Projections:
-    return dataclasses.replace(made, values=made.keys * (layer.value_std / layer.key_std))
+@declared(FAULTS, "W_V and W_K are the same matrix", step="project")
+def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    projections = independent(layer, inputs, rng)
+    return dataclasses.replace(projections, values=projections.keys * (layer.value_std / layer.key_std))
 
 
-@declared(FAULTS, "W_V and W_Q are the same matrix", step="arrange")
-def _tied_query_value(layer: AttentionLayer, made: Projections) -> Projections:
+@declared(FAULTS, "W_V and W_Q are the same matrix", step="project")
+def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Use the W_Q of the first head of each group as W_V."""
-    queries = np.repeat(made.queries[:, :: layer.group_size], layer.group_size, axis=1)
-    return dataclasses.replace(made, values=queries * (layer.value_std / layer.query_std))
+    projections = independent(layer, inputs, rng)
+    queries = np.repeat(projections.queries[:, :: layer.group_size], layer.group_size, axis=1)
+    return dataclasses.replace(projections, values=queries * (layer.value_std / layer.query_std))
 
 
 @declared(
     FAULTS,
     "the first W_V is the last W_K, cut from a packed matrix one slice too early",
     need.SEVERAL_GROUPS,
-    step="arrange",
+    step="project",
 )
-def _slipped_slice(layer: AttentionLayer, made: Projections) -> Projections:
+def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Take the values of the first group from the keys of the last."""
-    made.values[:, : layer.group_size] = made.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
-    return made
+    projections = independent(layer, inputs, rng)
+    values = projections.values.copy()
+    values[:, : layer.group_size] = projections.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
+    return dataclasses.replace(projections, values=values)
 
 
 @declared(
-    FAULTS, "all heads share one W_K although each group should have its own", need.SEVERAL_GROUPS, step="arrange"
+    FAULTS, "all heads share one W_K although each group should have its own", need.SEVERAL_GROUPS, step="project"
 )
-def _shared_keys(layer: AttentionLayer, made: Projections) -> Projections:
-    return dataclasses.replace(made, keys=np.repeat(made.keys[:, :1], layer.num_heads, axis=1))
+def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    projections = independent(layer, inputs, rng)
+    return dataclasses.replace(projections, keys=np.repeat(projections.keys[:, :1], layer.num_heads, axis=1))
 
 
 @declared(
     FAULTS,
     "groups are interleaved: heads take keys and values of the wrong group",
     need.SHARED_GROUPS & need.SEVERAL_GROUPS,
-    step="arrange",
+    step="project",
 )
-def _interleaved_groups(layer: AttentionLayer, made: Projections) -> Projections:
+def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Interleave groups instead of grouping neighbouring heads."""
+    projections = independent(layer, inputs, rng)
     order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
-    return dataclasses.replace(made, keys=made.keys[:, order], values=made.values[:, order])
+    return dataclasses.replace(projections, keys=projections.keys[:, order], values=projections.values[:, order])
 
 
 @declared(
@@ -160,12 +167,14 @@ def _shifted_outputs(
     FAULTS,
     "the first and the last head share one W_Q",
     need.SEVERAL_HEADS & need.UNTIED & need.MANY_POSITIONS,
-    "arrange",
+    "project",
 )
-def _twin_queries(layer: AttentionLayer, made: Projections) -> Projections:
+def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Give the last head the W_Q of the first."""
-    made.queries[:, -1] = made.queries[:, 0]
-    return made
+    projections = independent(layer, inputs, rng)
+    queries = projections.queries.copy()
+    queries[:, -1] = queries[:, 0]
+    return dataclasses.replace(projections, queries=queries)
 
 
 def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
