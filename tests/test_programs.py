@@ -20,7 +20,6 @@ from attncheck._lib.workers import InProcess
 from attncheck.checks.programs.residuals import conditional_on_inputs, conditional_on_one_side, conditioned_sides
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.commands.replaying import replay_result
-from attncheck.evidence.orders import Order
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
 from attncheck.layers.program import LinearCombination, Output, ProgramCase, Score
 from attncheck.layers.program.coverage import CoverageKind
@@ -402,31 +401,3 @@ def test_deep_programs_cost_no_more_than_their_lines() -> None:
     assert repr(state) == f"<Nonlin {state.name}>"
     law = ac.limit(program)
     assert 0.0 < law.second(state, state) == law.second(state, state.name) < 1.0
-
-
-@pytest.mark.parametrize("order", [-0.5, -1.0, -0.25])
-def test_the_order_sees_the_order_that_there_is(order: float) -> None:
-    widths = np.array(RATE_WIDTHS)
-    normals = np.random.default_rng(0).standard_normal((20_000, 3))
-    outcome = Order(-0.5).test(np.log(np.abs(normals)) + order * np.log(widths), widths)
-    assert outcome.low < order < outcome.high
-    assert (outcome.p_value < 1e-6) == (order != -0.5)
-
-
-def test_the_order_takes_the_next_order_off() -> None:
-    widths = np.array(RATE_WIDTHS)
-    means = -0.5 * np.log(widths) + np.log1p(3.0 / widths)
-    slope = Order(-0.5).test(np.stack([means, means + 1e-12]), widths).effect
-    assert abs(slope + 0.5) < 0.1 * abs(np.diff(means)[1] / np.log(4.0) + 0.5)
-
-
-def test_the_order_power_is_the_share_of_detections() -> None:
-    family, widths, level = Order(-0.5), np.array(RATE_WIDTHS), 0.01
-    rng = np.random.default_rng(1)
-    seen = 0
-    for _ in range(1_000):
-        logs = np.log(np.abs(rng.standard_normal((400, 3)))) - 0.3 * np.log(widths)
-        seen += family.test(logs, widths).p_value < level
-    power = family.power(-0.3, 400, level)
-    # Five standard errors of a share.
-    assert abs(seen / 1_000 - power) < 5 * (power * (1 - power) / 1_000) ** 0.5 + 0.005

@@ -13,12 +13,11 @@ from attncheck.checks.answers import DrawOn
 from attncheck.checks.claims import NOT_EXPOSED, TWO_VALUES
 from attncheck.checks.declared import NOTHING, AlternativeOf, Rejected
 from attncheck.checks.derived import DERIVED
-from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
-from attncheck.checks.reference import Reference
+from attncheck.checks.reference import LITERAL_RATIO, LiteralReference, Reference
 from attncheck.checks.sample import Sample
-from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
+from attncheck.evidence.groups import Blocks
 from attncheck.evidence.verdicts import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible

@@ -12,8 +12,7 @@ from attncheck._lib.streams import stream
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.declared import GIVEN_SCORES, Rejected, of_correlation, of_direction, of_law, of_std
-from attncheck.checks.grams import gram_checks
-from attncheck.checks.matrices import VALUE
+from attncheck.checks.matrices import VALUE, gram_checks
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
@@ -142,7 +141,6 @@ CHECKS = (
         (
             Rejected.of("value_std_5", on=regimes.LINEAR),
             Rejected.of("value_std_5", on=regimes.LINEAR),
-            Rejected.of("interleaved_groups", on=regimes.CAUSAL),
             Rejected.of("interleaved_groups", on=regimes.CAUSAL),
             Rejected.of("fresh_group_keys", on=regimes.CAUSAL),
         ),

@@ -30,7 +30,7 @@ STAGES = (
 _Setting = TypeVar("_Setting")
 # Kolmogorov distance to detect, and the largest one to settle for if that takes too many draws.
 _DISTANCE, _FAR = 0.07, 0.2
-# The same for correlations and smooth components.
+# The same for correlations.
 _CORRELATION, _STRONG = 0.14, 0.4
 # Correlation to detect if each draw contributes many entries.
 _ALONG = 0.07
@@ -130,13 +130,3 @@ def of_std() -> AlternativeOf[Any]:
     'a standard deviation off by 3% (variance ratio 1.0609)'
     """
     return AlternativeOf.of("a standard deviation off by 3% (variance ratio 1.0609)", 1.0609, coarsest=1.21)
-
-
-def of_spread() -> AlternativeOf[Any]:
-    """Return the alternative of a standard deviation off by 10%: a second smooth component of 0.14."""
-    return AlternativeOf.of("a standard deviation off by about 10%", _CORRELATION, coarsest=_STRONG)
-
-
-def of_kurtosis() -> AlternativeOf[Any]:
-    """Return the alternative of a wrong kurtosis: a fourth smooth component of 0.14."""
-    return AlternativeOf.of(f"a fourth component of {_CORRELATION:g}", _CORRELATION, coarsest=_STRONG)

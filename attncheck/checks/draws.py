@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy
@@ -16,7 +17,7 @@ from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.comparison import between_calls, of_call
 from attncheck.checks.declared import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES, Rejected, of_correlation, of_direction
-from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
+from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix, hashes
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import chi_square_scores
@@ -82,24 +83,6 @@ def marks(numbers: FloatArray) -> NDArray[np.uint64]:
     nonzero = windows((values != 0.0).any(axis=1), _RUN).sum(axis=1)
     runs = windows(values, _RUN, axis=0).reshape(len(nonzero), -1)
     return hashes(runs[nonzero >= _NUMBERS])
-
-
-def hashes(rows: FloatArray) -> NDArray[np.uint64]:
-    """Return an integer hash of each row, (..., m) -> (...).
-
-    Different rows collide with probability about 2^-63. The sign of 0 is ignored.
-
-    Examples
-    --------
-    >>> one, other, again = hashes(np.array([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0]]))
-    >>> one == again, one == other
-    (np.True_, np.False_)
-    """
-    digits = np.ascontiguousarray(rows + 0.0).view(np.uint64)
-    # The low bits of float32 values are 0 and would stay 0 in products, so mix the high bits into them.
-    folded = digits ^ (digits >> np.uint64(32))
-    odd = np.random.default_rng(0).integers(2**63, size=rows.shape[-1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    return np.asarray((folded * odd).sum(axis=-1, dtype=np.uint64))
 
 
 def _distinct(ordered: FloatArray) -> IntArray:
@@ -183,11 +166,7 @@ _ONE_IN_A_HUNDRED = Alternative.of("one repeated draw in a hundred", 0.01)
 
 
 def _repeats(
-    name: str,
-    fault: str,
-    field: str = "outputs",
-    requires: OfLayer | None = None,
-    alternative: Alternative = _ONE_IN_A_HUNDRED,
+    name: str, fault: str, field: str = "outputs", requires: OfLayer = ANY, alternative: Alternative = _ONE_IN_A_HUNDRED
 ) -> Check:
     quantity = field.replace("_gram", " Gram matrices")
     return _of_any_weights(
@@ -200,8 +179,8 @@ def _repeats(
         family=lambda setting: Repeats(),
         measure=_marks_of(field),
         hint="random streams repeat, e.g. every chunk starts from the same seed, or draws share their matrices",
-        requires=ANY if requires is None else requires,
-        excluded=_few_values if requires is None else lambda setting: "",
+        requires=requires,
+        excluded=_few_values,
     )
 
 
@@ -228,10 +207,6 @@ def half_precision(values: FloatArray) -> BoolArray:
         return np.asarray(values.astype(np.float16).astype(np.float64) == values)
 
 
-def _fair(setting: Setting) -> Count:
-    return Count(0.5, tail="two-sided")
-
-
 def _precision(field: str, layer: AttentionLayer) -> Check:
     return _of_any_weights(
         name=f"draws.precision_{field}",
@@ -247,27 +222,19 @@ def _precision(field: str, layer: AttentionLayer) -> Check:
     )
 
 
-def _trend(
-    name: str,
-    quantity: str,
-    needs: frozenset[str],
-    alternative: Alternative,
-    sizes: Callable[[Sample], FloatArray],
-    stage: str,
-    rejects: Rejected,
-) -> Check:
-    """Return the check that the sizes of draws have no trend within a call; `sizes` gives one size per draw."""
+def _trend(name: str, quantity: str, sizes: Callable[[Sample], FloatArray], **fields: Any) -> Check:
+    """Return the check that the sizes of draws have no trend within a call.
+
+    `sizes` gives one size per draw, and `fields` are the other fields of the check.
+    """
     return _of_any_weights(
         name=name,
-        rejects=rejects,
-        needs=_OUTPUTS | needs,
         null=f"sizes of {quantity} have no trend within a call",
-        alternative=alternative,
         reads=f"correlation of the ranks of the sizes of {quantity} with the place in the call:",
         family=lambda setting: Trend(),
         measure=of_call(sizes),
         hint=f"{quantity} grow or shrink within a call: state carries over between draws",
-        stage=stage,
+        **fields,
     )
 
 
@@ -278,7 +245,7 @@ CHECKS = (
         null="neighbouring draws agree in sign half of the time",
         alternative=Alternative.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
         reads="share of neighbouring draws of equal sign:",
-        family=_fair,
+        family=lambda setting: Count(0.5, tail="two-sided"),
         draws_per_unit=2,
         measure=_signs,
         hint="draws depend on their neighbours: weights or random numbers are reused",
@@ -333,28 +300,26 @@ CHECKS = (
     _trend(
         "exactness.trend",
         "outputs",
-        frozenset(),
-        of_direction(),
         _output_sizes,
-        DRAWS,
-        Rejected.of("by_size", on=regimes.STANDARD),
+        alternative=of_direction(),
+        rejects=Rejected.of("by_size", on=regimes.STANDARD),
     ),
     _trend(
         "conditional.trend",
         "whitened outputs",
-        frozenset({"attention", "value_gram"}),
-        of_correlation(),
         lambda sample: sample.output_residual.mean_square(),
-        GIVEN_SCORES,
-        Rejected.of("by_size", on=regimes.STANDARD),
+        needs=_OUTPUTS | {"attention", "value_gram"},
+        alternative=of_correlation(),
+        rejects=Rejected.of("by_size", on=regimes.STANDARD),
+        stage=GIVEN_SCORES,
     ),
     _trend(
         "scores.trend",
         "whitened scores",
-        QUERY.needs,
-        of_correlation(),
         lambda sample: sample.whitened_scores.mean_square(),
-        SCORES,
-        Rejected.of("fading_scores", on=regimes.NARROW),
+        needs=_OUTPUTS | QUERY.needs,
+        alternative=of_correlation(),
+        rejects=Rejected.of("fading_scores", on=regimes.NARROW),
+        stage=SCORES,
     ),
 )

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
+from attncheck.checks import laws
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.declared import GIVEN_SCORES, OUTPUTS, Rejected, of_law
 from attncheck.checks.derived import NORMAL
-from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
-from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Sample
@@ -40,7 +39,7 @@ def _conditional(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     weights = sample.variance_weights[draw, position]
     values = sample.outputs[draw, position, neuron]
     valid = weights.sum(axis=1) > 0
-    return (mixture_uniform(values[valid], weights[valid], sample.layer.head_width),)
+    return (laws.mixture_uniform(values[valid], weights[valid], sample.layer.head_width),)
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
@@ -94,18 +93,18 @@ _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS
 
 
 def _exceedance(setting: Setting) -> float:
-    return marginal_law(setting.layer, last_position(setting.layer)).exceedance(_FAR_OUT)
+    return laws.marginal_law(setting.layer, laws.last_position(setting.layer)).exceedance(_FAR_OUT)
 
 
 def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
-    std = marginal_law(sample.layer, last_position(sample.layer)).std
+    std = laws.marginal_law(sample.layer, laws.last_position(sample.layer)).std
     return int((np.abs(neighbours(sample.outputs, 2)[:, -1, 0]) > _FAR_OUT * std).sum()), len(sample)
 
 
 def _width_check(
     name: str,
     quantity: str,
-    marginal: Callable[[AttentionLayer], Scalar],
+    marginal: Callable[[AttentionLayer], laws.Scalar],
     rejects: Rejected,
     *,
     null: str,
@@ -115,21 +114,19 @@ def _width_check(
 ) -> Check:
     """Return the check of a marginal against its law at the width."""
 
-    def law(layer: AttentionLayer) -> MarginalLaw:
-        return marginal_law(layer, marginal(layer))
+    def law(layer: AttentionLayer) -> laws.MarginalLaw:
+        return laws.marginal_law(layer, marginal(layer))
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         values, exact = marginal(sample.layer).values(sample), law(sample.layer)
         return (exact.uniform(values[np.abs(values) > _ZERO * exact.std]),)
 
-    return Check(
+    return _check(
         name=f"outputs.{name}",
         rejects=rejects,
         claim=claim,
-        stage=OUTPUTS,
-        needs=_OUTPUTS,
         null=null,
-        alternative=of_law(LAW_ERROR),
+        alternative=of_law(laws.LAW_ERROR),
         reads=f"Kolmogorov distance of {quantity} from its law at this width:",
         family=lambda setting: Uniform(allowance=law(setting.layer).error),
         measure=measure,
@@ -143,17 +140,17 @@ def _limit_check(
     name: str,
     quantity: str,
     needs: frozenset[str],
-    marginal: Callable[[AttentionLayer], Scalar],
+    marginal: Callable[[AttentionLayer], laws.Scalar],
     rejects: Rejected,
     requires: OfLayer = ANY,
 ) -> Check:
     """Return the check of a marginal against its limit."""
 
-    def law(layer: AttentionLayer) -> MarginalLaw:
-        return marginal_law(layer, marginal(layer), "limit")
+    def law(layer: AttentionLayer) -> laws.MarginalLaw:
+        return laws.marginal_law(layer, marginal(layer), "limit")
 
     def allowance(setting: Setting) -> float:
-        return limit_distance(setting.layer, marginal(setting.layer), setting.weights)
+        return laws.limit_distance(setting.layer, marginal(setting.layer), setting.weights)
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         return (law(sample.layer).uniform(marginal(sample.layer).values(sample)),)
@@ -164,11 +161,10 @@ def _limit_check(
         distance = allowance(setting)
         return f"the law at this width is {distance:.2g} from the limit" if distance > _FAR else ""
 
-    return Check(
+    return _check(
         name=f"outputs.{name}",
         rejects=rejects,
         claim="limit",
-        stage=OUTPUTS,
         kind="limit",
         needs=needs,
         null=f"{quantity} is no further from the limit than computed for this width and law of the weights",
@@ -206,7 +202,7 @@ CHECKS = (
     _width_check(
         "law",
         "the last position's output",
-        last_position,
+        laws.last_position,
         Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
         null="one neuron of the last position has the exact law at the width",
         cause="the scale of the outputs differs from the declared one",
@@ -214,7 +210,7 @@ CHECKS = (
     _width_check(
         "projection",
         "a projection of all positions",
-        random_direction,
+        laws.random_direction,
         Rejected.of("gaussian_outputs", on=regimes.TIED),
         null="a fixed random projection of all positions has its exact law at the width",
         cause="the covariance between positions differs: softmax axis, mask, or inputs",
@@ -260,14 +256,14 @@ CHECKS = (
         "limit",
         "the last position's output",
         _OUTPUTS,
-        last_position,
+        laws.last_position,
         Rejected.of("missing_head_scaling", on=regimes.MANY_HEADS),
     ),
     _limit_check(
         "limit_projection",
         "a projection of all positions",
         _OUTPUTS,
-        random_direction,
+        laws.random_direction,
         Rejected.of("leaking_mask", on=regimes.CAUSAL),
         SEVERAL_POSITIONS,
     ),
@@ -275,7 +271,7 @@ CHECKS = (
         "limit_scores",
         "a score",
         frozenset({"outputs", "scores", NORMAL}),
-        one_score,
+        laws.one_score,
         Rejected.of("scores_over_n", on=regimes.CAUSAL),
         UNTIED,
     ),

@@ -12,7 +12,6 @@ from attncheck.checks import (
     matrices,
     outputs,
     scores,
-    sharing,
     structure,
 )
 from attncheck.checks.check import AnyCheck, Check
@@ -27,7 +26,6 @@ CHECKS: tuple[Check, ...] = (
     *outputs.CHECKS,
     *conditional.CHECKS,
     *independence.CHECKS,
-    *sharing.CHECKS,
     *draws.CHECKS,
     *matrices.CHECKS,
     *structure.CHECKS,

@@ -11,7 +11,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks import declared
 from attncheck.checks.derived import MOST_POSITIONS
-from attncheck.checks.literal import LiteralReference
+from attncheck.checks.reference import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible

@@ -1,4 +1,4 @@
-"""Ledger of a run: completeness of its results, and the conclusion from them."""
+"""Ledger of a run: whether its results are complete, and the conclusion from them."""
 
 from __future__ import annotations
 
@@ -67,26 +67,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Completeness:
-    """Missing, duplicated and unplanned ids.
-
-    Examples
-    --------
-    >>> Completeness(missing=("a",)).complete
-    False
-    """
-
-    missing: tuple[str, ...] = ()
-    duplicated: tuple[str, ...] = ()
-    unplanned: tuple[str, ...] = ()
-
-    @property
-    def complete(self) -> bool:
-        """Whether every planned id was reported exactly once, and no other."""
-        return not (self.missing or self.duplicated or self.unplanned)
-
-
-@dataclass(frozen=True)
 class Finding:
     """One reason why a run is not a pass."""
 
@@ -95,6 +75,7 @@ class Finding:
     text: str
 
 
+_KILLED = "the record has no closing line: the run was killed before it ended, or is still running"
 _NOTHING = [Finding("verdicts", "inconclusive", "nothing was examined")]
 
 
@@ -106,17 +87,15 @@ class Conclusion:
     ----------
     findings : tuple of Finding
         Most serious first; empty for a pass.
-    completeness : Completeness
+    missing : int
+        Number of planned results without a report.
     uniformity : Outcome or None
-        Test of `p_values`, if any.
-    p_values : tuple of float
-        ``Ledger.keyed_p_values``, in their order.
+        Test of one first-look p-value per case, if any.
     """
 
     findings: tuple[Finding, ...] = ()
-    completeness: Completeness = Completeness()
+    missing: int = 0
     uniformity: Outcome | None = None
-    p_values: tuple[float, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -214,40 +193,38 @@ class Ledger:
 
     def conclude(self, budget: Budget, ended: bool = True) -> Conclusion:
         """Return the conclusion of a run; `ended` tells whether the run ended by itself."""
-        completeness = compare(self._planned, self._reported.elements())
+        missing = len(self._planned - self._reported.keys())
+        killed = [] if ended else [Finding("completeness", "incomplete", _KILLED)]
         if not self._reported and self._planned:
-            gaps = [*_gaps(Completeness(), ended), Finding("completeness", "incomplete", "nothing was examined")]
-            return Conclusion(tuple(gaps), completeness)
+            return Conclusion((*killed, Finding("completeness", "incomplete", "nothing was examined")), missing)
         p_values = tuple(self.keyed_p_values.values())
         uniformity = Uniform().test(p_values) if p_values else None
         findings = [
             *self._having(Verdict.VIOLATED),
             *_uneven(uniformity, budget.ledger_level),
-            *_gaps(completeness, ended),
+            *killed,
+            *self._gaps(),
             *(self._having(Verdict.INCONCLUSIVE) if self._examined else _NOTHING),
         ]
-        return Conclusion(tuple(findings), completeness, uniformity, p_values)
+        return Conclusion(tuple(findings), missing, uniformity)
+
+    def _gaps(self) -> list[Finding]:
+        """Return findings on missing, repeated and unplanned results."""
+        reported = self._reported.keys()
+        repeated = {name for name, count in self._reported.items() if count > 1}
+        findings = []
+        for ids, problem, noun in (
+            (self._planned - reported, "missing", "planned result"),
+            (repeated, "reported more than once", "result"),
+            (reported - self._planned, "reported but not planned", "result"),
+        ):
+            findings += _listed("completeness", "incomplete", len(ids), _names(sorted(ids)), problem, noun)
+        return findings
 
     def _having(self, verdict: Verdict) -> list[Finding]:
         """Return a finding on the results with a verdict, the most suspicious first."""
         ids = [name for _, name in sorted(self._by_verdict[verdict])]
         return _listed("verdicts", verdict, len(ids), ids if len(ids) == 1 else _names(ids), verdict)
-
-
-def compare(planned: Iterable[str], reported: Iterable[str]) -> Completeness:
-    """Return the difference between planned and reported ids, sorted; repeated planned ids count once.
-
-    Examples
-    --------
-    >>> compare(["a", "b"], ["b", "b", "c"])
-    Completeness(missing=('a',), duplicated=('b',), unplanned=('c',))
-    """
-    expected, counts = set(planned), Counter(reported)
-    return Completeness(
-        missing=tuple(sorted(expected - set(counts))),
-        duplicated=tuple(sorted(entry_id for entry_id, count in counts.items() if count > 1)),
-        unplanned=tuple(sorted(set(counts) - expected)),
-    )
 
 
 def _uneven(uniformity: Outcome | None, level: float) -> list[Finding]:
@@ -268,18 +245,6 @@ def _names(ids: Iterable[str]) -> list[str]:
 def _first(names: Sequence[str]) -> str:
     """Return the names as text; long lists are cut."""
     return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-
-
-def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:
-    killed = "the record has no closing line: the run was killed before it ended, or is still running"
-    findings = [] if ended else [Finding("completeness", "incomplete", killed)]
-    for ids, problem, noun in (
-        (completeness.missing, "missing", "planned result"),
-        (completeness.duplicated, "reported more than once", "result"),
-        (completeness.unplanned, "reported but not planned", "result"),
-    ):
-        findings += _listed("completeness", "incomplete", len(ids), _names(ids), problem, noun)
-    return findings
 
 
 def _listed(

@@ -7,9 +7,8 @@ most ℓ³ + ℓ³(1 − ℓ) ≤ 2ℓ³ at level ℓ, and p-values need be vali
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck.evidence.family import Outcome, check_level, inside_unit, smallest_real
@@ -66,12 +65,9 @@ class Budget:
         return float((self.looks_share / (2.0 * most)) ** (1.0 / 3.0))
 
 
-class Evaluator(Protocol):
-    """Callable that draws one sample per look and evaluates statistics on it."""
-
-    def __call__(self, look: int, factor: int, names: tuple[str, ...]) -> Mapping[str, Outcome]:
-        """Return the outcomes of `names` on the stream of `look`, with `factor` times the planned size."""
-        ...
+#: Callable (look, factor, names) that draws one sample per look, of `factor` times the planned size, and returns the
+#: outcomes of the named statistics on the stream of `look`.
+Evaluator = Callable[[int, int, tuple[str, ...]], Mapping[str, Outcome]]
 
 
 def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:

@@ -57,6 +57,8 @@ class LineByLineSimulator:
     ----------
     matrices : callable
         ``matrices(width, rng)`` returns a function that draws the images W h of vectors h.
+    image : callable
+        Changes an image.
     begin : callable
         Returns a group of initial vectors from independent normals.
     map : callable
@@ -68,6 +70,7 @@ class LineByLineSimulator:
     """
 
     matrices: Matrices = MatrixFreeMultiplier
+    image: Callable[[FloatArray], FloatArray] = lambda image: image
     begin: Callable[[Sequence[Initial], FloatArray], FloatArray] = jointly_gaussian
     map: Callable[[Nonlin, Sequence[FloatArray]], FloatArray] = coordinatewise
     score: Callable[[Score, FloatArray, FloatArray], FloatArray] = dot_product
@@ -86,7 +89,7 @@ class LineByLineSimulator:
                 values |= dict(zip(group, np.moveaxis(vectors, 1, 0), strict=True))
             elif isinstance(node, MatMul):
                 rows, final = node.length(width), node is last[node.weight]
-                values[node] = multiply(node.weight, arguments[0][:, None], rows, final)[:, 0]
+                values[node] = self.image(multiply(node.weight, arguments[0][:, None], rows, final)[:, 0])
             elif isinstance(node, Nonlin):
                 values[node] = self.map(node, arguments)
             elif isinstance(node, Score):
@@ -100,21 +103,6 @@ class LineByLineSimulator:
 
 def _columns(scores: Sequence[FloatArray], size: int) -> FloatArray:
     return np.stack(scores, axis=1) if scores else np.empty((size, 0))
-
-
-def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:
-    """Return a source of matrices whose images are changed by a function."""
-
-    @functools.wraps(change)
-    def matrices(width: int, rng: np.random.Generator) -> Multiplier:
-        multiplier = MatrixFreeMultiplier(width, rng)
-
-        def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-            return change(multiplier(weight, vectors, rows, last))
-
-        return multiply
-
-    return matrices
 
 
 def _alone(index: int, node: Initial) -> tuple[float, ...]:
@@ -137,14 +125,12 @@ def _independent_initials(group: Sequence[Initial], normals: FloatArray) -> Floa
     return jointly_gaussian([dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals)
 
 
-@_declared("the standard deviation of every matrix is 5% too large", need.SOME_MATRIX, step="matrices")
-@_changed
+@_declared("the standard deviation of every matrix is 5% too large", need.SOME_MATRIX, step="image")
 def _matrix_std_5(images: FloatArray) -> FloatArray:
     return 1.05 * images
 
 
-@_declared(f"{_SHIFT:g} is added to the images of every matrix", need.SOME_MATRIX, step="matrices")
-@_changed
+@_declared(f"{_SHIFT:g} is added to the images of every matrix", need.SOME_MATRIX, step="image")
 def _biased_matmuls(images: FloatArray) -> FloatArray:
     return images + _SHIFT
 
@@ -221,8 +207,7 @@ def _wandering_scale(width: int, rng: np.random.Generator) -> Multiplier:
     return multiply
 
 
-@_declared("matrices have blocks of √n equal rows", need.SOME_MATRIX, step="matrices")
-@_changed
+@_declared("matrices have blocks of √n equal rows", need.SOME_MATRIX, step="image")
 def _equal_rows(images: FloatArray) -> FloatArray:
     """Replace each block of √n rows by its first row."""
     rows = images.shape[-1]

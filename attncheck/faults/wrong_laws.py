@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.marginals import conditional_covariance
+from attncheck.checks.laws import conditional_covariance
 from attncheck.faults.fault import Drawn, Fault, corrupted, declared
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel

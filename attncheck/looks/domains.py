@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from attncheck.checks.check import Setting
-from attncheck.checks.literal import LiteralReference
 from attncheck.checks.programs import RATE_PROPERTIES
 from attncheck.checks.programs.functionals import ProgramReference
-from attncheck.checks.programs.sample import ProgramSetting
-from attncheck.checks.reference import Reference
+from attncheck.checks.reference import LiteralReference, Reference
 from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.checks.sample import Sample
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case
@@ -33,24 +31,18 @@ class Domain:
     ----------
     kind : str
     properties : tuple of str
-    setting : callable
-        ``setting(case, exposed, coordinates)``: the properties of a test that are known before any draw.
     reference : callable
         ``reference(setting, sample, seed, wanted, blocks)``: the reference draws of a look.
     fixed, random : callable
         ``fixed(name, profile)``: the fixed cases of a property. ``random(name, profile, seed)``: the random cases of a
         run that concern a property.
-    features : bool
-        Whether cases are also pooled by feature.
     """
 
     kind: str
     properties: tuple[str, ...]
-    setting: Callable[[Any, frozenset[str], int], Setting | ProgramSetting]
     reference: Callable[[Any, Any, np.random.SeedSequence, frozenset[str], Mapping[str, int]], AnyReference]
     fixed: Callable[[str, Profile], Sequence[Case]]
     random: Callable[[str, Profile, int], Sequence[Case]]
-    features: bool
 
 
 def widths_of(name: str) -> tuple[int, ...]:
@@ -90,22 +82,18 @@ def _layer_reference(
 LAYERS = Domain(
     "layer",
     PROPERTIES,
-    Setting,
     _layer_reference,
     lambda name, profile: profile.layers,
     lambda name, profile, seed: random_layers(profile.examples, seed, profile.layers),
-    features=True,
 )
 PROGRAMS = Domain(
     "program",
     PROGRAM_PROPERTIES,
-    ProgramSetting,
     lambda setting, sample, seed, functionals, blocks: ProgramReference(
         setting.case, len(sample), setting.coordinates, seed, functionals
     ),
     lambda name, profile: fixed_programs(name)[: profile.fixed_programs],
     _random_programs,
-    features=False,
 )
 
 

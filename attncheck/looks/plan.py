@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.claims import LARGER
 from attncheck.checks.programs.sample import ProgramSetting
-from attncheck.evidence.blocks import block_of
+from attncheck.evidence.groups import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
 
@@ -70,13 +70,9 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
     for check in checks:
         if cost.affordable < check.fewest_draws:
             skipped[check.name] = _too_expensive("any wrong law of one number per draw", cost.affordable, setting)
-            continue
-        reason = check.reason_not_examined(setting)
-        if reason:
+        elif reason := check.reason_not_examined(setting):
             skipped[check.name] = reason
-            continue
-        size = check.look_size(setting, cost.level, per_look, cost.affordable)
-        if size is None:
+        elif (size := check.look_size(setting, cost.level, per_look, cost.affordable)) is None:
             skipped[check.name] = _too_expensive(check.alternative.text, cost.affordable, setting)
         else:
             sizes[check] = size

@@ -29,7 +29,7 @@ from attncheck.evidence.verdicts import Trail, Verdict, expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, modules_of, read_case
 from attncheck.layers.features import features_of
-from attncheck.looks.domains import domain_of
+from attncheck.looks.domains import LAYERS, domain_of
 from attncheck.looks.examine import probed, take_look
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
@@ -72,7 +72,7 @@ def most_pools(names: Iterable[str]) -> int:
     >>> most_pools(["non_gaussianity"]), most_pools(["fact1"])
     (15, 1)
     """
-    return sum(len(checks_of(name)) * (1 + len(POOLS) * domain_of(name).features) for name in set(names))
+    return sum(len(checks_of(name)) * (1 + len(POOLS) * (domain_of(name) is LAYERS)) for name in set(names))
 
 
 @dataclasses.dataclass(frozen=True)

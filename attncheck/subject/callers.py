@@ -21,7 +21,7 @@ from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.norm import normalised
-from attncheck.layers.program import Program, ProgramCase
+from attncheck.layers.program import ProgramCase
 from attncheck.layers.requirements import linear
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.weights import WeightLaws
@@ -75,10 +75,6 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         """Return the names of arrays that may be the same for all generators."""
         return ()
 
-    def called_with(self, case: _Case) -> Any:
-        """Return the argument that describes the case to the subject."""
-        return case
-
     def probe(self, case: _Case, rng: np.random.Generator) -> _Setting:
         """Return the setting of a case, after checking that the generator controls the draws; see `Subject.probe`."""
         few = not self.weights.gaussian and case.width <= _FEW_NUMBERS
@@ -108,9 +104,9 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             self.refuse(case, f"returned {counts}; return the same number in every call")
 
     def run(self, function: Callable[..., Any], case: _Case, *arguments: Any) -> Any:
-        """Call a function of the subject; any exception becomes a one-line `InputError`."""
+        """Call a function of the subject; any exception becomes a one-line `InputError` about the case."""
         with self._blamed(case):
-            return function(self.called_with(case), *arguments)
+            return function(*arguments)
 
     @contextlib.contextmanager
     def reading(self, case: _Case) -> Iterator[None]:
@@ -174,17 +170,13 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
         if self.programs is None:
             remedy = "define its attribute `programs`, see attncheck.subject.Subject"
             self.refuse(case, f"was asked for a program; {remedy}")
-        arrays = [self.run(self.programs, case, n, size, rng) for n in case.widths]
+        arrays = [self.run(self.programs, case, case.program, n, size, rng) for n in case.widths]
         with self.reading(case):
             return sample_of(case, arrays, size)
 
     def setting(self, case: ProgramCase, sample: ProgramSample, repeatable: bool) -> ProgramSetting:
         """Return the setting of a program: the arrays and neurons in a sample, and whether draws are repeatable."""
         return ProgramSetting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
-
-    def called_with(self, case: ProgramCase) -> Program:
-        """Return the program; widths are separate arguments."""
-        return case.program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +191,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         """Return why the subject does not support a layer; empty if it does."""
         if self.form == "program":
             return "the subject simulates programs only"
-        answer = self.run(self.supports, case)
+        answer = self.run(self.supports, case, case)
         if isinstance(answer, str):
             return answer or UNSUPPORTED
         if not isinstance(answer, bool | np.bool_):
@@ -246,7 +238,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return dataclasses.replace(sample, inputs=exposed, input_gram=gram)
 
     def _sample(self, layer: AttentionLayer, second: Any, size: int, rng: np.random.Generator) -> Sample:
-        arrays = self.run(self.call, layer, second, rng)
+        arrays = self.run(self.call, layer, layer, second, rng)
         with self.reading(layer):
             return Sample.from_mapping(layer, arrays, size)
 

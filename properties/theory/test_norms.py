@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.checks.marginals import conditional_covariance
+from attncheck.checks.laws import conditional_covariance
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.inputs import Norm

@@ -50,7 +50,7 @@ def _tied_distance(width: int, seed: int) -> tuple[float, float]:
 
 
 def _tied_variances(layer: ac.AttentionLayer, seed: int) -> FloatArray:
-    from attncheck.checks.marginals import conditional_covariance
+    from attncheck.checks.laws import conditional_covariance
     from attncheck.methods import simulate_chunks
 
     chunks = simulate_chunks(layer, _TIED_DRAWS, 4_000, seed=seed)

@@ -12,7 +12,8 @@ from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.claims import TWO_VALUES
-from attncheck.checks.draws import _distinct, hashes, marks
+from attncheck.checks.draws import _distinct, marks
+from attncheck.checks.matrices import hashes
 from attncheck.checks.registry import check_named
 from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
@@ -20,14 +21,12 @@ from attncheck.checks.whitening import Residual
 from attncheck.evidence.looks import Budget
 from attncheck.faults import EXPOSURES, exposing
 from attncheck.faults.tampered import CORRUPTIONS
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
-from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
 from attncheck.subject import Subject, collapsed
+from tests.results import results_of
 from tests.simulators import literal
 
 LAYER = AttentionLayer(width=16)
@@ -44,8 +43,7 @@ def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
 def test_a_scale_of_all_neurons_but_two_is_seen() -> None:
     """On the draws that the check plans for; test_pairs.py tests every check against one fault."""
     cost = Cost(MOST_DRAWS, Budget().level(), PROFILES["default"].power)
-    item = Item("outputs", LAYER, only="outputs.law")
-    assert violated(run_item(item, Subject.of(other_neurons), 0, cost))
+    assert violated(results_of(other_neurons, LAYER, "outputs", cost=cost, only="outputs.law"))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
@@ -149,15 +147,6 @@ PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 TIES = check_named("exactness.extremes")
 
 
-def looks(name: str, subject: object, only: str = "", layer: AttentionLayer = GROUPED) -> list[Result]:
-    return run_item(Item(name, layer, only=only), Subject.of(subject), 0, PROFILES["smoke"].cost(layer))
-
-
-def alone(check: str, subject: object, layer: AttentionLayer = GROUPED) -> Result:
-    (result,) = looks(check.partition(".")[0], subject, check, layer)
-    return result
-
-
 def ties(outputs: FloatArray, layer: AttentionLayer) -> float:
     subject = Subject.of(exposing(collapsed, EXPOSURES["outputs"]))
     setting = subject.probe(layer, stream(0, "tests", "ties"))
@@ -194,24 +183,9 @@ def test_weights_of_two_values_alone_may_tie(weights: str) -> None:
 
 def test_a_head_of_its_own_scale_is_named_and_is_no_dependence() -> None:
     subject = CORRUPTIONS["one_head_larger"].subject
-    results = [each for name in ("scores", "conditional", "draws") for each in looks(name, subject)]
+    results = [each for name in ("scores", "conditional", "draws") for each in results_of(subject, GROUPED, name)]
     wrong = [result.check for result in violated(results)]
     named = {"scores.each_head", "scores.key_each_head", "conditional.value_each_head"}
     assert named <= set(wrong)
     assert [name for name in wrong if name.startswith("draws.") or "heads" in name or "copies" in name] == []
     assert wrong[0] in named
-
-
-@pytest.mark.parametrize(
-    ("check", "change"),
-    [
-        ("scores.each_head", "query_std"),
-        ("scores.key_each_head", "key_std"),
-        ("conditional.value_each_head", "value_std"),
-    ],
-)
-def test_a_scale_that_all_heads_share_is_no_difference(check: str, change: str) -> None:
-    def shared(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        return collapsed(layer.replace(**{change: 1.3}), size, rng)
-
-    assert alone(check, shared).verdict == "consistent"

@@ -13,19 +13,17 @@ import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.check import Setting
-from attncheck.checks.literal import LITERAL_RATIO, LiteralReference
+from attncheck.checks.reference import LITERAL_RATIO, LiteralReference
 from attncheck.checks.registry import check_named
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
+from attncheck.evidence.groups import Blocks
 from attncheck.layers.attention_map import visible
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
-from attncheck.subject import Subject
+from tests.results import results_of
 
 Laws = str | Mapping[str, Any]
 PAPER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2)
@@ -61,13 +59,6 @@ class Drawn:
         return {name: array.astype(np.float32) if self.single else array for name, array in drawn.items()}
 
 
-def examine(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> list[str]:
-    """Return a property's violated checks, and assert that some were examined."""
-    results = run_item(Item(name, layer), Subject.of(drawn), 0, COST)
-    assert any(result.p_values for result in results)
-    return [result.check for result in violated(results)]
-
-
 def uniform(scale: float = 1.0, **changes: bool) -> Drawn:
     return Drawn("uniform", "uniform", scale, **changes)
 
@@ -83,12 +74,6 @@ RIGHT = [
     (uniform(), ONE_WEIGHT, "exactness"),
     (Drawn({"key": "uniform"}, {"key": "uniform"}), ONE_WEIGHT, "exactness"),
 ]
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(("drawn", "layer", "name"), RIGHT)
-def test_right_simulators_pass(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> None:
-    assert examine(drawn, layer, name) == []
 
 
 def with_bias(matrix: str, std: float) -> Drawn:
@@ -107,9 +92,11 @@ WRONG = [
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize(("drawn", "layer", "name"), WRONG)
-def test_wrong_simulators_do_not(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> None:
-    assert examine(drawn, layer, name) != []
+@pytest.mark.parametrize(("drawn", "layer", "name"), [*RIGHT, *WRONG])
+def test_right_simulators_pass_and_wrong_ones_do_not(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> None:
+    results = results_of(drawn, layer, name, cost=COST)
+    assert any(result.p_values for result in results)
+    assert bool(violated(results)) == ((drawn, layer, name) in WRONG)
 
 
 def test_nearly_all_that_gaussian_weights_are_held_to_is_examined() -> None:

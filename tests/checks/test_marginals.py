@@ -14,8 +14,8 @@ from attncheck.checks.laws import (
     conditional_variances,
     first_draws,
     marginal_law,
+    usual,
 )
-from attncheck.checks.marginals import usual
 from attncheck.checks.reference import Reference
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks, simulate

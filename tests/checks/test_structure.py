@@ -16,13 +16,12 @@ from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.structure import CHECKS
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.layers.attention_map import attention_weights
-from attncheck.looks.examine import run_item
 from attncheck.looks.examples import layers_with_parts, random_layers
-from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
 from attncheck.simulators.literal import LiteralSimulator
-from attncheck.subject import Subject, collapsed
+from attncheck.subject import collapsed
+from tests.results import results_of
 from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, changed, few_weights, on_inputs
 
 PAPER, _, ONE, CAUSAL = ANCHORS[:4]
@@ -85,7 +84,7 @@ class Alternating:
 
 def verdicts(subject: Any, layer: ac.AttentionLayer, seed: int = 0) -> dict[str, str]:
     """Return the verdict of each check by its name in the property, or the reason why it was not examined."""
-    results = run_item(Item("structure", layer), Subject.of(subject), seed, PROFILES["smoke"].cost(layer))
+    results = results_of(subject, layer, "structure", seed=seed)
     return {each.check.partition(".")[2]: each.reason or each.verdict for each in results}
 
 
@@ -145,7 +144,7 @@ def test_right_simulators_are_never_rejected(seed: int) -> None:
 )
 def test_no_verdict_hangs_on_how_much_parts_matter_or_on_how_narrow_a_layer_is(layer: ac.AttentionLayer) -> None:
     for seed in range(30 if layer.width == 1 else 12):
-        results = run_item(Item("structure", layer), Subject.of(RIGHT), seed, PROFILES["smoke"].cost(layer))
+        results = results_of(RIGHT, layer, "structure", seed=seed)
         assert [result.check for result in violated(results)] == []
         assert layer.width > 1 or [result.check for result in results if len(result.p_values) > 1] == []
 

@@ -12,11 +12,10 @@ from scipy import stats
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
-from attncheck.evidence.blocks import Blocks
 from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.groups import EqualVariances, LargestAssociation, WithinGroups
-from attncheck.evidence.orders import Order
+from attncheck.evidence.groups import Blocks, EqualVariances, LargestAssociation, WithinGroups
+from attncheck.evidence.normal import Order
 from attncheck.evidence.pools import Pool
 
 Data = tuple[Any, ...]

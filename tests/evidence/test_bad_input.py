@@ -18,7 +18,7 @@ from attncheck.evidence.families import Association, Count, Outcome, Scale, Smoo
 from attncheck.evidence.groups import EqualVariances, LargestAssociation
 from attncheck.evidence.ledger import Entry
 from attncheck.evidence.looks import Budget, detection, examine, examine_blocks, per_look_power
-from attncheck.evidence.orders import Order
+from attncheck.evidence.normal import Order
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import Events, NormalScore, from_record
 from tests.refusals import refused

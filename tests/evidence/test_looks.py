@@ -13,7 +13,7 @@ import pytest
 from attncheck._lib.streams import stream
 from attncheck.evidence.distances import Uniform
 from attncheck.evidence.families import Outcome
-from attncheck.evidence.ledger import Completeness, Conclusion, Entry, Ledger, compare
+from attncheck.evidence.ledger import Conclusion, Entry, Ledger
 from attncheck.evidence.looks import Budget, detection, examine, examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Verdict
 
@@ -154,16 +154,14 @@ def ids(records: list[Entry]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_right_run_is_consistent_in_any_order_and_its_conclusion_complete(seed: int) -> None:
+def test_a_right_run_is_consistent_in_any_order(seed: int) -> None:
     records = null_run(stream(seed, "tests", "ledger"), 50)  # chance of a false alarm: 1e-7
     forward = conclude(ids(records), records, Budget(), run_seed=seed)
     assert (forward.verdict, forward.reasons) == ("consistent", ())
     assert forward == conclude(reversed(ids(records)), records[::-1], Budget(), run_seed=seed)
     assert forward.uniformity == Uniform().test(list(keyed_p_values(records, seed).values()))
     assert forward.uniformity.count == 50
-    planned = [*ids(records), "x/1"]
-    missing = conclude(planned, records, Budget(), run_seed=seed).completeness
-    assert missing == compare(planned, ids(records)) == Completeness(missing=("x/1",))
+    assert conclude([*ids(records), "x/1"], records, Budget(), run_seed=seed).missing == 1
 
 
 def test_the_p_value_of_a_unit_is_chosen_by_key_and_not_by_value() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from attncheck.evidence.exchange import TIE, Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.family import smallest_integer, smallest_real
 from attncheck.evidence.groups import EqualVariances, LargestAssociation, WithinGroups
+from attncheck.evidence.normal import Order
 
 LEVEL, POWER, FALSE_ALARM = 5e-4, 0.99, 1e-7
 Row = tuple[Family, tuple[Any, ...], dict[str, Any]]
@@ -62,6 +64,14 @@ def normal_means() -> Iterator[Row]:
     yield row(
         WithinGroups(), ours + group, theirs - 5.0 * group, group, effect=Association().test(ours, centred).effect
     )
+
+
+def orders() -> Iterator[Row]:
+    """The next order, 3/n, is taken off: a tenth of it is left."""
+    widths = np.array([32.0, 128.0, 512.0])
+    means = -0.5 * np.log(widths) + np.log1p(3.0 / widths)
+    error = abs(np.diff(means)[1] / np.log(4.0) + 0.5)
+    yield row(Order(-0.5), np.stack([means, means + 1e-12]), widths, rel=0.2 * error, effect=-0.5)
 
 
 def distances() -> Iterator[Row]:
@@ -128,31 +138,27 @@ def exchanges() -> Iterator[Row]:
         yield row(EqualVariances(3, 5), np.array([zeros]), np.full((1, 3), 500.0), p_value=0.0)
 
 
-@pytest.mark.parametrize(
-    ("family", "data", "fields"), [*scales(), *normal_means(), *distances(), *counts(), *exchanges()]
-)
+def uninformative() -> Iterator[Row]:
+    """Data that say nothing are no evidence."""
+    empty = functools.partial(row, p_value=1.0, count=0)
+    yield empty(Association(), np.ones(5), np.zeros(5), effect=0.0, low=-1.0, high=1.0, null_effect=0.0)
+    yield empty(LargestAssociation(columns=2), np.ones((3, 2)), np.zeros((3, 2)))
+    for values, calls in ((np.arange(7.0), [7]), (np.arange(7.0), [1] * 7), (np.full(7, 2.5), [3, 4])):
+        yield empty(Calls(2), values, calls, effect=0.0, low=0.0, high=1.0)
+    for lengths in ((40,), (1,) * 40, (20,)):
+        yield empty(Trend(), np.zeros(sum(lengths)), np.array(lengths))
+    yield empty(EqualVariances(2, 5), np.zeros((1, 2)), np.full((1, 2), 5.0))
+    yield empty(EqualVariances(2, 5), np.array([[0.0, 5.0]]), np.array([[0.0, 5.0]]))
+
+
+ROWS = (*scales(), *normal_means(), *orders(), *distances(), *counts(), *exchanges(), *uninformative())
+
+
+@pytest.mark.parametrize(("family", "data", "fields"), ROWS)
 def test_outcomes_agree_with_references(family: Family, data: tuple[Any, ...], fields: dict[str, Any]) -> None:
     outcome = family.test(*data)
     assert {name: getattr(outcome, name) for name in fields} == fields
     assert outcome.low <= outcome.effect <= outcome.high
-
-
-UNINFORMATIVE: list[Row] = [
-    row(Association(), np.ones(5), np.zeros(5), effect=0.0, low=-1.0, high=1.0, null_effect=0.0),
-    row(LargestAssociation(columns=2), np.ones((3, 2)), np.zeros((3, 2))),
-    *(row(Calls(2), np.arange(7.0), counts, effect=0.0, low=0.0, high=1.0) for counts in ([7], [1] * 7)),
-    row(Calls(2), np.full(7, 2.5), [3, 4], effect=0.0, low=0.0, high=1.0),
-    *(row(Trend(), np.zeros(sum(counts)), np.array(counts)) for counts in ((40,), (1,) * 40, (20,))),
-    row(EqualVariances(2, 5), np.zeros((1, 2)), np.full((1, 2), 5.0)),
-    row(EqualVariances(2, 5), np.array([[0.0, 5.0]]), np.array([[0.0, 5.0]])),
-]
-
-
-@pytest.mark.parametrize(("family", "data", "fields"), UNINFORMATIVE)
-def test_data_that_say_nothing_are_no_evidence(family: Family, data: tuple[Any, ...], fields: dict[str, Any]) -> None:
-    outcome = family.test(*data)
-    assert {name: getattr(outcome, name) for name in fields} == fields
-    assert (outcome.p_value, outcome.count) == (1.0, 0)
 
 
 def powers() -> Iterator[tuple[Family, float, int, float, float]]:

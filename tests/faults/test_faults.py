@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
+from attncheck.checks.programs.sample import PROGRAM_FIELDS
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.returned import FIELDS
-from attncheck.checks.sample import Sample
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_regimes
 from attncheck.faults.fault import Fault, MisreadLayer
@@ -21,15 +22,14 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import Norm
 from attncheck.layers.parts import named_parts
 from attncheck.layers.regimes import REGIMES
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
-from attncheck.records.schema import Result
+from attncheck.programs import positional_attention
 from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
 from tests.regimes import FAULT_OF
+from tests.results import results_of
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 # About as small as the check's planned alternative, or smaller, with more power.
@@ -89,11 +89,6 @@ SHOWN_ON = {
 }
 
 
-def examine(subject: object, layer: AttentionLayer, name: str) -> list[Result]:
-    """Return the results of one property on one layer, at the sizes and the level of the profile smoke."""
-    return run_item(Item(name, layer), Subject.of(subject), 0, PROFILES["smoke"].cost(layer))
-
-
 def test_every_fault_is_rejected_by_a_check() -> None:
     assert set(SHOWN_ON) >= set(FAULTS) >= set(OTHERS)
     assert len(FAULTS) >= 20
@@ -108,17 +103,14 @@ def test_fault_is_caught_by_its_check(name: str) -> None:
     assert FAULTS[name].reason_hidden(layer) == ""
     profile = PROFILES["default" if slight else "smoke"]
     cost = dataclasses.replace(profile.cost(layer), power=SURELY if slight else PROFILES["smoke"].power)
-    item = Item(check.partition(".")[0], layer, only=check)
-    (result,) = run_item(item, Subject.of(FAULTS[name].subject), 0, cost)
+    (result,) = results_of(FAULTS[name].subject, layer, check.partition(".")[0], cost=cost, only=check)
     assert result.verdict == "violated"
 
 
-def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
+def test_no_fault_is_hidden_by_all_fixed_layers() -> None:
     for name, fault in FAULTS.items():
         fixed = (*PROFILES["default"].layers, SHOWN_ON[name])
         assert not all(fault.reason_hidden(layer) for layer in fixed), name
-    assert violated(examine(FAULTS["leaking_mask"].subject, PAPER, "conditional")) == []
-    assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores")) == []
 
 
 # `LiteralSimulator` is right, so that each fault made from it is the only one. tests/test_properties.py tests the
@@ -128,19 +120,24 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
 def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
     # `outputs` needs a slow limit per layer; `conditional` uses the exact law in each.
     properties = [name for name in PROPERTIES if name != "outputs" or layer in (PAPER, ONE)]
-    results = [result for name in properties for result in examine(LiteralSimulator(), layer, name)]
+    results = [result for name in properties for result in results_of(LiteralSimulator(), layer, name)]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_fault_exposes_what_a_right_simulator_does(name: str) -> None:
-    draw = functools.partial(FAULTS[name].subject, GROUPED, 5)
-    sample = Sample.from_mapping(GROUPED, draw(np.random.default_rng(0)), 5)
-    assert sample.exposed >= set(FIELDS)
-    again, other = draw(np.random.default_rng(0)), draw(np.random.default_rng(1))
-    assert np.array_equal(sample.outputs, again["outputs"])
-    assert not np.array_equal(sample.outputs, other["outputs"])
+@pytest.mark.parametrize(
+    ("fault", "case", "fields"),
+    [
+        *((fault, GROUPED, FIELDS) for fault in FAULTS.values()),
+        *((fault, positional_attention().at(16), PROGRAM_FIELDS) for fault in PROGRAM_FAULTS.values()),
+    ],
+)
+def test_fault_exposes_what_a_right_simulator_does(fault: Fault, case: Any, fields: tuple[str, ...]) -> None:
+    draws = (Subject.of(fault.subject).draw(case, 5, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    sample, again, other = draws
+    assert sample.exposed >= set(fields)
+    assert np.array_equal(sample.outputs, again.outputs)
+    assert not np.array_equal(sample.outputs, other.outputs)
 
 
 @pytest.fixture
@@ -180,35 +177,36 @@ def test_a_fault_of_one_regime_is_right_in_the_layers_of_others() -> None:
             assert all(layer.replace(**fault.subject.changes(layer)) == layer for layer in others), fault.name
 
 
+WRONG_NORMS = [fault.name for fault in wrong_regimes.FAULTS[-3:]]
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("name", "properties"),
+    ("name", "layer", "properties"),
     [
-        ("repeated_heads", ("scores", "conditional")),
-        ("centred_relu", ("inputs", "scores")),
-        ("positions_apart", ("scores", "independence")),
-        ("skipped_values", ("conditional", "independence")),
+        ("leaking_mask", PAPER, ("conditional",)),
+        ("shared_keys", ONE, ("scores",)),
+        ("repeated_heads", NARROW, ("scores", "conditional")),
+        ("centred_relu", NARROW, ("inputs", "scores")),
+        ("positions_apart", NARROW, ("scores", "independence")),
+        ("skipped_values", NARROW, ("conditional", "independence")),
+        *((name, REGIMES["normalised inputs"].replace(norm=None), ("exactness",)) for name in WRONG_NORMS),
     ],
 )
-def test_a_fault_of_one_regime_is_not_seen_elsewhere(name: str, properties: tuple[str, ...]) -> None:
-    assert FAULTS[name].reason_hidden(NARROW)
-    results = [result for each in properties for result in examine(FAULTS[name].subject, NARROW, each)]
+def test_a_fault_is_not_seen_where_it_is_hidden(name: str, layer: AttentionLayer, properties: tuple[str, ...]) -> None:
+    assert FAULTS[name].reason_hidden(layer)
+    results = [result for each in properties for result in results_of(FAULTS[name].subject, layer, each)]
     assert violated(results) == []
     assert any(result.verdict == "consistent" for result in results)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("fault", wrong_regimes.FAULTS[-3:], ids=lambda fault: fault.name)
-def test_wrong_norms_are_seen_with_either_norm_and_hidden_without(fault: Fault) -> None:
-    layer = SHOWN_ON[fault.name]
-    norms: tuple[Norm, ...] = ("rms", "layer")
-    for norm in norms:
-        assert violated(examine(fault.subject, layer.replace(norm=norm), "exactness"))
-    plain = layer.replace(norm=None)
-    assert fault.reason_hidden(plain) == "the inputs are not normalised"
-    results = examine(fault.subject, plain, "exactness")
-    assert violated(results) == []
-    assert any(result.verdict == "consistent" for result in results)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+@pytest.mark.parametrize("name", WRONG_NORMS)
+def test_wrong_norms_are_seen_with_either_norm(name: str, norm: Norm) -> None:
+    layer = REGIMES["normalised inputs"].replace(norm=norm)
+    assert violated(results_of(FAULTS[name].subject, layer, "exactness"))
+    assert FAULTS[name].reason_hidden(layer.replace(norm=None)) == "the inputs are not normalised"
 
 
 def test_exposing_keeps_declared_weights_and_leaves_the_rest_out() -> None:

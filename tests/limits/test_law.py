@@ -14,8 +14,7 @@ from scipy import special, stats
 
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
-from attncheck.checks.laws import marginal_law
-from attncheck.checks.marginals import last_position
+from attncheck.checks.laws import last_position, marginal_law
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel, input_moments
 from attncheck.layers.norm import normalised_gram

@@ -33,7 +33,7 @@ from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.evidence.orders import Order
+from attncheck.evidence.normal import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
 from attncheck.layers.program import LinearCombination, Program, ProgramCase

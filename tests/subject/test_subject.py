@@ -23,8 +23,6 @@ from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.draws import Draws
-from attncheck.looks.examine import run_item
-from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
 from attncheck.methods import simulate
@@ -35,6 +33,7 @@ from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed, direct, matrix_free
 from tests.refusals import refused
+from tests.results import results_of
 
 Arrays = dict[str, Any]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Any]
@@ -275,7 +274,7 @@ VARYING: list[tuple[Any, str, str]] = [
 @pytest.mark.parametrize(("simulator", "name", "message"), VARYING)
 def test_what_is_returned_must_not_change(simulator: Any, name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        run_item(Item(name, LAYER), Subject.of(simulator), 0, Cost(1000, 1e-3, 0.9))
+        results(simulator, name)
 
 
 def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,9 +329,9 @@ def test_support_is_honoured(supports: Any, reason: str, refusal: str) -> None:
         with pytest.raises(InputError, match=refusal):
             subject.reason_unsupported(LAYER)
     elif reason:
-        results = run_item(Item("draws", LAYER), subject, 0, Cost(1000, 1e-3, 0.9))
-        assert {result.verdict for result in results} == {"not examined"}
-        assert all(result.reason.endswith(reason) for result in results)
+        found = results(subject, "draws")
+        assert {result.verdict for result in found} == {"not examined"}
+        assert all(result.reason.endswith(reason) for result in found)
     assert refusal or subject.reason_unsupported(LAYER) == reason
 
 
@@ -390,7 +389,7 @@ LOWEST = float(np.finfo(np.float64).min)
 
 
 def results(simulator: Any, name: str, layer: AttentionLayer = LAYER, cost: Cost = COST) -> list[Result]:
-    return run_item(Item(name, layer), Subject.of(simulator), 0, cost)
+    return results_of(simulator, layer, name, cost=cost)
 
 
 @pytest.mark.parametrize("layer", [CAUSAL, CAUSAL.replace(attention_map="linear")], ids=["softmax", "linear"])

@@ -13,7 +13,7 @@ from scipy import special
 
 import attncheck as ac
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck.checks.marginals import conditional_covariance
+from attncheck.checks.laws import conditional_covariance
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.expansion import expand
 from attncheck.theory.limits.law import LimitLaw

@@ -11,7 +11,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.declared import Rejected
 from attncheck.checks.programs.functionals import ProgramAlternative, ProgramCheck, no_limit, several_widths
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
-from attncheck.evidence.orders import Order
+from attncheck.evidence.normal import Order
 from attncheck.layers.program import Initial, Node, Output, Program, ProgramCase, Score
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.nodes import defined_by
@@ -87,31 +87,27 @@ def _unless(lookup: Callable[[ProgramCase], object], missing: str) -> Callable[[
 
 _DEPARTURE = ProgramAlternative.of("an order off by 0.15", -0.35, coarsest=-0.2)
 
+_check = functools.partial(
+    ProgramCheck, kind="limit", needs=_NEEDS, alternative=_DEPARTURE, family=lambda setting: Order(-0.5)
+)
+
 CHECKS = (
-    ProgramCheck(
+    _check(
         name="fact1.order",
         rejects=Rejected.of("equal_rows"),
         claim="fact1",
-        kind="limit",
-        needs=_NEEDS,
         null="x·x'/n deviates from E[Z^x Z^x'] by an amount of order n^{-1/2}",
-        alternative=_DEPARTURE,
         reads="order in n of the deviation of an average over neurons from its limit:",
-        family=lambda setting: Order(-0.5),
         measure=lambda sample, reference: _logs(sample, _netsor_deviation),
         hint="averages do not converge to the limit of Definition 1, or converge more slowly",
         excluded=_unless(_netsor_pair, "no vector with n coordinates is computed without scores"),
     ),
-    ProgramCheck(
+    _check(
         name="theorem1.order",
         rejects=Rejected.of("wandering_scale"),
         claim="theorem1",
-        kind="limit",
-        needs=_NEEDS,
         null="|y|²/n deviates from E[(Z^y)² | p°], a function of the scores, by an amount of order n^{-1/2}",
-        alternative=_DEPARTURE,
         reads="order in n of the deviation of |y|²/n from its random limit:",
-        family=lambda setting: Order(-0.5),
         measure=lambda sample, reference: _logs(sample, _output_deviation),
         hint="averages of outputs do not converge to the random limit that the scores determine",
         excluded=_unless(_output, "no output with n coordinates uses scores"),

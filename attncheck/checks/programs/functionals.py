@@ -14,7 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import CheckOf
 from attncheck.checks.comparison import between_calls, compared
 from attncheck.checks.declared import AlternativeOf, Rejected, of_law
-from attncheck.checks.functionals import FunctionalOf, log, log_energy
+from attncheck.checks.functionals import FunctionalOf, added, log, log_energy
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.layers.draws import ProgramDraws
@@ -46,6 +46,40 @@ def no_limit(setting: ProgramSetting) -> str:
     return "" if covered.has_limit else f"no limit is stated: {worst.name} {worst.statement}, {worst.reason}"
 
 
+_FUNCTIONALS: list[FunctionalOf[Program, ProgramDraws]] = []
+_functional = functools.partial(added, _FUNCTIONALS, needs=frozenset({"outputs", "scores"}))
+
+
+@_functional("the size of all results", rejects=Rejected.of("always_tanh", "first_term"), unit=1.0)
+def _output_size(program: Program, draws: ProgramDraws) -> FloatArray:
+    return log_energy(draws.outputs)
+
+
+@_functional(
+    "the size of all scores",
+    rejects=Rejected.of("matrix_std_5", "scores_over_n", "limit_scores"),
+    requires=SOME_SCORE,
+    unit=1.0,
+)
+def _score_size(program: Program, draws: ProgramDraws) -> FloatArray:
+    return log_energy(draws.scores)
+
+
+@_functional(
+    "the product of the first and the last score",
+    rejects=Rejected.of("tied_matrices", "scores_over_n"),
+    requires=SEVERAL_SCORES,
+)
+def _two_scores(program: Program, draws: ProgramDraws) -> FloatArray:
+    return draws.scores[:, 0] * draws.scores[:, -1]
+
+
+@_functional(
+    "the smallest difference of two scores over the largest score",
+    rejects=Rejected.of("copied_score"),
+    requires=SEVERAL_SCORES,
+    unit=1.0,
+)
 def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     """Return log(d/m), d the smallest difference of two scores and m the largest absolute score.
 
@@ -56,7 +90,38 @@ def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     return log(np.maximum(least / largest, _ONE_NUMBER))
 
 
-def _signed(program: Program, draws: ProgramDraws) -> FloatArray:
+@_functional(
+    "the product of the first and the last result",
+    rejects=Rejected.of("tied_matrices", "first_term"),
+    requires=OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is only one result"),
+)
+def _two_results(program: Program, draws: ProgramDraws) -> FloatArray:
+    return draws.outputs[:, 0, 0] * draws.outputs[:, -1, 0]
+
+
+@_functional("the product of two neurons of a result", rejects=Rejected.of("equal_rows"), neurons=2)
+def _two_neurons(program: Program, draws: ProgramDraws) -> FloatArray:
+    return draws.outputs[:, 0, 0] * draws.outputs[:, 0, 1]
+
+
+@_functional(
+    "the product of the logarithms of a result and a score",
+    rejects=Rejected.of("tied_matrices"),
+    requires=SOME_SCORE,
+    unit=1.0,
+)
+def _output_and_score(program: Program, draws: ProgramDraws) -> FloatArray:
+    """Return the product, which is larger if output and score are dependent."""
+    return log(draws.outputs[:, -1, 0] ** 2) * log(draws.scores[:, 0] ** 2)
+
+
+@_functional(
+    "the logarithm of a result, with the sign of a score",
+    rejects=Rejected.of("negated_scores"),
+    requires=SOME_SCORE,
+    unit=1.0,
+)
+def _output_and_sign(program: Program, draws: ProgramDraws) -> FloatArray:
     """Return log y² of the last result, with the sign of the first score that enters it."""
     last = results_of(program)[-1]
     entering = last.scores if isinstance(last, Output) else ()
@@ -65,71 +130,8 @@ def _signed(program: Program, draws: ProgramDraws) -> FloatArray:
     return np.asarray(log(draws.outputs[:, -1, 0] ** 2) * np.sign(draws.scores[:, first]))
 
 
-_functional = functools.partial(FunctionalOf[Program, ProgramDraws], needs=frozenset({"outputs", "scores"}))
-
 #: Functionals of programs.
-PROGRAM_FUNCTIONALS = (
-    _functional(
-        "output_size",
-        "the size of all results",
-        compute=lambda program, d: log_energy(d.outputs),
-        unit=1.0,
-        rejects=Rejected.of("always_tanh", "first_term"),
-    ),
-    _functional(
-        "score_size",
-        "the size of all scores",
-        compute=lambda program, d: log_energy(d.scores),
-        requires=SOME_SCORE,
-        unit=1.0,
-        rejects=Rejected.of("matrix_std_5", "scores_over_n", "limit_scores"),
-    ),
-    _functional(
-        "two_scores",
-        "the product of the first and the last score",
-        compute=lambda program, d: d.scores[:, 0] * d.scores[:, -1],
-        requires=SEVERAL_SCORES,
-        rejects=Rejected.of("tied_matrices", "scores_over_n"),
-    ),
-    _functional(
-        "closest_scores",
-        "the smallest difference of two scores over the largest score",
-        compute=_closest_scores,
-        requires=SEVERAL_SCORES,
-        unit=1.0,
-        rejects=Rejected.of("copied_score"),
-    ),
-    _functional(
-        "two_results",
-        "the product of the first and the last result",
-        compute=lambda program, d: d.outputs[:, 0, 0] * d.outputs[:, -1, 0],
-        requires=OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is only one result"),
-        rejects=Rejected.of("tied_matrices", "first_term"),
-    ),
-    _functional(
-        "two_neurons",
-        "the product of two neurons of a result",
-        compute=lambda program, d: d.outputs[:, 0, 0] * d.outputs[:, 0, 1],
-        neurons=2,
-        rejects=Rejected.of("equal_rows"),
-    ),
-    _functional(  # larger if output and score are dependent
-        "output_and_score",
-        "the product of the logarithms of a result and a score",
-        compute=lambda program, d: log(d.outputs[:, -1, 0] ** 2) * log(d.scores[:, 0] ** 2),
-        requires=SOME_SCORE,
-        unit=1.0,
-        rejects=Rejected.of("tied_matrices"),
-    ),
-    _functional(
-        "output_and_sign",
-        "the logarithm of a result, with the sign of a score",
-        compute=_signed,
-        requires=SOME_SCORE,
-        unit=1.0,
-        rejects=Rejected.of("negated_scores"),
-    ),
-)
+PROGRAM_FUNCTIONALS = tuple(_FUNCTIONALS)
 
 
 class ProgramReference(ReferenceOf[ProgramCase]):

@@ -23,14 +23,8 @@ from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.layers.program import MatMul, Node, Nonlin, Output, Score
+from attncheck.layers.program import requirements as need
 from attncheck.layers.program.extent import vectors_of
-from attncheck.layers.program.requirements import (
-    RANDOM_START,
-    SEVERAL_MATRICES,
-    SIDE_BY_SIDE,
-    SOME_FUNCTION,
-    SOME_MATRIX,
-)
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
@@ -175,7 +169,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=lambda sample, reference: sample.initial.uniform(),
         hint="mean or covariance of the initial vectors differ from the declared ones",
-        requires=RANDOM_START,
+        requires=need.RANDOM_START,
     ),
     _check(
         name="netsor.functions",
@@ -190,7 +184,7 @@ CHECKS = (
         measure=lambda sample, reference: _counted(len(sample), (line.wrong for line in evaluated(sample))),
         hint="a score, a nonlinearity or an output differs from the declared function, or uses other lines",
         any_weights=True,
-        requires=SOME_FUNCTION,
+        requires=need.SOME_FUNCTION,
     ),
     _check(
         name="netsor.matmuls",
@@ -201,7 +195,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=lambda sample, reference: sample.matmuls.uniform(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
-        requires=SOME_MATRIX,
+        requires=need.SOME_MATRIX,
     ),
     _check(
         name="netsor.scale",
@@ -212,7 +206,7 @@ CHECKS = (
         family=lambda setting: Scale(float(setting.coordinates)),
         measure=lambda sample, reference: sample.matmuls.squares(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
-        requires=SOME_MATRIX,
+        requires=need.SOME_MATRIX,
     ),
     _check(
         name="netsor.sharing",
@@ -224,7 +218,7 @@ CHECKS = (
         family=lambda setting: Association(),
         measure=_shared,
         hint="a matrix is shared where it should not be",
-        requires=SEVERAL_MATRICES,
+        requires=need.SEVERAL_MATRICES,
     ),
     _check(
         name="netsor.copies",
@@ -237,7 +231,7 @@ CHECKS = (
         excluded=lambda setting: "" if setting.coordinates >= _FEWEST or "gram" in setting.exposed else _TOO_FEW,
         measure=lambda sample, reference: _counted(len(sample), (copy.wrong for copy in copies(sample))),
         hint="two matrices are one: a matrix is shared where it should not be",
-        requires=SIDE_BY_SIDE,
+        requires=need.SIDE_BY_SIDE,
     ),
     _check(
         name="netsor.lengths",
@@ -250,7 +244,7 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_lengths,
         hint="a matrix is drawn afresh where it should be shared, neurons depend on each other, or n is wrong",
-        requires=SOME_MATRIX,
+        requires=need.SOME_MATRIX,
     ),
     between_calls(
         "images",
@@ -259,7 +253,7 @@ CHECKS = (
         name="netsor.calls",
         claim="netsor",
         needs=ONE_WIDTH,
-        requires=SOME_MATRIX,
+        requires=need.SOME_MATRIX,
         rejects=Rejected.of("matrices_of_a_call"),
     ),
 )

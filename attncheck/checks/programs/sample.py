@@ -12,14 +12,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck.checks.check import BaseSetting
-from attncheck.checks.programs.residuals import (
-    Images,
-    conditioned_sides,
-    images_of,
-    initial_residual,
-    score_residual,
-    sequential_residual,
-)
+from attncheck.checks.programs import residuals
 from attncheck.checks.whitening import Residual
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program, ProgramCase
@@ -85,12 +78,12 @@ class ProgramSample:
     @cached_property
     def initial(self) -> Residual:
         """The normals that generate the initial vectors: i.i.d. N(0, 1), (draws, directions, coordinates)."""
-        return initial_residual(self.case.program, self.need("vectors"))
+        return residuals.initial_residual(self.case.program, self.need("vectors"))
 
     @cached_property
-    def images(self) -> tuple[Images, ...]:
+    def images(self) -> tuple[residuals.Images, ...]:
         """The inputs and images of each matrix, in the order of the program."""
-        return images_of(self.case.program)
+        return residuals.images_of(self.case.program)
 
     @cached_property
     def matmuls(self) -> Residual:
@@ -100,7 +93,10 @@ class ProgramSample:
         """
         gram, vectors = self.need("gram"), self.need("vectors")
         none = np.zeros((len(self), 0, self.coordinates))
-        parts = [Residual(none, none > 0), *(sequential_residual(images, gram, vectors) for images in self.images)]
+        parts = [
+            Residual(none, none > 0),
+            *(residuals.sequential_residual(images, gram, vectors) for images in self.images),
+        ]
         return Residual(
             *(np.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("values", "kept"))
         )
@@ -108,8 +104,8 @@ class ProgramSample:
     @cached_property
     def score_noise(self) -> Residual:
         """Scores whitened given the vectors and one side of each score: i.i.d. N(0, 1), (draws, scores)."""
-        sides, _ = conditioned_sides(self.case.program)
-        return score_residual(self.case, sides, self.need("gram"), self.need("scores"))
+        sides, _ = residuals.conditioned_sides(self.case.program)
+        return residuals.score_residual(self.case, sides, self.need("gram"), self.need("scores"))
 
 
 def sample_of(case: ProgramCase, mappings: list[Any], size: int) -> ProgramSample:

@@ -16,15 +16,9 @@ from attncheck.checks.functionals import log
 from attncheck.checks.independence import standard
 from attncheck.checks.programs.functionals import ProgramAlternative, ProgramCheck, ProgramReference
 from attncheck.checks.programs.residuals import conditioned_sides
-from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.programs.sample import ProgramSample
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.program.extent import vectors_of
-
-_NEEDS = frozenset({"scores", "vectors", "gram"})
-
-
-def _no_choice(setting: ProgramSetting) -> str:
-    return conditioned_sides(setting.case.program)[1]
 
 
 def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
@@ -51,7 +45,12 @@ def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
     return noise.energy_scores(1)[valid], standard(log(squares[:, indices].sum(axis=1)))[valid]
 
 
-_check = functools.partial(ProgramCheck, claim="program_scores", needs=_NEEDS, excluded=_no_choice)
+_check = functools.partial(
+    ProgramCheck,
+    claim="program_scores",
+    needs=frozenset({"scores", "vectors", "gram"}),
+    excluded=lambda setting: conditioned_sides(setting.case.program)[1],
+)
 
 CHECKS = (
     _check(
