@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,33 +48,53 @@ _KEYWORDS = {
     "rotary": ("positions", "rotary"),
     "unbiased": ("bias", False),
 }
-_INITIALISER = re.compile(r"(query|key|value|output)=([a-z ]+)\(([0-9.eE+-]+)\)")
+_INITIALISER = re.compile(r"(query|key|value|output)=([a-z ]+)\((.+)\)")
+#: Remedy for initialisers that cannot be read.
+EXAMPLE = "write e.g. 'normal(0.02)', 'zeros', or by its standard deviation 'uniform(1/sqrt(3*fan_in))'"
+# A whole number in an expression. Floats overflow where powers of integers would take forever.
+_FULL_MATCH = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 
 
 def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, Any]:
     """Parse an expectation: a word, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
 
-    The number of an initialiser is the standard deviation of an entry.
+    The number of an initialiser, or an expression with fan_in, is the standard deviation of an entry.
 
     Examples
     --------
     >>> declared("causal", {}), declared("query_std=1.0", {}), declared("mask=window of 4", {})
     ({'mask': 'causal'}, {'query_std': 1.0}, {'mask': 'window of 4'})
+    >>> declared("output=normal(0.02/sqrt(4))", {})
+    {'output_law': 'normal', 'output_std': 0.01}
     """
     if text in _KEYWORDS:
         return dict([_KEYWORDS[text]])
     if match := _INITIALISER.fullmatch(text):
-        role, law, std = match.groups()
+        role, law, expression = match.groups()
         fan_in = weights[role].fan_in if role in weights else 1
-        number = check_number(
-            "expect", _number(std), "write the standard deviation of an entry, e.g. query=normal(0.02)"
-        )
+        number = evaluated("expect", text, expression, {"fan_in": fan_in})
         return {f"{role}_law": law, f"{role}_std": number * fan_in**0.5}
     name, equals, value = text.partition("=")
     if not equals:
         remedy = f"use one of {', '.join(_KEYWORDS)}, a name with a value, e.g. query_std=1.0, or query=normal(0.02)"
         refuse("expect", text, "is not a known expectation", remedy)
     return {name: _number(value)}
+
+
+def evaluated(field: str, text: str, expression: str, names: Mapping[str, float]) -> float:
+    """Return the value of an expression of the user's own test or shell."""
+    known = {"__builtins__": {}, "sqrt": math.sqrt, **{name: float(number) for name, number in names.items()}}
+    try:
+        value = eval(_FULL_MATCH.sub(r"\g<0>.0", expression.strip()), known)
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except NameError as error:
+        use = f"use one of: {', '.join(sorted(names))}" if names else "a parameter has fans if it is a projection"
+        refuse(field, text, f"{error.name} is not a known number", f"write the number itself, as in sqrt(2*12); {use}")
+    except Exception:  # evaluation may raise any exception
+        number = math.nan
+    if not math.isfinite(number):
+        refuse(field, text, "is not an arithmetic expression with a finite value", EXAMPLE)
+    return number
 
 
 def check_declared(texts: Sequence[str]) -> None:

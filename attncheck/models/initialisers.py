@@ -11,17 +11,15 @@ from typing import Any
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.names import name_of, pattern_of
+from attncheck.frameworks.expectations import EXAMPLE, evaluated
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 from attncheck.models.parameters import NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
 _FIELD = "parameters"
-_EXAMPLE = "write e.g. 'normal(0.02)', 'zeros', or by its standard deviation 'uniform(1/sqrt(3*fan_in))'"
 _DRAWN = (*(law.name for law in LAWS), ORTHOGONAL)
 _VALUES = {"zeros": 0.0, "ones": 1.0}
 _CALL = re.compile(r"\s*([a-z ]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# A whole number in an expression. Floats overflow where powers of integers would take forever.
-_FULL_MATCH = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 # A plain number, which is not shown again next to its value.
 _PLAIN = re.compile(r"([\d.]+(e[+-]?\d+)?)?")
 
@@ -81,32 +79,16 @@ def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -
     accepted = (*_DRAWN, *_VALUES) if expression is None else (*_DRAWN, CONSTANT)
     if law not in accepted:
         laws = ", ".join((*_DRAWN, *_VALUES, CONSTANT))
-        refuse(_FIELD, text, "is not a known initialiser", f"use one of {laws}; {_EXAMPLE}")
+        refuse(_FIELD, text, "is not a known initialiser", f"use one of {laws}; {EXAMPLE}")
     if expression is None:
         return _Expected(law, _VALUES.get(law), "")
     fans = {} if row.fans is None else {"fan_in": row.fans[0], "fan_out": row.fans[1]}
     known: dict[str, float] = {**names, **fans}
-    number = _evaluated(text, expression, known)
+    number = evaluated(_FIELD, text, expression, known)
     if law != CONSTANT and number <= 0:
-        refuse(_FIELD, text, f"the standard deviation must be positive, not {number:g}", _EXAMPLE)
+        refuse(_FIELD, text, f"the standard deviation must be positive, not {number:g}", EXAMPLE)
     formula = _NAME.sub(lambda word: f"{known[word[0]]:g}" if word[0] in known else word[0], expression).strip()
     return _Expected(law, number, formula)
-
-
-def _evaluated(text: str, expression: str, names: Mapping[str, float]) -> float:
-    """Return the value of an expression of the user's own test or shell."""
-    known = {"__builtins__": {}, "sqrt": math.sqrt, **{name: float(number) for name, number in names.items()}}
-    try:
-        value = eval(_FULL_MATCH.sub(r"\g<0>.0", expression.strip()), known)
-        number = math.nan if isinstance(value, bool | str) else float(value)
-    except NameError as error:
-        use = f"use one of: {', '.join(sorted(names))}" if names else "a parameter has fans if it is a projection"
-        refuse(_FIELD, text, f"{error.name} is not a known number", f"write the number itself, as in sqrt(2*12); {use}")
-    except Exception:  # evaluation may raise any exception
-        number = math.nan
-    if not math.isfinite(number):
-        refuse(_FIELD, text, "is not an arithmetic expression with a finite value", _EXAMPLE)
-    return number
 
 
 def _failures(row: ParameterStatistics, initialiser: _Expected) -> tuple[str, ...]:
