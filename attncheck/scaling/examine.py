@@ -20,6 +20,7 @@ from attncheck.scaling.predictions import (
     CHANGE,
     INIT,
     NEXT,
+    PREDICTIONS,
     SHARE,
     Expectation,
     ExponentPrediction,
@@ -108,7 +109,8 @@ def examine(
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = [looks.row(measure, trails.get(measure.name)) for measure in sample.measured]
     fixed = _fixed_scales(rows, sample)
-    return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, sample.seconds)
+    other = _fitting(zip(sample.measured, rows, strict=True), tolerance)
+    return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, other, sample.seconds)
 
 
 class _Sample:
@@ -309,6 +311,23 @@ def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ..
     fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], sample.widths)) < TOLERANCE]
     explained = any(name.rpartition(".")[0] in violated for name in fixed)
     return tuple(float(wide[name].std()) for name in fixed) if explained else ()
+
+
+def _fitting(rows: Iterable[tuple[Measurement, WidthsRow]], tolerance: float) -> str:
+    """Return the named prediction that no size at initialisation contradicts, if another prediction is violated."""
+    initial = [(measure, row) for measure, row in rows if not row.steps]
+    if not any(row.verdict is Verdict.VIOLATED for _, row in initial):
+        return ""
+    for name, predict in PREDICTIONS.items():
+        if not any(_contradicts(row, predict(measure.place, INIT), tolerance) for measure, row in initial):
+            return name
+    return ""
+
+
+def _contradicts(row: WidthsRow, prediction: ExponentPrediction | None, tolerance: float) -> bool:
+    if prediction is None or row.low is None or row.high is None:
+        return False
+    return row.low > prediction.high + tolerance or row.high < prediction.low - tolerance
 
 
 def _growing_axes(narrow: FloatArray, wide: FloatArray) -> int:

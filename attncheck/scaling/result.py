@@ -106,6 +106,8 @@ class Widths:
     fixed_scales : tuple of float
         If a size at initialisation is violated, standard deviations of the matrices between growing axes that have the
         same one at every width.
+    fitting : str
+        If a size at initialisation is violated, the name of a prediction that all of them agree with.
     seconds : float
         Duration of the longest look.
     """
@@ -117,6 +119,7 @@ class Widths:
     tolerance: float
     rows: tuple[WidthsRow, ...]
     fixed_scales: tuple[float, ...] = ()
+    fitting: str = ""
     seconds: float = dataclasses.field(default=0.0, compare=False)
 
     @property
@@ -173,6 +176,8 @@ class Widths:
         parts = [f"{count}, {plan}"]
         if self.fixed_scales:
             parts = [self._fixed(), *parts]
+        elif self.fitting:
+            parts += [f"sizes at initialisation agree with expect={self.fitting!r} (--expect {self.fitting})"]
         elif self._undecided and not self.violated:
             parts += [self._remedy()]
         return f"{str(self.verdict).upper()}: {'; '.join(parts)}"

@@ -98,6 +98,7 @@ class TestVerdicts:
         verdicts = {row.name: str(row.verdict) for row in found.rows}
         assert verdicts == {"right": "consistent", "wrong": "violated", "noisy": "inconclusive"}
         assert found.verdict is Verdict.VIOLATED
+        assert found.fitting == ""
         assert len(found["wrong"].p_values) == 3
         assert found["wrong"].exponent == pytest.approx(0.5, abs=0.05)
         needed = found["noisy"].seeds_needed
@@ -126,6 +127,11 @@ class TestVerdicts:
         assert [str(row.verdict) for row in result.rows] == verdicts
         assert result["wrong"].exponent == pytest.approx(0.5, abs=0.05)
         assert result.verdict is (Verdict.VIOLATED if "violated" in verdicts else Verdict.CONSISTENT)
+
+    def test_a_prediction_that_fits_is_named_if_another_one_is_violated(self) -> None:
+        falls = Laws({"tap": power_law(-0.3)}, normal(0.02))
+        assert examined(falls).headline.endswith("; sizes at initialisation agree with expect='mup' (--expect mup)")
+        assert examined(falls, "mup").fitting == ""
 
     def test_changes_are_those_of_the_same_seed(self) -> None:
         """Each step doubles all sizes: changes grow like them, with their noise."""
