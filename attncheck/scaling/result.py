@@ -198,7 +198,9 @@ class Widths:
     def _fixed(self) -> str:
         """Describe matrices with the same standard deviation at every width."""
         scales = dict.fromkeys(f"{std:.2g}" for std in sorted(self.fixed_scales))
-        matrices = "1 matrix has" if len(self.fixed_scales) == 1 else f"{len(self.fixed_scales)} matrices have"
+        matrices = (
+            "1 hidden matrix has" if len(self.fixed_scales) == 1 else f"{len(self.fixed_scales)} hidden matrices have"
+        )
         return f"{matrices} std {listed(scales)} at every width: neither standard parametrisation nor μP"
 
     def _said(self) -> Iterator[str]:

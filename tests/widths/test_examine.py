@@ -231,7 +231,7 @@ def blocks(expect: str = "mup", steps: int = 0, **options: Any) -> Widths:
 def test_matrices_with_one_scale_are_named_first_and_their_rows_are_one() -> None:
     found = blocks("standard", std=0.02, readout=0.5, depth=12)
     assert found.headline.startswith(
-        "VIOLATED: 12 matrices have std 0.02 at every width: neither standard parametrisation nor μP; 12 of 14 "
+        "VIOLATED: 12 hidden matrices have std 0.02 at every width: neither standard parametrisation nor μP; 12 of 14 "
     )
     ((_, (_, *rows)),) = found.tables
     assert [row[0] for row in rows] == ["embedding", "blocks.*.fc (12)", "output"]
