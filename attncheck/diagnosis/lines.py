@@ -10,7 +10,7 @@ import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.functionals import log_energy
-from attncheck.checks.programs.netsor import Evaluated, comparable, copies, evaluated, shared_products
+from attncheck.checks.programs.netsor import Evaluated, copies, earlier_images, evaluated, products_with_earlier
 from attncheck.checks.programs.residuals import sequential_lengths, sequential_residual
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.diagnosis.estimates import QUANTILE, Observation, mean_of
@@ -116,13 +116,20 @@ def _estimates(sample: ProgramSample) -> Iterator[Observation]:
 
 
 def _of_pairs(sample: ProgramSample) -> Iterator[Observation]:
-    """Yield the mean product of images by each two matrices, which is 0 if they are independent."""
-    for uses in sample.images:
-        for other in comparable(sample, uses):
-            products = shared_products(sample, uses, [other])
-            if len(products) > 1:
-                name = f"images by {uses.weight.name} and earlier ones by {other.weight.name}"
-                yield mean_of(f"{name}: mean product, in standard deviations,", products, 0.0)
+    """Yield correlations of images with earlier ones by other matrices, 0 if these are independent, largest first."""
+    lines, pairs = [line_text(line) for line in vectors_of(sample.case.program)], earlier_images(sample.case)
+    noise, weights = products_with_earlier(sample)
+    sizes = np.sqrt((weights**2).mean(axis=0))
+    correlations = (
+        mean_of(
+            f"{lines[pair.uses.images[pair.use]]} and {lines[pair.image]}: correlation given their vectors",
+            noise[:, k] * weights[:, k] / sizes[k],
+            0.0,
+        )
+        for k, pair in enumerate(pairs)
+        if len(noise) > 1 and sizes[k] > 0.0
+    )
+    yield from sorted(correlations, key=lambda correlation: -abs(correlation.value))
 
 
 def _of_initials(vectors: Mapping[Initial, FloatArray]) -> Iterator[Observation]:

@@ -154,6 +154,18 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     return multiply
 
 
+@_declared("a matrix multiplies the vector that the matrix before it should", need.MOVING_VECTORS, step="matrices")
+def _stale_vectors(width: int, rng: np.random.Generator) -> Multiplier:
+    multiplier, previous = MatrixFreeMultiplier(width, rng), dict[int, FloatArray]()
+
+    def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        stale = previous.get(vectors.shape[-1], vectors)
+        previous[vectors.shape[-1]] = vectors
+        return multiplier(weight, stale, rows, last)
+
+    return multiply
+
+
 @_declared("all draws of a call share their matrices", need.SOME_MATRIX, step="matrices")
 def _matrices_of_a_call(width: int, rng: np.random.Generator) -> Multiplier:
     matrices: dict[Weight, FloatArray] = {}

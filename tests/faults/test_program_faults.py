@@ -181,7 +181,7 @@ def test_a_matrix_that_later_vectors_share_is_named(again: bool) -> None:
     report = ac.check(simulator, two_layers(False), profile="smoke")
     assert report.verdict == ("violated" if again else "consistent")
     named = [cause.partition(": ")[0] for cause in report.causes[:1]]
-    assert named == (["images by Q2 and earlier ones by Q1"] if again else [])
+    assert named == (["g8 = Q2 y1 and g2 = Q1 h"] if again else [])
 
 
 @pytest.mark.parametrize(("coordinates", "named"), [(4, True), (3, False)])

@@ -99,6 +99,11 @@ def _two_results(program: Program, draws: ProgramDraws) -> FloatArray:
     return draws.outputs[:, 0, 0] * draws.outputs[:, -1, 0]
 
 
+@_functional("the last result", rejects=Rejected.of("biased_matmuls"))
+def _last_result(program: Program, draws: ProgramDraws) -> FloatArray:
+    return draws.outputs[:, -1, 0]
+
+
 @_functional("the product of two neurons of a result", rejects=Rejected.of("equal_rows"), neurons=2)
 def _two_neurons(program: Program, draws: ProgramDraws) -> FloatArray:
     return draws.outputs[:, 0, 0] * draws.outputs[:, 0, 1]

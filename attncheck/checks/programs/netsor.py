@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +18,12 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.comparison import between_calls
 from attncheck.checks.declared import Rejected, of_law
 from attncheck.checks.programs.functionals import CALLS, ONE_WIDTH, ProgramAlternative, ProgramCheck, ProgramReference
-from attncheck.checks.programs.residuals import Images, image_coefficients, sequential_lengths
+from attncheck.checks.programs.residuals import Images, image_coefficients, images_of, sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
-from attncheck.evidence.families import Association, Count, Scale, Uniform
-from attncheck.layers.program import MatMul, Node, Nonlin, Output, Score
+from attncheck.evidence.families import Count, Scale, Uniform
+from attncheck.evidence.groups import LargestAssociation
+from attncheck.layers.program import MatMul, Node, Nonlin, Output, ProgramCase, Score
 from attncheck.layers.program import requirements as need
 from attncheck.layers.program.extent import vectors_of
 
@@ -33,44 +34,84 @@ _ROUNDING = 1e-5
 _PARALLEL, _LONG = 1e-6, 8
 # Fewest neurons of vectors without a Gram matrix, and a bound on the chance that two of their products are that close.
 _FEWEST, _CHANCE = 4, 1e-7
+# Smallest squared length of a vector.
+_TINY = 1e-300
 _TOO_FEW = f"fewer than {_FEWEST} neurons of the vectors and no Gram matrix are returned"
 
 
-def shared_products(sample: ProgramSample, uses: Images, others: Sequence[Images]) -> FloatArray:
-    """Return products over all neurons of images by one matrix with sums of earlier images by others, in all draws.
+class EarlierImage(NamedTuple):
+    """Use number `use` of a matrix, and an earlier image by another matrix of its shape.
 
-    Images of two vectors by one matrix have the cosine of the vectors as their correlation, the weight in the sum.
-    Products are in units of the sum's length, and so N(0, 1) if the matrices are independent.
+    `vector` and `image` are indices of that matrix's input and image among the program's vectors.
     """
-    gram, rows, products = sample.need("gram"), uses.weight.shape(sample.case.width)[0], [np.zeros(0)]
-    lengths = np.maximum(np.sqrt(np.diagonal(gram, axis1=1, axis2=2)), 1e-150)
-    inputs = np.array([index for other in others for index in other.inputs], dtype=np.intp)
-    images = np.array([index for other in others for index in other.images], dtype=np.intp)
-    new = image_coefficients(uses, gram)
-    for k, (vector, image) in enumerate(zip(uses.inputs, uses.images, strict=True)):
-        past = images < image
-        cosines = gram[:, vector, inputs[past]] / (lengths[:, vector, None] * lengths[:, inputs[past]])
-        weights = np.zeros(gram.shape[:2])
-        weights[:, images[past]] = cosines / lengths[:, images[past]]
-        products_of_all = (gram @ weights[..., None])[..., 0]
-        square = (weights * products_of_all).sum(axis=1)
-        kept = new.kept[:, k].any(axis=-1) & (square > 0.0)
-        product = (new.values[:, k] * products_of_all).sum(axis=1)
-        products.append(rows**0.5 * product[kept] / np.sqrt(square[kept]))
-    return np.concatenate(products)
+
+    uses: Images
+    use: int
+    vector: int
+    image: int
 
 
-def comparable(sample: ProgramSample, uses: Images) -> list[Images]:
-    """Return the uses of other matrices of the same shape."""
-    shapes = {images: images.weight.shape(sample.case.width) for images in sample.images}
-    return [other for other in sample.images if other is not uses and shapes[other] == shapes[uses]]
+def earlier_images(case: ProgramCase) -> list[EarlierImage]:
+    """Return each use of a matrix with each earlier image by another matrix of its shape."""
+    matrices = images_of(case.program)
+    return [
+        EarlierImage(uses, use, vector, image)
+        for uses, other in itertools.permutations(matrices, 2)
+        if uses.weight.shape(case.width) == other.weight.shape(case.width)
+        for use, latest in enumerate(uses.images)
+        for vector, image in zip(other.inputs, other.images, strict=True)
+        if image < latest
+    ]
 
 
-def _shared(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Return the products of each matrix with all others of its shape, and weights of 1."""
-    of_matrices = (shared_products(sample, uses, comparable(sample, uses)) for uses in sample.images)
-    values = np.concatenate([np.zeros(0), *of_matrices])
-    return values, np.ones_like(values)
+def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
+    """Return products of images with `earlier_images` over all neurons, and cosines of the multiplied vectors.
+
+    Both are (draws, pairs). In units of the earlier image's length, products with images of new directions are N(0, 1)
+    if the matrices are independent. If they are one matrix, products follow the cosines.
+    """
+    gram, pairs = sample.need("gram"), earlier_images(sample.case)
+    lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
+    noise, cosines = np.zeros((2, len(sample), len(pairs)))
+    new = {uses: image_coefficients(uses, gram) for uses in sample.images}
+    for k, (uses, use, vector, image) in enumerate(pairs):
+        rows = uses.weight.shape(sample.case.width)[0]
+        known = new[uses].kept[:, use].any(axis=-1) & (lengths[:, image] > _TINY**0.5)
+        product = (new[uses].values[:, use] * gram[:, image]).sum(axis=-1) / lengths[:, image]
+        own = uses.inputs[use]
+        noise[:, k] = np.where(known, rows**0.5 * product, 0.0)
+        cosines[:, k] = np.where(known, gram[:, own, vector] / (lengths[:, own] * lengths[:, vector]), 0.0)
+    return noise, cosines
+
+
+def _other_vectors(case: ProgramCase) -> list[tuple[Images, int, int]]:
+    """Return each use of a matrix with the index of each earlier vector that it does not multiply."""
+    return [
+        (uses, use, vector)
+        for uses in images_of(case.program)
+        for use, latest in enumerate(uses.images)
+        for vector in range(latest)
+        if vector != uses.inputs[use]
+    ]
+
+
+def _with_other_lengths(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
+    """Return normal scores of the lengths of images of new directions, and log lengths of `_other_vectors`.
+
+    Both are (draws, pairs). Log lengths are relative to the multiplied vector, and centred over the draws, on which the
+    normal scores do not depend.
+    """
+    gram, width, pairs = sample.need("gram"), sample.case.width, _other_vectors(sample.case)
+    logs = np.log(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
+    noise, weights = np.zeros((2, len(sample), len(pairs)))
+    squares = {uses: sequential_lengths(uses, width, gram) for uses in sample.images}
+    for k, (uses, use, vector) in enumerate(pairs):
+        rows, known = uses.weight.shape(width)[0], squares[uses].kept[:, use]
+        chances = np.clip(special.chdtr(rows, squares[uses].values[:, use]), _TINY, 1.0 - 2.0**-53)
+        weight = logs[:, vector] - logs[:, uses.inputs[use]]
+        noise[:, k] = np.where(known, special.ndtri(chances), 0.0)
+        weights[:, k] = np.where(known, weight - weight.mean(), 0.0)
+    return noise, weights
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
@@ -212,13 +253,25 @@ CHECKS = (
         name="netsor.sharing",
         rejects=Rejected.of("tied_matrices"),
         needs=frozenset({"gram"}),
-        null="images of new directions are independent of images by other matrices: they are shared only as declared",
-        alternative=ProgramAlternative.of("a mean product of 0.14 standard deviations", 0.14, coarsest=0.4),
-        reads="mean product of images of new directions with earlier ones by other matrices, in standard deviations:",
-        family=lambda setting: Association(),
-        measure=_shared,
+        null="images of new directions are independent of each earlier image by another matrix of the same shape",
+        alternative=ProgramAlternative.of("a correlation of 0.3 of one pair of images", 0.3, coarsest=0.6),
+        reads="largest correlation of an image with an earlier one by another matrix, given their vectors:",
+        family=lambda setting: LargestAssociation(columns=len(earlier_images(setting.case))),
+        measure=lambda sample, reference: products_with_earlier(sample),
         hint="a matrix is shared where it should not be",
         requires=need.SEVERAL_MATRICES,
+    ),
+    _check(
+        name="netsor.inputs",
+        rejects=Rejected.of("stale_vectors"),
+        needs=frozenset({"gram"}),
+        null="lengths of images of new directions, over those of their vectors, are independent of all other vectors",
+        alternative=ProgramAlternative.of("a correlation of 0.3 of one image and one vector", 0.3, coarsest=0.6),
+        reads="largest correlation of the length of an image with that of a vector that it is not made of:",
+        family=lambda setting: LargestAssociation(columns=len(_other_vectors(setting.case))),
+        measure=lambda sample, reference: _with_other_lengths(sample),
+        hint="a matrix multiplies another vector than the declared one",
+        requires=need.MOVING_VECTORS,
     ),
     _check(
         name="netsor.copies",

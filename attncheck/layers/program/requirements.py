@@ -48,6 +48,15 @@ def _side_by_side(program: Program) -> bool:
     return len(shapes) < len(sides)
 
 
+def _moving(program: Program) -> bool:
+    """Return whether two consecutive products with matrices of equally many columns have different vectors."""
+    previous: dict[int | None, Node] = {}
+    for node in uses_of(program):
+        if previous.setdefault(node.weight.columns, node.parents[0]) is not node.parents[0]:
+            return True
+    return False
+
+
 def _is_sum(node: Node) -> bool:
     return isinstance(node, Nonlin) and isinstance(node.function, LinearCombination) and len(node.parents) > 1
 
@@ -63,6 +72,9 @@ SEVERAL_MATRICES = OfProgram("two matrices of one shape", _two_of_a_shape, "no t
 REUSED_MATRIX = OfProgram("a matrix applied to several vectors", _reused, "every matrix is applied to one vector")
 SIDE_BY_SIDE = OfProgram(
     "two matrices applied to one vector", _side_by_side, "no two matrices of one shape are applied to one vector"
+)
+MOVING_VECTORS = OfProgram(
+    "matrices applied to several vectors", _moving, "all matrices with equally many columns multiply one vector"
 )
 SOME_FUNCTION = OfProgram(
     "a function",
