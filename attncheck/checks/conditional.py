@@ -37,7 +37,11 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the size of each whitened output with a fixed random mixture of the heads' shares in its covariance."""
+    """Pair the size of each draw's whitened output with a mixture of the heads' shares in the covariance Σ_y.
+
+    The coefficients of the mixture are random, but the same for all draws. Σ_y is the outputs' covariance given scores
+    and values.
+    """
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights
     parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)

@@ -1,6 +1,6 @@
-"""What a check declares beside its statistic: its stage, its alternative, and the wrong simulators that it rejects.
+"""Declarations of a check: stage of the computation, alternative, and wrong simulators that it must reject.
 
-Alternatives are those that it must detect on a single case; pools detect smaller effects common to many cases.
+A check must detect its alternative on a single case; pools detect smaller effects common to many cases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STAGES = (
     IN_OUTPUTS,
 )
 _Setting = TypeVar("_Setting")
-# Kolmogorov distance to detect, and the largest one to settle for if that takes too many draws.
+# Kolmogorov distance to detect, and the larger one to settle for if the first takes too many draws.
 _DISTANCE, _FAR = 0.07, 0.2
 # The same for correlations.
 _CORRELATION, _STRONG = 0.14, 0.4
@@ -58,7 +58,7 @@ class Rejected:
 
     @classmethod
     def of(cls, *faults: str | Callable[..., object], on: AttentionLayer | None = None) -> Self:
-        """Return the faults, the first of which shows on a layer."""
+        """Return the collection of these faults; the check rejects the first one on the layer `on`."""
         return cls(faults, on)
 
 

@@ -1,4 +1,4 @@
-"""Single numbers of a draw, projected outputs of a neuron and scores, and their laws as scale mixtures of normals.
+"""Laws of single outputs, projected outputs and scores, computed as scale mixtures of normals.
 
 Outputs and scores are conditionally normal. Averaging the normal law over draws of the conditional variance
 (Rao–Blackwell) has far less noise than an empirical distribution.
@@ -40,13 +40,13 @@ LAW_ERROR = 0.004
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
-# Entries of the first draws of a law, so many that `exceedance` allows little for variances that were not drawn.
+# Entries of the initial draws of a law: enough that `exceedance` need add little for variances that were not drawn.
 _TAIL_ENTRIES = 30_000_000
 # Maximum cost of all draws of a law, in units of about half a nanosecond, and the minimum number of draws.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
 _SPAN = 6.0
-# With probability 1 - e^-18, variances above all N drawn ones have probability at most _UNSEEN/N.
+# With probability 1 - e^-18, variances above all N drawn ones have probability at most _NOT_DETECTED/N.
 _NOT_DETECTED = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
@@ -61,7 +61,7 @@ _BAND_ERROR = 1e-8
 
 @dataclasses.dataclass(frozen=True)
 class Scalar:
-    """A number of each draw: a projection of one neuron's outputs over positions, or a score.
+    """A number computed from each draw: a linear combination of one neuron's outputs over positions, or a score.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ def one_score(layer: AttentionLayer) -> Scalar:
 
 
 def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
-    """Return the numbers whose laws are tested for each layer, such as one output and one score."""
+    """Return the numbers whose laws are tested on every layer: an output, a projection of outputs, and a score."""
     return last_position(layer), random_direction(layer), one_score(layer)
 
 
@@ -181,7 +181,7 @@ class MarginalLaw:
 
 @functools.lru_cache(maxsize=256)
 def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "collapsed") -> MarginalLaw:
-    """Return the law of a marginal under a method, to within `LAW_ERROR` where affordable.
+    """Compute the law of a marginal by a method, with a cdf error below `LAW_ERROR` where affordable.
 
     Examples
     --------
@@ -205,7 +205,10 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tup
 
 @functools.lru_cache(maxsize=256)
 def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
-    """Return the laws of several marginals from the same draws, as many as the least accurate law needs."""
+    """Compute laws of several marginals from common draws, adding draws until all errors are below `LAW_ERROR`.
+
+    The number of draws is at most that of `affordable_draws`.
+    """
     most = affordable_draws(layer, _MOST_DRAWS, method)
     size = min(first_draws(layer, method), most)
     blocks: list[FloatArray] = []
@@ -307,7 +310,7 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
 
 
 def _scales(law: MarginalLaw) -> list[float]:
-    """Return the standard deviation of a law and, if rare draws dominate it, the median conditional deviation."""
+    """Return the standard deviation of a law and, if rare draws dominate it, the median conditional one."""
     variances, weights = law.mixture.variances, law.mixture.weights
     order = np.argsort(variances)
     middle = np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())

@@ -32,7 +32,7 @@ from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
 # Maximum number of distinct marks kept in condensed data.
 _REMEMBERED = 2**17
-# Minimum number of draws minus number of calls for a p-value.
+# Minimum of the number of draws minus the number of calls; with fewer draws, there is no p-value.
 _FEWEST = 30
 #: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
 #: most 2^-23, times the hazard x f(x)/(1 - F(x)). For a normal law this is about x², 28 for the largest of 10⁶ numbers;
@@ -110,7 +110,7 @@ class Calls(Family):
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums, by call, of the draws' ranks among `data`, the first data."""
+        """Condense to sums of the draws' ranks relative to the first data, `data`, and of their squares."""
         rank = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
@@ -167,7 +167,7 @@ def _starts(sizes: IntArray) -> IntArray:
 
 
 def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
-    """Return the numbers of repeats and of marks, the distinct marks, and 0 halvings."""
+    """Return the number of repeats, the number of marks, the distinct marks, and how often these were halved: 0."""
     different = np.unique(marks)
     return len(marks) - len(different), len(marks), different, 0
 
@@ -185,7 +185,7 @@ def _merged(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
-    """Select about one mark in ``2**times`` by the leading bits of a product."""
+    """Select about one mark in ``2**times`` by the leading bits of a multiplicative hash."""
     mixed = marks * np.uint64(0x9E3779B97F4A7C15)
     return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks
 
@@ -216,7 +216,7 @@ class Trend(Family):
         return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums over calls, with scores from ranks among `data`, the first data."""
+        """Condense to sums over calls; the scores are from ranks relative to the first data, `data`."""
         ranks = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:

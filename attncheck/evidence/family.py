@@ -154,7 +154,7 @@ class Family(ABC):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of blocks of another law."""
+        """Whether effects on blocks of draws can be compared with effects on blocks of draws from another law."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""Families with a normal statistic under the null, exactly or in the limit."""
+"""Families whose statistic is normal under the null, exactly or in the limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOG_NORMAL = math.pi / 8**0.5
 
 @dataclass(frozen=True)
 class Association(Family):
-    """Noise that is standard normal under the null, given everything else.
+    """Association of noise with a weight; under the null, the noise is standard normal given everything else.
 
     For any weight independent of the noise under the null, z = ⟨noise, weight⟩/‖weight‖ is exactly standard normal.
     The effect is z/√count: a correlation if the noise has the declared variance, possibly above 1 otherwise. Its
@@ -64,7 +64,7 @@ class Association(Family):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of blocks of another law."""
+        """Whether effects on blocks of draws can be compared with effects on blocks of draws from another law."""
         return True
 
     def plannable(self, effect: float) -> float:
@@ -194,7 +194,7 @@ class Smooth(Family):
 
 
 def pair_sums(weight: ArrayLike) -> Callable[[ArrayLike, ArrayLike], tuple[FloatArray, ...]]:
-    """Return a function that sums noise and weight, both (pairs, ...), for `outcome_of_sums`.
+    """Return a function that computes the arguments of `outcome_of_sums` from noise and weight, both (pairs, ...).
 
     Weights are scaled by about the largest one, so that squares neither overflow nor vanish.
     """

@@ -76,7 +76,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums of pooled scores: normal score, information, bias and common effect; `kind` is one of the scores."""
+    """Sums over pooled scores: normal score, information, bias and common effect; `kind` is any of the scores."""
 
     kind: NormalScore
     z: float

@@ -52,7 +52,7 @@ def shifts(values: FloatArray, allowance: float) -> FloatArray:
 
 
 def score_of_sum(total: float, count: int, allowance: float) -> NormalScore:
-    """Return the score of a sum of `shifts`."""
+    """Return the shift score of `count` values from `total`, the sum of their `shifts`."""
     root = math.sqrt(count)
     return NormalScore(total / root, count, "shift", math.sqrt(12.0) * allowance * root)
 

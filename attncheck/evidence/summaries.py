@@ -16,7 +16,7 @@ UNITS = ("ratio", "size", "deviation", "shift", "excess")
 
 @dataclass(frozen=True)
 class NormalScore:
-    """Statistic as a standard normal score.
+    """Test statistic, expressed as a standard normal score.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ class NormalScore:
     information : float
         Inverse squared error of the estimated effect z/√information.
     unit : {"ratio", "size", "deviation", "shift", "excess"}
-        Kind of effect: logarithm of an estimated ratio, factor between compared sizes as a logarithm, deviation in the
-        statistic's unit, shift in standard deviations, or score that is suspicious only if large.
+        Kind of effect: logarithm of an estimated ratio, logarithm of the factor between two compared sizes, deviation
+        in the statistic's unit, shift in standard deviations, or score that is suspicious only if large.
     bias : float
         Largest absolute mean of z under the null.
 

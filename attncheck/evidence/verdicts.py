@@ -38,7 +38,7 @@ def allowed(outcome: OutcomeLike) -> str:
 
 
 def expected(outcome: OutcomeLike) -> str:
-    """Return the text of `allowed` after "expected" or "allowed".
+    """Return the effect under the null as text, such as "expected 1" or "allowed up to 0.0045".
 
     Examples
     --------

@@ -28,8 +28,8 @@ from attncheck.layers.program.extent import vectors_of
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
-# Squared sine of the angle below which vectors count as multiples (single precision cannot tell them apart), and fewest
-# neurons that are compared: with as many, two independent vectors are that close in one draw of 10²¹.
+# Squared sine of the angle below which vectors count as multiples (single precision cannot tell them apart), and the
+# minimum length of compared vectors: two independent ones of this length are that close in one draw of 10²¹.
 _PARALLEL, _LONG = 1e-6, 8
 # Fewest neurons of vectors without a Gram matrix, and a bound on the chance that two of their products are that close.
 _FEWEST, _CHANCE = 4, 1e-7
@@ -37,10 +37,10 @@ _TOO_FEW = f"fewer than {_FEWEST} neurons of the vectors and no Gram matrix are 
 
 
 def shared_products(sample: ProgramSample, uses: Images, others: Sequence[Images]) -> FloatArray:
-    """Return products over all neurons of images by one matrix with sums of earlier images by others, in all draws.
+    """Return inner products of images by one matrix with weighted sums of earlier images by others, in all draws.
 
-    Images of two vectors by one matrix have the cosine of the vectors as their correlation, the weight in the sum.
-    Products are in units of the sum's length, and so N(0, 1) if the matrices are independent.
+    The weight is the cosine of the two multiplied vectors, which is the correlation of their images if both matrices
+    are one. Products are in units of the sum's length, and so N(0, 1) if the matrices are independent.
     """
     gram, rows, products = sample.need("gram"), uses.weight.shape(sample.case.width)[0], [np.zeros(0)]
     lengths = np.maximum(np.sqrt(np.diagonal(gram, axis1=1, axis2=2)), 1e-150)
@@ -84,7 +84,7 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
 
 
 class Evaluated(NamedTuple):
-    """A line's values and those of its function of the returned earlier lines, both (draws, neurons or 1).
+    """A line's returned values, and its function evaluated on earlier lines, both (draws, neurons or 1).
 
     `wrong`, (draws,), says in which draws they differ by more than rounding.
     """
@@ -96,7 +96,7 @@ class Evaluated(NamedTuple):
 
 
 def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
-    """Yield every `Nonlin` and output, and every score if the sample has a Gram, in the order of the program."""
+    """Evaluate every `Nonlin` and output, and every score if the sample has a Gram, in the order of the program."""
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores, gram = sample.need("vectors"), sample.need("scores"), sample.draws[0].gram
@@ -123,9 +123,9 @@ def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
 
 
 class Copy(NamedTuple):
-    """A product whose matrix should be independent of an earlier one's, applied to the same vector.
+    """Two products of one vector with matrices that should be independent.
 
-    `ratios` are those of their lengths, and `wrong` says in which draws they are multiples, both (draws,).
+    `wrong`, (draws,), says in which draws `node` is a multiple of `earlier`, and `ratios`, (draws,), which multiple.
     """
 
     node: MatMul
@@ -135,7 +135,10 @@ class Copy(NamedTuple):
 
 
 def copies(sample: ProgramSample) -> Iterator[Copy]:
-    """Yield all pairs of long products of two matrices with one vector; the neurons suffice without their Gram."""
+    """Yield all pairs of products, at least `_LONG` long, of two matrices with one vector.
+
+    If the sample has no Gram matrix, the returned neurons are compared, unless they are fewer than `_FEWEST`.
+    """
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     gram, width = sample.draws[0].gram, sample.case.width
     if gram is None:
