@@ -34,7 +34,7 @@ from attncheck.looks.plan import Plan, chunk_of, plan
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 
-#: Largest look considered.
+#: Maximum number of draws of a look that plans consider.
 MOST_DRAWS = 100_000_000
 # Significance level of pilots: with 500 checks, one false effect in 200 pilots.
 _CHANCE = 1e-5
@@ -46,9 +46,9 @@ _LEVEL = Budget().level()
 _FIRST = 6_000
 # Total weight entries drawn in a row's verifying looks, and the minimum number of these looks.
 _MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
-# Rows with a smaller chance are not verified.
+# Rows with a smaller chance of detection are not verified.
 _COUNTED_ON = 0.5
-# If no effect is significant, a pilot larger by _FACTOR is taken of the properties _DEEP on _CHEAP fixed cases.
+# If no effect is significant, the properties _DEEP are measured on _CHEAP fixed cases with _FACTOR times the draws.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -68,7 +68,7 @@ class PilotResult:
         return check_named(self.check_name)
 
     def draws(self, profile: Profile, effect: float) -> int | None:
-        """Return the draws that detect an effect with the profile's power, or None."""
+        """Return the number of draws in a look that detects `effect` with the profile's power, or None if too large."""
         family = self.check.family_on(self.setting)
         size = family.size(family.plannable(effect), _LEVEL, per_look_power(profile.power), MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
@@ -84,7 +84,7 @@ class PilotResult:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the effect is significant among hundreds of checks."""
+        """Whether the effect is significant even among hundreds of checks."""
         inside = self.outcome.low <= self.outcome.null_effect <= self.outcome.high
         return self.outcome.p_value < _CHANCE and not inside
 

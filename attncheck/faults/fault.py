@@ -81,8 +81,8 @@ def declared(
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault to `faults`; the fault has the name of the decorated function.
 
-    The function is the wrong simulator itself. With a `step`, it is that step of `simulator` instead, and `steps` are
-    its other steps.
+    The function is the wrong simulator itself. With a `step`, it replaces this step of `simulator` instead, and `steps`
+    replace further steps.
     """
 
     def add(function: _Function) -> _Function:
@@ -96,12 +96,12 @@ def declared(
 def with_changed_fields(
     faults: list[Fault], text: str, requires: Requirement[Any] = ANY
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator of a function that returns the fields of a layer that a simulator reads wrongly."""
+    """Return a decorator for a function that maps a layer to its misread fields, with their wrong values."""
     return declared(faults, text, requires, "changes", MisreadLayer)
 
 
 def corrupted(faults: list[Fault], text: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
-    """Return a decorator of a function that changes arrays of a correct simulator."""
+    """Return a decorator for a function that maps the arrays of a correct simulator to changed arrays."""
     return declared(faults, text, requires, "changes", TamperedDraws)
 
 

@@ -20,7 +20,7 @@ _RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: RunRecord) -> Iterator[Finding]:
-    """Iterate over the findings on a run, without its baseline."""
+    """Iterate over the findings in a run's own record, before a comparison with its baseline."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])

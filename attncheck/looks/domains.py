@@ -109,7 +109,7 @@ def domain_of(name: str) -> Domain:
 
 
 def case_of(name: str, description: Any, width: int) -> Case:
-    """Return the case of a layer, or of a program at the widths of a property, or at `width` if one suffices."""
+    """Return a layer as it is, or a program as a case: at `width`, or at several widths if the property needs them."""
     if not isinstance(description, Program):
         case: Case = description
         return case

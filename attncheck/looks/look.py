@@ -1,4 +1,4 @@
-"""A look: draws of a subject in chunks, and the tests of each check on its measurements, in bounded memory."""
+"""A look: draw from a subject in chunks, and test the measurements of each check in bounded memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting
 
 @contextlib.contextmanager
 def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
-    """Raise numerical errors as `InputError` with the names of check, subject and case."""
+    """Convert numerical and input errors to an `InputError` that names check, subject and case."""
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:

@@ -1,4 +1,4 @@
-"""Plan of a look: the draws of each check, and why others are not examined.
+"""Plan of a look: the number of draws of each check, and the reasons why checks are not examined.
 
 How many of a case's draws a check uses depends only on its own property and the cost limit, so that a result can be
 reproduced alone.
@@ -46,7 +46,7 @@ class Plan:
     sizes : dict of Check to int
         Draws of each check in a look, in whole chunks, or all affordable draws.
     excused : dict of str to str
-        Checks that are not examined, and why.
+        Reasons why checks are not examined, by name of the check.
     """
 
     setting: Setting | ProgramSetting

@@ -46,7 +46,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
 
 
 def looks_of(trail: Trail) -> dict[str, Any]:
-    """Return the fields of a result on the outcomes of its looks, except for p-values."""
+    """Return the fields of a `Result` that describe the outcomes of its looks, except for the p-values."""
     last = trail.last
     return {
         "effects": [outcome.effect for outcome in trail.outcomes],

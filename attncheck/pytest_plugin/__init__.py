@@ -1,4 +1,4 @@
-"""pytest plugin: options, cases as test items, results from any number of workers, the summary.
+"""pytest plugin: adds options, turns cases into test items, collects results from all workers, and summarises them.
 
 Tests marked with `examines` become one item per case. Items send results with their reports, so that a crashed worker
 loses one item only. The rest of attncheck is imported lazily, since pytest always imports this module.
@@ -88,7 +88,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Create the run where an option or the environment requests attncheck."""
+    """Create the run before collection if an option or the environment requests attncheck."""
     is_requested = any(_option(session.config, name) != default for name, default in _DEFAULTS.items())
     if is_requested or "ATTNCHECK_SUBJECT" in os.environ:
         engage(session.config)
@@ -119,7 +119,7 @@ def attncheck_layer() -> Callable[..., Any]:
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
-    """Return a function that examines the property on a layer, and fails or skips the test accordingly."""
+    """Return a function that examines the test's property on a case; it fails or skips the test by the results."""
     import msgspec
 
     from attncheck.diagnosis.messages import explain
@@ -154,7 +154,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep the items that are left after deselection."""
+    """Plan the test items that remain after deselection."""
     if items := [test_item for item in session.items if (test_item := _item_of(item))]:
         run = _run_of(session.config)
         session.config.stash[_CASES] = cases.CaseResults(run, items)
@@ -242,7 +242,7 @@ def _run_of(config: pytest.Config) -> Run:
 
 
 def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
-    """Return what `make` returns; input errors become one-line collection errors."""
+    """Call `make` and return its list; input errors become one-line collection errors."""
     from attncheck._lib.errors import InputError
 
     try:

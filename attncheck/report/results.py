@@ -89,7 +89,7 @@ def band_visible(plot: Counts) -> str:
 
 
 def of_cause(plot: Plot | None) -> Drawing | None:
-    """Return the plot of what a subject does instead of what is declared, or None.
+    """Return the plot of a diagnosed cause, observed against declared values, or None.
 
     Examples
     --------

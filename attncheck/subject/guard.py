@@ -22,7 +22,7 @@ _GRACE = 5.0
 
 
 class GuardError(BaseException):
-    """Foreign code did something forbidden; not an `Exception`, so that this code cannot catch it by accident."""
+    """Raised when foreign code exceeds its time limit; not an `Exception`, so that foreign code rarely catches it."""
 
 
 @contextlib.contextmanager
