@@ -97,7 +97,7 @@ class PilotResult:
 
 @dataclasses.dataclass(frozen=True)
 class PowerRow:
-    """Power of one check against a fault in one layer with one exposure.
+    """Power of one check against a fault on one layer; `exposure` names the set of arrays that the fault returns.
 
     ``size`` is the number of draws of the planned look, 0 if none is planned. ``chance`` is the power at the measured
     effect, ``least_chance`` the power at the smallest effect in its interval. ``needed`` is the number of draws that
@@ -131,7 +131,7 @@ class PowerRow:
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """One fault with one exposure, and a row for each check and layer; the best row is verified."""
+    """Power against one fault that returns one set of arrays: a row per check and layer; the best row is verified."""
 
     fault: str
     exposure: str
@@ -192,7 +192,7 @@ def measure(
     properties: Iterable[str] = PROPERTIES,
     factor: int = 1,
 ) -> list[PilotResult]:
-    """Take a pilot of `factor` times a look's draws per layer and property, and return the outcome of every check."""
+    """Take a pilot, `factor` times as large as a look, per layer and property; return the outcome of every check."""
     subject = Subject.of(fault.subject)
     pilots = []
     for layer in layers:
@@ -212,7 +212,7 @@ def measure(
 
 
 def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
-    """Take up to `seeds` looks of the row's check and count the suspicious ones."""
+    """Take up to `seeds` looks with the row's check; return the row with the number of suspicious looks."""
     if not row.look_draws or not seeds or row.chance < _COUNTED_ON:
         return row
     seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // (row.look_draws * row.layer.weight_entries)))
@@ -298,7 +298,7 @@ def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLay
 
 
 def _most_informative(pilots: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
-    """Return the properties with an applicable check under any of the exposures."""
+    """Return the properties with a check that applies if the fault returns the arrays of any of the exposures."""
     names = {
         pilot.check.property_name
         for pilot in pilots

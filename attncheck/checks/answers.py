@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def coarse(self) -> bool:
-        """Whether outputs or scores are numbers of half precision, 10 bits or fewer."""
+        """Whether all outputs, or all scores, have half precision or less: at most 10 bits after the leading one."""
         arrays = [a.astype(np.float32) for a in (self.outputs, self.scores) if a is not None and a.any()]
         return any(not (a.view(np.uint32) & _LOW_BITS).any() for a in arrays)
 
@@ -142,7 +142,7 @@ class Pair:
         return min(self._nonlinearity(zeros), self._nonlinearity(self.inputs) if self.known else np.inf)
 
     def _nonlinearity(self, background: FloatArray) -> float:
-        """Return the nonlinearity in the first input, given the inputs at other positions."""
+        """Return the nonlinearity in the first position's input; the other positions have the inputs `background`."""
         one, two, factor = self.inputs[:, 0], self.fresh[:, 0], 1.0
         if self.layer.norm:  # a norm divides the sum of orthogonal vectors of equal lengths by √2
             vectors = np.stack([one, two], axis=-1)
@@ -167,7 +167,7 @@ class Pair:
 
     @cached_property
     def small(self) -> float:
-        """A factor for the inputs that makes all scores small, apart from a declared bias by distance."""
+        """Factor that, applied to the inputs, makes all scores small, except for biases added to them."""
         scores, zero = self.usual[1].scores, self.right(np.zeros_like(self.inputs)).scores
         assert scores is not None
         assert zero is not None

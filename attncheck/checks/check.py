@@ -220,7 +220,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return self.kind == "exact" and not (self.any_weights or laws.gaussian)
 
     def family_on(self, setting: _Setting) -> Family:
-        """Return the statistical family of the test; for non-Gaussian weights, one that compares with literal draws."""
+        """Return the family of the test; for non-Gaussian weights, it compares with draws by explicit matrices."""
         null = self.family(setting)
         if not self._compares_with_literal_draws(setting.weights) or null.holds_for_all:
             return null

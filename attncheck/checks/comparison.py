@@ -68,7 +68,7 @@ _HINTS = {
 
 
 def _also(functional: Functional, setting: Setting) -> str:
-    """Return the hint on position vectors if the functional may reveal them, or an empty string."""
+    """Return the possible cause in the position vectors, or "" if functionals of exposed inputs report it instead."""
     has_inputs = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not has_inputs else ""
 

@@ -30,7 +30,7 @@ def residuals(setting: Setting) -> int:
 
 
 def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return the probability integral transform (PIT) of each draw's sum of squared residuals."""
+    """Return the probability integral transform (PIT) of each draw's sum of squared whitened outputs, (draws,)."""
     squares, dof = sample.output_residual.squares()
     valid = dof > 0
     return (special.chdtr(dof[valid], squares[valid]),)

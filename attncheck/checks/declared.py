@@ -91,7 +91,7 @@ class AlternativeOf(Generic[_Setting]):
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return the alternative of a law at Kolmogorov distance 0.07 plus `error`, the error of the reference law.
+    """Return the alternative that a law is off by a Kolmogorov distance of 0.07, plus `error` of the reference law.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
 
 
 def of_correlation(where: str = "") -> AlternativeOf[Any]:
-    """Return the alternative of a correlation of 0.14; `where` completes its text, e.g. "between heads".
+    """Return the alternative that a correlation is 0.14; `where` completes its text, e.g. "between heads".
 
     Examples
     --------
@@ -113,7 +113,7 @@ def of_correlation(where: str = "") -> AlternativeOf[Any]:
 
 
 def of_direction(where: str = "") -> AlternativeOf[Any]:
-    """Return the alternative of a correlation of 0.07, for checks with many entries per draw."""
+    """Return the alternative that a correlation is 0.07, for checks with many entries per draw."""
     return _correlation(_ALONG, where)
 
 
@@ -122,7 +122,7 @@ def _correlation(size: float, where: str) -> AlternativeOf[Any]:
 
 
 def of_std() -> AlternativeOf[Any]:
-    """Return the alternative of a standard deviation off by 3%.
+    """Return the alternative that a standard deviation is off by 3%.
 
     Examples
     --------

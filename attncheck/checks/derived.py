@@ -47,7 +47,7 @@ def _not_whitened(layer: AttentionLayer, exposed: Collection[str]) -> str:
 
 
 def _cause(layer: AttentionLayer) -> str:
-    """Return why scores are whitened jointly."""
+    """Return why the layer's scores are whitened jointly rather than by rows and columns."""
     if layer.rotary_base is not None:
         return "rotary positions"
     return "random biases" if offset_variance(layer) else "hidden scores"

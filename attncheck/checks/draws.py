@@ -68,7 +68,7 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
 
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
-    """Hash the draws of an array (draws, numbers), or runs of draws if most draws have too few distinct numbers.
+    """Hash each draw of an array (draws, numbers), or each run of draws if most draws have too few distinct numbers.
 
     Signs and order within a draw are ignored: mirrored or permuted draws count as repeats.
     """

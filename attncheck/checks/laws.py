@@ -154,7 +154,7 @@ def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MarginalLaw:
-    """The law of a `Scalar` from `size` conditional variances, with an error bound of its cdf."""
+    """The law of a `Scalar`: a normal mixture over `size` drawn conditional variances, with a cdf error bound."""
 
     mixture: ScaleMixture
     error: float
@@ -297,7 +297,7 @@ def _error(mixture: ScaleMixture, size: int) -> float:
 def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws = GAUSSIAN_LAWS) -> float:
     """Return a bound on sup |F_n - F_∞|: the computed distance plus the errors of both laws.
 
-    For non-Gaussian weights, F_n is the empirical law of literal draws.
+    For non-Gaussian weights, F_n is the empirical law of draws by explicit weight matrices.
     """
     limiting = marginal_law(layer, marginal, "limit")
     if not weights.gaussian:
@@ -326,7 +326,7 @@ def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: Weight
 
 @functools.lru_cache(maxsize=8)
 def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weights: WeightLaws) -> FloatArray:
-    """Return several marginals of literal draws, (marginals, draws)."""
+    """Return the values of several marginals in draws by explicit weight matrices, (marginals, draws)."""
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)

@@ -90,7 +90,7 @@ class Reference(ReferenceOf[AttentionLayer]):
 
     @cached_property
     def pair(self) -> Pair:
-        """Answers of the subject and of a correct simulator to the same inputs, for one draw in `PER_ANSWER`."""
+        """Answers of the subject and of a correct simulator to the same inputs, one per `PER_ANSWER` draws."""
         assert self.draw_on is not None
         size = max(_FEWEST_ANSWERS, self.size // PER_ANSWER)
         return pair_of(self.draw_on, self.layer, size, self._stream(_ANSWERS_KEY))

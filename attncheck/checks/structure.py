@@ -82,8 +82,8 @@ def _hidden(pair: Pair) -> BoolArray:
 def _order(pair: Pair) -> BoolArray:
     """Return which draws violate the layer's declared dependence on positions when the inputs are permuted.
 
-    If positions do not matter in the layer, outputs and scores must be permuted like the inputs. If they matter in
-    every draw of a correct simulator, some draw of the subject must not be.
+    If a correct simulator permutes outputs and scores like the inputs, the subject must, too. If a correct simulator
+    does not in any draw, because positions matter, the subject must not in some draw.
     """
     order = permutation(pair.layer.seq_len)
     ours, theirs = (reordered(pair, order, respond) for respond in pair.both)
@@ -100,7 +100,7 @@ def _order(pair: Pair) -> BoolArray:
 
 
 def _scaling(pair: Pair) -> BoolArray:
-    """Return which draws do not grow as declared when inputs are doubled: in scores, and in outputs where known.
+    """Return which draws have scores or outputs that do not grow as declared when the inputs are doubled.
 
     Doubled inputs multiply outputs by a power of 2 if the attention weights are homogeneous in the scores or the inputs
     normalised, and nearly by 2 if the scores are so small that positive weights are nearly constant.
@@ -246,7 +246,7 @@ CHECKS = (
         cause="draws of a call share their weights; each draw needs its own",
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _check("hidden", _hidden, "outputs do not change with hidden inputs, nor scores with others", SEVERAL_POSITIONS),
+    _check("hidden", _hidden, "outputs ignore hidden inputs, and scores ignore third positions", SEVERAL_POSITIONS),
     _check("order", _order, "outputs and scores follow inputs to other positions, if declared", SEVERAL_POSITIONS),
     _check(
         "scaling",

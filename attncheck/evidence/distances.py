@@ -47,7 +47,7 @@ _PER_DRAW = "pass how many independent values one draw holds, e.g. per_draw=1"
 
 @dataclass(frozen=True)
 class Uniform(Family):
-    """Values that are independent and uniform on [0, 1] under the null, or nearly so.
+    """Test that values are independent and uniform on [0, 1], up to an allowed Kolmogorov distance.
 
     The one-sample Kolmogorov–Smirnov test is applied to the distance minus the allowance. It is valid for every law
     within distance `allowance` of uniform.
@@ -135,7 +135,7 @@ class Uniform(Family):
 
 @dataclass(frozen=True)
 class TwoSample(Family):
-    """Two samples from one law under the null.
+    """Test that two samples have the same law.
 
     This is the two-sample Kolmogorov–Smirnov test, with p-values from the limiting law at the effective size n·m/(n +
     m). For sizes from 20 to 3000, p-values are never too small below 0.05, and at most 3% too small above; SciPy's

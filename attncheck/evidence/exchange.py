@@ -44,7 +44,7 @@ _CALLS = 100
 
 @dataclass(frozen=True)
 class Repeats(Family):
-    """Repeats among draws that must all differ; the effect is the share of repeated draws.
+    """Test that all draws differ; the effect is the share of draws that repeat an earlier one.
 
     Examples
     --------
@@ -264,7 +264,7 @@ class Trend(Family):
 
 @dataclass(frozen=True)
 class Extremes(Family):
-    """Ties at the largest number of each call, and of all calls: none for a continuous law.
+    """Test for ties at the largest number of each call, and of all calls: a continuous law has none.
 
     The effect is the share of draws that tie. The null allows one tie by rounding per quarter of a million
     extremes; the Poisson p-value is very conservative.

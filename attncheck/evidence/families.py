@@ -35,7 +35,7 @@ __all__ = ["Association", "Count", "Family", "Outcome", "Scale", "Smooth", "TwoS
 
 @dataclass(frozen=True)
 class Scale(Family):
-    """Sums of squares with a chi-square law under the null: an exact two-sided test, with equal tails.
+    """Exact two-sided test, with equal tails, that sums of squares have a chi-square law.
 
     The effect is observed over declared variance.
 
@@ -123,7 +123,7 @@ class Scale(Family):
 
 @dataclass(frozen=True)
 class Count(Family):
-    """Events of known probability, such as threshold exceedances: an exact binomial test.
+    """Exact binomial test that events, such as threshold exceedances, have a known probability.
 
     The effect is the observed frequency.
 
@@ -163,7 +163,7 @@ class Count(Family):
 
     @property
     def holds_for_all(self) -> bool:
-        """Whether the null holds for every continuous law."""
+        """Whether the null holds for draws of any continuous law."""
         return self.probability == 0.0
 
     @property

@@ -164,7 +164,7 @@ class Family(ABC):
 
     @property
     def holds_for_all(self) -> bool:
-        """Whether the null holds for every continuous law."""
+        """Whether the null holds for draws of any continuous law."""
         return False
 
     def plannable(self, effect: float) -> float:

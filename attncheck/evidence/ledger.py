@@ -152,7 +152,7 @@ def weightiest(findings: Iterable[Finding]) -> str:
 
 
 class Ledger:
-    """Collector of a run's results, in any order; `run_seed` keys the selection of p-values.
+    """Collector of a run's results, in any order; `run_seed` determines which p-values are tested for uniformity.
 
     Examples
     --------

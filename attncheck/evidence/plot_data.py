@@ -205,7 +205,7 @@ def cdf_of_uniform(values: FloatArray, allowance: float) -> Counts:
 
 
 def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> Counts:
-    """Return counts of values up to joint quantiles, in the first of two sorted samples and in both.
+    """Count values up to quantiles of the joined samples: in the first of two sorted samples, and in both together.
 
     Examples
     --------
@@ -229,7 +229,7 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
 
 
 def positions(observed: ArrayLike, expected: ArrayLike, axis: str, quantity: str) -> Matrix:
-    """Return a matrix with a row per position of a query and a column per position of a key or input, as `axis` says.
+    """Return observed and expected entries of a matrix with a row per query, and a column per key or input (`axis`).
 
     Examples
     --------

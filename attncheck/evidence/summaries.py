@@ -92,7 +92,7 @@ _LEAST = 1e-300
 
 
 def normal_score(below: float, above: float) -> float:
-    """Return the normal score with chances `below` and `above` on its two sides, each exact if small.
+    """Return the normal quantile with tail chances `below` and `above`, computed from the smaller one.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def normal_score(below: float, above: float) -> float:
 
 
 def to_record(summary: Summary) -> dict[str, Any]:
-    """Return a summary in built-in types.
+    """Return the fields of a summary as built-in types.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def to_record(summary: Summary) -> dict[str, Any]:
 
 
 def from_record(fields: Mapping[str, Any]) -> Summary:
-    """Return the summary of a record.
+    """Rebuild a summary from its fields in a record.
 
     Raises
     ------

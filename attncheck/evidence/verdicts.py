@@ -12,7 +12,7 @@ from attncheck.evidence.family import Outcome
 
 
 class OutcomeLike(Protocol):
-    """Test outcome, or recorded result."""
+    """Protocol of objects with a null effect: test outcomes and recorded results."""
 
     @property
     def null_effect(self) -> float | None:
@@ -77,7 +77,7 @@ class Verdict(StrEnum):
 
     @classmethod
     def worst(cls, verdicts: Iterable[str]) -> Verdict:
-        """Return the worst of some verdicts; `NOT_EXAMINED` if there are none.
+        """Return the worst of several verdicts; `NOT_EXAMINED` if there are none.
 
         Examples
         --------

@@ -31,7 +31,7 @@ def judge_run(run: RunRecord) -> Iterator[Finding]:
 
 
 def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> Iterator[Finding]:
-    """Iterate over the losses and changes of a run compared with its baseline."""
+    """Iterate over findings from a comparison with the baseline: missing results, drift, and lost sensitivity."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
     for check, changes in grouped(

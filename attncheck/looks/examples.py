@@ -85,7 +85,7 @@ def _small(layer: AttentionLayer) -> bool:
 
 
 def _pairs(layer: AttentionLayer) -> set[tuple[str, ...]]:
-    """Return the traits of a layer and their pairs."""
+    """Return the single traits and the pairs of traits of a layer, as tuples of names."""
     names = sorted(traits(layer))
     return {*itertools.combinations(names, 1), *itertools.combinations(names, 2)}
 

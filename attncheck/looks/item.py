@@ -28,5 +28,5 @@ class Item:
 
     @property
     def id(self) -> str:
-        """Return ``property@case key``."""
+        """The id of the item, ``property@case key``."""
         return f"{self.property_name}@{self.case.key}"

@@ -84,7 +84,7 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
 
 
 def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) -> dict[AnyCheck, int]:
-    """Return the sizes, rounded up to whole chunks of the draws that other checks of the property take anyway."""
+    """Round sizes up to whole chunks of the draws that other checks of the same property take anyway."""
     most = _most(sizes)
     raised = {}
     for check, size in sizes.items():
@@ -95,7 +95,7 @@ def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) ->
 
 
 def _most(sizes: Mapping[AnyCheck, int]) -> dict[str, int]:
-    """Return the largest size of each property."""
+    """Return the largest number of draws among the checks of each property."""
     most: dict[str, int] = {}
     for check, size in sizes.items():
         most[check.property_name] = max(size, most.get(check.property_name, 0))

@@ -85,7 +85,7 @@ class CasePool:
 
     @property
     def id(self) -> str:
-        """Return ``check name@pool``."""
+        """The id of the pool, ``check name@pool``."""
         return f"{self.check.name}@{self.name}"
 
     @property
@@ -291,7 +291,7 @@ def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
 
 
 def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
-    """Return the result of a pool."""
+    """Return the result of a pool after its looks."""
     first, power = pool.results[0], min(one.power for one in pool.results)
     mde = pool.first_look.mde(trail.level, per_look_power(power))
     cost = Cost(sum(one.affordable for one in pool.results), trail.level, power)

@@ -116,7 +116,7 @@ def _most_informative(result: Result) -> tuple[bool, bool, int, float, float, st
 
 
 def _strength(result: Result) -> float:
-    """Return the effect relative to the alternative of the check."""
+    """Return the distance of the effect from the null, relative to that of the alternative."""
     if result.effect is None or result.alternative is None or result.null_effect is None:
         return 0.0
     return abs(result.effect - result.null_effect) / max(abs(result.alternative - result.null_effect), 1e-300)

@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(option, metavar=metavar, default=_DEFAULTS[name], help=text)
 
     add("subject", "MODULE:CALLABLE", "simulator to examine (also ATTNCHECK_SUBJECT; default: attncheck's literal one)")
-    add("seed", "N|random", "run seed, which determines every digit (default: 0)")
+    add("seed", "N|random", "run seed, which determines all random numbers (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: draws of a look at any case, however costly (default: 3000)")
@@ -100,7 +100,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per case of a marked test."""
+    """Parametrise a marked test by the cases of its property."""
     config, definition = metafunc.config, metafunc.definition
     if mark := definition.get_closest_marker(EXAMINES):
         name, strategy = mark.args
@@ -252,7 +252,7 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _item_of(item: pytest.Item) -> Item | None:
-    """Return the property and case that a test examines, if any."""
+    """Return the item, a property and a case, that a test examines, or None."""
     mark, called_with = item.get_closest_marker(EXAMINES), getattr(item, "callspec", None)
     if mark is None or called_with is None:
         return None

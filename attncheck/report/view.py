@@ -212,7 +212,7 @@ def looks(result: Result) -> Markup:
 
 
 def pairs(space: Space) -> list[tuple[str, list[int]]]:
-    """Return each visited feature of layers, with the numbers of layers that also have each of the visited features."""
+    """Count the layers that have both features of each pair; return a row (feature, counts) per visited feature."""
     of_layers = []
     for case in space.cases.values():
         with contextlib.suppress(InputError):  # a program, or a layer of another version

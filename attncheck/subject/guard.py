@@ -27,7 +27,7 @@ class GuardError(BaseException):
 
 @contextlib.contextmanager
 def guarded(seconds: float = math.inf) -> Iterator[None]:
-    """Run foreign code within the context.
+    """Run foreign code in this context, with a time limit.
 
     A child process forked by this code ends with the context. NumPy's error handling is restored on exit.
 

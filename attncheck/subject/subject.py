@@ -140,7 +140,7 @@ class Subject:
         return drawn
 
     def draw_on(self, layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Sample:
-        """Draw a validated sample on given inputs (N, seq_len, width); for the form "inputs". May raise InputError."""
+        """Draw a validated sample on given inputs (N, seq_len, width), for the form "inputs"; may raise InputError."""
         return self._layers.draw_on(layer, inputs, rng)
 
     def draw_as(self, setting: Setting | ProgramSetting, size: int, rng: np.random.Generator) -> Any:

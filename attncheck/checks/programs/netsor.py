@@ -67,7 +67,7 @@ def comparable(sample: ProgramSample, uses: Images) -> list[Images]:
 
 
 def _shared(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Return the products of each matrix with all others of its shape, and weights of 1."""
+    """Return the `shared_products` of each matrix with all others of its shape, and weights of 1."""
     of_matrices = (shared_products(sample, uses, comparable(sample, uses)) for uses in sample.images)
     values = np.concatenate([np.zeros(0), *of_matrices])
     return values, np.ones_like(values)
@@ -155,7 +155,10 @@ def copies(sample: ProgramSample) -> Iterator[Copy]:
 
 
 def _counted(size: int, wrong: Iterable[BoolArray]) -> tuple[int, int]:
-    """Return in how many of `size` draws some line is wrong, and `size`; `wrong` has an array (draws,) per line."""
+    """Count the draws in which some line is wrong, and return the count and `size`.
+
+    `wrong` has an array (draws,) for each line.
+    """
     return int(functools.reduce(np.logical_or, wrong, np.zeros(size, dtype=bool)).sum()), size
 
 
@@ -215,7 +218,7 @@ CHECKS = (
         name="netsor.sharing",
         rejects=Rejected.of("tied_matrices"),
         needs=frozenset({"gram"}),
-        null="images of new directions are independent of images by other matrices: they are shared only as declared",
+        null="images of new directions are independent between matrices, which are shared only as declared",
         alternative=ProgramAlternative.of("a mean product of 0.14 standard deviations", 0.14, coarsest=0.4),
         reads="mean product of images of new directions with earlier ones by other matrices, in standard deviations:",
         family=lambda setting: Association(),
