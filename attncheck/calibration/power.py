@@ -266,7 +266,7 @@ def entries_of(
     properties = [item.check.property_name for item in registrations() if wrong in paired(item.check)]
     examined = dict.fromkeys([*PROPERTIES, *properties])
     preset = profile_named(profile)
-    # Faults of optional parts show in no fixed layer, so they are measured on the standard layer with that part.
+    # Faults of an optional part cannot be detected on the fixed layers, so use the standard layer with that part.
     hidden = all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
     parts = [STANDARD.replace(**part.example) for part in named_parts()]
     layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else preset.layers

@@ -216,7 +216,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
 
     def _compares_with_literal_draws(self, laws: WeightLaws) -> bool:
-        """Return whether the null holds for Gaussian weights only, and weights with these laws are not Gaussian."""
+        """Return whether the null is exact, is declared for Gaussian weights only, and these laws are not Gaussian."""
         return self.kind == "exact" and not (self.any_weights or laws.gaussian)
 
     def family_on(self, setting: _Setting) -> Family:

@@ -58,11 +58,11 @@ class Rejected:
 
     @classmethod
     def of(cls, *faults: str | Callable[..., object], on: AttentionLayer | None = None) -> Self:
-        """Return the collection of these faults; the check rejects the first one on the layer `on`."""
+        """Return a `Rejected` with these faults; the check must reject the first one on the layer `on`."""
         return cls(faults, on)
 
 
-#: No fault.
+#: No wrong simulators.
 NOTHING = Rejected()
 
 

@@ -25,7 +25,7 @@ from attncheck.simulators.weights import WeightLaws, draw_with_weights
 
 #: Reference draws per draw of the subject.
 RATIO = 4
-#: Literal draws per draw of the subject, for weights of other laws than Gaussian.
+#: Reference draws by explicit weight matrices per draw of the subject, for non-Gaussian weights.
 LITERAL_RATIO = 2
 _SINGLE = float(np.finfo(np.float32).eps)
 #: Draws of a sample per draw that is compared exactly, and the minimum number of draws compared exactly.

@@ -101,7 +101,7 @@ def _single(array: FloatArray) -> bool:
 
 
 def spectrum(gram: FloatArray, eps: float) -> Spectrum:
-    """Return the spectra of Gram matrices (..., s, s).
+    """Return the eigendecompositions of Gram matrices (..., s, s).
 
     With rounding unit eps, eigenvalues below eps^0.6 of the largest are dropped; kept ones have relative errors below
     eps^0.4.

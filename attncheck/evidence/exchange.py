@@ -226,7 +226,7 @@ class Trend(Family):
 
     @staticmethod
     def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
-        """Return the sum over draws of score times place in the call, its variance, draws minus calls, and calls."""
+        """Return Σ score · position over draws, its variance, the number of draws minus calls, and that of calls."""
         sizes = np.asarray(counts, dtype=np.int64)
         starts = _starts(sizes)
         index = np.arange(len(scores)) - np.repeat(starts, sizes)

@@ -30,7 +30,7 @@ from attncheck.evidence.normal import Association, outcome_of_sums, pair_sums
 from attncheck.evidence.ranks import rank_score
 from attncheck.evidence.summaries import NormalScore, normal_score
 
-#: Fewest draws in a block, and about the most blocks in a look.
+#: Minimum number of draws in a block, and approximate maximum number of blocks in a look.
 BLOCK, BLOCKS = 16, 32
 # Efficiency of ranks of few blocks, relative to a normal statistic.
 _EFFICIENCY = 0.8

@@ -65,7 +65,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 
 def _tail(points: int) -> float:
-    """Return the chance beyond each side of the band at one of several points."""
+    """Return the chance on each side of the interval at one point, if the band of all points has 99% coverage."""
     return 0.5 * (1.0 - CONFIDENCE) / points
 
 
@@ -133,7 +133,7 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
         return 2.0 * math.sqrt(size) * (np.arcsin(np.sqrt(observed)) - np.arcsin(np.sqrt(expected)))
 
     def _expected(self, below: ArrayLike) -> FloatArray:
-        """Return the expected distribution function; that of a reference depends on the counts of the sample."""
+        """Return the expected distribution function at the quantiles: the uniform one, or that of the reference values."""
         return np.subtract(self.pooled, below) / self.against if self.against else QUANTILES
 
 

@@ -10,7 +10,7 @@ from scipy import special
 
 from attncheck._lib.errors import check_choice, check_integer, check_number, refuse, validate
 
-#: Kinds of effect of a score.
+#: Kinds of effect of a `NormalScore`.
 UNITS = ("ratio", "size", "deviation", "shift", "excess")
 
 

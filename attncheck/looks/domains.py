@@ -61,7 +61,7 @@ def fixed_programs(name: str) -> list[ProgramCase]:
 def _random_programs(name: str, profile: Profile, seed: int) -> list[ProgramCase]:
     """Return the random programs that suit a property, at its widths."""
     drawn = random_programs(profile.program_examples, seed)
-    # Fact 1 concerns programs without scores; all other properties but one need some.
+    # Fact 1 concerns programs without scores; all other properties except netsor need scores.
     suited = [case for case in drawn if name == "netsor" or bool(case.scores) != (name == "fact1")]
     return [ProgramCase.of(case.program, widths_of(name)) for case in suited]
 

@@ -62,7 +62,7 @@ def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting)
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
-        problem = f"cannot use what {subject.name} returned on {setting.case.describe()}: {error}"
+        problem = f"cannot use the arrays that {subject.name} returned on {setting.case.describe()}: {error}"
         remedy = "" if isinstance(error, InputError) else "; mend the simulator"
         raise InputError(f"check={check.name}: {problem}{remedy}") from error
 

@@ -16,7 +16,7 @@ from attncheck.evidence.groups import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
 
-# Entries of an array of draws processed at a time: 16 MiB.
+# Maximum number of entries of an array of draws that are processed at a time: 16 MiB.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
 #: Draws per call: enough to reveal repeats within a call, few enough for many calls per look.
@@ -25,7 +25,7 @@ CALL_DRAWS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Maximum draws of a look, its level, and the planned power at the alternative of a check."""
+    """Limits of a look: maximum number of draws, significance level, and planned power at a check's alternative."""
 
     affordable: int
     level: float

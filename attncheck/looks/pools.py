@@ -304,7 +304,7 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
         size=sum(one.size for one in pool.results),
         p_values=list(trail.p_values),
         mde=mde if math.isfinite(mde) else None,
-        # A pool has no alternative of its own: the record gives its minimum detectable effect instead.
+        # A pool declares no alternative: the record gives its minimum detectable effect instead.
         alternative=mde if math.isfinite(mde) else None,
         text=_text(pool, trail.last),
         hint=first.hint,

@@ -195,7 +195,7 @@ class PageView(RunView):
 
 
 def _plotted(tally: Tally) -> Result | None:
-    """Return the most suspicious result with a plot."""
+    """Return the most suspicious result that has plot data, or None."""
     return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
 
 

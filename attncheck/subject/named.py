@@ -1,4 +1,4 @@
-"""Subjects by name, and one-line error messages."""
+"""Names of subjects, imports by name, and one-line error messages."""
 
 from __future__ import annotations
 
