@@ -95,7 +95,9 @@ def _order(pair: Pair) -> BoolArray:
     if wrong.any():
         _require_fixed_weights(pair)
     if outputs.any() and wrong.any() and not scores.any() and random_by_position(pair) is not False:
-        raise NotExaminedError("randomness by position, such as dropout, cannot be told from a use of positions")
+        raise NotExaminedError(
+            "randomness by position, such as dropout, cannot be distinguished from a use of positions"
+        )
     return wrong
 
 

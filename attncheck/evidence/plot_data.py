@@ -133,7 +133,7 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
         return 2.0 * math.sqrt(size) * (np.arcsin(np.sqrt(observed)) - np.arcsin(np.sqrt(expected)))
 
     def _expected(self, below: ArrayLike) -> FloatArray:
-        """Return the expected distribution function at the quantiles: the uniform one, or that of the reference values."""
+        """Return the expected distribution function at the quantiles: uniform, or of the reference values."""
         return np.subtract(self.pooled, below) / self.against if self.against else QUANTILES
 
 
