@@ -118,7 +118,7 @@ def of_call(sizes: Callable[[Any], FloatArray]) -> Callable[[Any, Any], tuple[Fl
 def between_calls(
     quantity: str, sizes: Callable[[Any], FloatArray], calls: int, **fields: Any
 ) -> CheckOf[Any, Any, Any]:
-    """Return the check that draws of different calls, `calls` in all, differ no more than draws of one call.
+    """Return the check that draws differ no more between calls of the subject, `calls` of them, than within one call.
 
     `sizes` gives a number for each draw of a sample, and `fields` are the other fields of the check.
     """

@@ -76,7 +76,7 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference(ReferenceOf[AttentionLayer]):
-    """Functionals of draws by the collapsed method; see `ReferenceOf`.
+    """Functionals of reference draws by the collapsed method, which is exact in law; see `ReferenceOf`.
 
     `draw_on` calls the subject on given inputs.
     """

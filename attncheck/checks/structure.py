@@ -82,8 +82,8 @@ def _hidden(pair: Pair) -> BoolArray:
 def _order(pair: Pair) -> BoolArray:
     """Return which draws violate the layer's declared dependence on positions when the inputs are permuted.
 
-    If a correct simulator permutes outputs and scores like the inputs, the subject must, too. If a correct simulator
-    does not in any draw, because positions matter, the subject must not in some draw.
+    A layer that ignores positions permutes outputs and scores like the inputs; draws that do not are wrong. In a layer
+    that uses positions, all draws are wrong if none of the subject's, but all of a correct simulator's, use them.
     """
     order = permutation(pair.layer.seq_len)
     ours, theirs = (reordered(pair, order, respond) for respond in pair.both)
@@ -95,9 +95,7 @@ def _order(pair: Pair) -> BoolArray:
     if wrong.any():
         _require_fixed_weights(pair)
     if outputs.any() and wrong.any() and not scores.any() and random_by_position(pair) is not False:
-        raise NotExaminedError(
-            "randomness by position, such as dropout, cannot be distinguished from a use of positions"
-        )
+        raise NotExaminedError("randomness by position, such as dropout, is indistinguishable from a use of positions")
     return wrong
 
 

@@ -28,7 +28,7 @@ Draw = Callable[[np.random.Generator, int], Any]
 
 
 class Statistic(NamedTuple):
-    """Family, measure of its data, smallest effect to find, and conversion of effects to the user's units."""
+    """Statistic of an assertion: family, measure of its data, smallest effect to find, and conversion to user units."""
 
     family: Family
     data: Callable[..., tuple[Any, ...]]

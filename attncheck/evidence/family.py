@@ -128,7 +128,7 @@ class CondensedData:
 
 
 class Family(ABC):
-    """Statistic with a known null law: test, minimum detectable effect and sample size.
+    """Base class of statistics with a known null law: test, minimum detectable effect and sample size.
 
     Sizes count draws, each of which may hold several values. Alternatives are true effects, in the unit of
     ``Outcome.effect``. In `mde` and `size` an alternative and its mirror image beyond the null, if any (1/r for a

@@ -72,7 +72,7 @@ Evaluator = Callable[[int, int, tuple[str, ...]], Mapping[str, Outcome]]
 
 
 def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
-    """Take as many looks as the statistics of one test item need.
+    """Take looks at the statistics of one test item until each has a verdict.
 
     Parameters
     ----------

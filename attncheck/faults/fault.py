@@ -55,7 +55,7 @@ class MisreadLayer:
     changes: Callable[[AttentionLayer], Mapping[str, Any]]
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw the changed layer."""
+        """Draw a sample of the changed layer."""
         return collapsed(layer.replace(**self.changes(layer)), size, rng)
 
 
@@ -66,7 +66,7 @@ class TamperedDraws:
     changes: Callable[[Drawn], Mapping[str, FloatArray]]
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-        """Draw, and return the fields with the changed ones replaced."""
+        """Draw a correct sample, and replace the changed fields."""
         drawn = {name: np.array(array) for name, array in collapsed(layer, size, rng).items()}
         return {**drawn, **self.changes(drawn)}
 
@@ -125,6 +125,6 @@ class ReducedExposure:
         return getattr(self.subject, "weights", GAUSSIAN)
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw, and return the exposed fields."""
+        """Draw a sample, and return the exposed fields only."""
         drawn = self.subject(layer, size, rng)
         return {name: array for name, array in drawn.items() if name in self.fields}

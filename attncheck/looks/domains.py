@@ -98,7 +98,7 @@ PROGRAMS = Domain(
 
 
 def domain_of(name: str) -> Domain:
-    """Return the domain of a property.
+    """Return the domain of a property, `LAYERS` or `PROGRAMS`.
 
     Examples
     --------

@@ -111,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def attncheck_layer() -> Callable[..., Any]:
-    """Return `attncheck.inspect`: ``attncheck_layer(make, width=64).require(mask="causal")``."""
+    """Return `attncheck.inspect`, for tests such as ``attncheck_layer(make, width=64).require(mask="causal")``."""
     from attncheck.models.inspection import inspect
 
     return inspect
