@@ -1,1 +1,1 @@
-"""Measured false-alarm rates of checks."""
+"""Measured false-alarm rates and power of checks."""

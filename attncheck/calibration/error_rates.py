@@ -40,7 +40,7 @@ LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 
 def draws_for(check: Check, setting: Setting) -> int:
-    """Return the draws of a small sample: enough for `DRAWS` observations per call and 6/5 of the family's minimum."""
+    """Return the size of a small sample: enough for `DRAWS` observations per call and 6/5 of the family's minimum."""
     return max(DRAWS * check.calls, check.family_on(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
 

@@ -34,7 +34,7 @@ from attncheck.looks.plan import Plan, chunk_of, plan
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 
-#: Largest look considered.
+#: Maximum number of draws of a look that plans consider.
 MOST_DRAWS = 100_000_000
 # Significance level of pilots: with 500 checks, one false effect in 200 pilots.
 _CHANCE = 1e-5
@@ -46,9 +46,9 @@ _LEVEL = Budget().level()
 _FIRST = 6_000
 # Total weight entries drawn in a row's verifying looks, and the minimum number of these looks.
 _MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
-# Rows with a smaller chance are not verified.
+# Rows with a smaller chance of detection are not verified.
 _COUNTED_ON = 0.5
-# If no effect is significant, a pilot larger by _FACTOR is taken of the properties _DEEP on _CHEAP fixed cases.
+# If no effect is significant, the properties _DEEP are measured on _CHEAP fixed cases with _FACTOR times the draws.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -68,7 +68,7 @@ class PilotResult:
         return check_named(self.check_name)
 
     def draws(self, profile: Profile, effect: float) -> int | None:
-        """Return the draws that detect an effect with the profile's power, or None."""
+        """Return the number of draws in a look that detects `effect` with the profile's power, or None if too large."""
         family = self.check.family_on(self.setting)
         size = family.size(family.plannable(effect), _LEVEL, per_look_power(profile.power), MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
@@ -84,7 +84,7 @@ class PilotResult:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the effect is significant among hundreds of checks."""
+        """Whether the effect is significant even among hundreds of checks."""
         inside = self.outcome.low <= self.outcome.null_effect <= self.outcome.high
         return self.outcome.p_value < _CHANCE and not inside
 
@@ -97,7 +97,7 @@ class PilotResult:
 
 @dataclasses.dataclass(frozen=True)
 class PowerRow:
-    """Power of one check against a fault in one layer with one exposure.
+    """Power of one check against a fault on one layer; `exposure` names the set of arrays that the fault returns.
 
     ``size`` is the number of draws of the planned look, 0 if none is planned. ``chance`` is the power at the measured
     effect, ``least_chance`` the power at the smallest effect in its interval. ``needed`` is the number of draws that
@@ -131,7 +131,7 @@ class PowerRow:
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """One fault with one exposure, and a row for each check and layer; the best row is verified."""
+    """Power against one fault that returns one set of arrays: a row per check and layer; the best row is verified."""
 
     fault: str
     exposure: str
@@ -192,7 +192,7 @@ def measure(
     properties: Iterable[str] = PROPERTIES,
     factor: int = 1,
 ) -> list[PilotResult]:
-    """Take a pilot of `factor` times a look's draws per layer and property, and return the outcome of every check."""
+    """Take a pilot, `factor` times as large as a look, per layer and property; return the outcome of every check."""
     subject = Subject.of(fault.subject)
     pilots = []
     for layer in layers:
@@ -212,7 +212,7 @@ def measure(
 
 
 def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
-    """Take up to `seeds` looks of the row's check and count the suspicious ones."""
+    """Take up to `seeds` looks with the row's check; return the row with the number of suspicious looks."""
     if not row.look_draws or not seeds or row.chance < _COUNTED_ON:
         return row
     seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // (row.look_draws * row.layer.weight_entries)))
@@ -266,7 +266,7 @@ def entries_of(
     properties = [item.check.property_name for item in registrations() if wrong in paired(item.check)]
     examined = dict.fromkeys([*PROPERTIES, *properties])
     preset = profile_named(profile)
-    # Faults of optional parts show in no fixed layer, so they are measured on the standard layer with that part.
+    # Faults of an optional part cannot be detected on the fixed layers, so use the standard layer with that part.
     hidden = all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
     parts = [STANDARD.replace(**part.example) for part in named_parts()]
     layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else preset.layers
@@ -298,7 +298,7 @@ def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLay
 
 
 def _most_informative(pilots: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
-    """Return the properties with an applicable check under any of the exposures."""
+    """Return the properties with a check that applies if the fault returns the arrays of any of the exposures."""
     names = {
         pilot.check.property_name
         for pilot in pilots

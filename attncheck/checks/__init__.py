@@ -1,4 +1,4 @@
-"""Checks: each tests one claim by a statistic, and has a null, a power and the arrays that it needs.
+"""Checks: each tests one claim by a statistic with a null hypothesis, a known power, and a list of required arrays.
 
 The public names, for checks in other packages, are listed in ``attncheck.checks.public`` and imported on first use.
 """

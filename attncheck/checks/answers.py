@@ -26,7 +26,7 @@ _UNITS, _CHANGE = 200.0, 1e-6
 _LOW_BITS = np.uint32(2**13 - 1)
 # Largest nonlinearity of a subject that computes in single precision.
 _PRECISE = 1e-4
-#: Smallest share of the largest number that is an effect, not rounding of a kernel in half precision.
+#: Smallest difference, relative to the largest number, that rounding in a half-precision kernel does not explain.
 CLEAR = 1e-2
 # Largest score at inputs scaled by `Pair.small`.
 _SMALL = 3e-4
@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def coarse(self) -> bool:
-        """Whether outputs or scores are numbers of half precision, 10 bits or fewer."""
+        """Whether all outputs, or all scores, have half precision or less: at most 10 bits after the leading one."""
         arrays = [a.astype(np.float32) for a in (self.outputs, self.scores) if a is not None and a.any()]
         return any(not (a.view(np.uint32) & _LOW_BITS).any() for a in arrays)
 
@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def flat(self) -> FloatArray:
-        """Outputs and scores, (draws, numbers)."""
+        """All outputs and scores of each draw in one row, (draws, numbers)."""
         arrays = (array.reshape(len(array), -1) for array in (self.outputs, self.scores) if array is not None)
         return np.concatenate([*arrays], axis=1)
 
@@ -70,7 +70,7 @@ class Answer:
 
 
 def differ(one: FloatArray, two: FloatArray, rounding: float, tolerance: float = 0.0) -> BoolArray:
-    """Return where two arrays differ by more than rounding, and than this share of the largest number."""
+    """Return where two arrays differ by more than rounding and more than `tolerance` times the largest number."""
     largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
     return np.asarray(np.abs(one - two) > max(_UNITS * rounding, _CHANGE, tolerance) * largest, dtype=np.bool_)
 
@@ -112,7 +112,7 @@ class Pair:
         return ours, theirs
 
     def fresh_at(self, part: Any) -> FloatArray:
-        """Return the inputs with those at an index replaced by fresh ones."""
+        """Return a copy of the inputs in which the fresh inputs replace the entries at index `part`."""
         changed = self.inputs.copy()
         changed[part] = self.fresh[part]
         return changed
@@ -132,16 +132,17 @@ class Pair:
 
     @cached_property
     def nonlinearity(self) -> float:
-        """Distance of outputs and scores from affine functions of the first input, relative to their change.
+        """Smallest relative deviation of an output or a score from an affine function of the first position's input.
 
-        The smallest over outputs and scores, and over other inputs that are 0 or not. Rounding error if weights do not
-        depend on inputs: scores are affine in one input of several, and outputs in the only one that is not 0.
+        The inputs at other positions are set to 0 or, if scores are exposed, left unchanged. The deviation is rounding
+        error if weights do not depend on inputs: scores between two positions are affine in either input, and outputs
+        at positions with input 0 are affine in the only nonzero input.
         """
         zeros = np.zeros_like(self.inputs)
         return min(self._nonlinearity(zeros), self._nonlinearity(self.inputs) if self.known else np.inf)
 
     def _nonlinearity(self, background: FloatArray) -> float:
-        """Return the nonlinearity in the first input, given the inputs at other positions."""
+        """Return the nonlinearity in the first position's input; the other positions have the inputs `background`."""
         one, two, factor = self.inputs[:, 0], self.fresh[:, 0], 1.0
         if self.layer.norm:  # a norm divides the sum of orthogonal vectors of equal lengths by √2
             vectors = np.stack([one, two], axis=-1)
@@ -166,7 +167,7 @@ class Pair:
 
     @cached_property
     def small(self) -> float:
-        """A factor for the inputs that makes all scores small, apart from a declared bias by distance."""
+        """Factor that, applied to the inputs, makes all scores small, except for biases added to them."""
         scores, zero = self.usual[1].scores, self.right(np.zeros_like(self.inputs)).scores
         assert scores is not None
         assert zero is not None
@@ -176,7 +177,10 @@ class Pair:
 def pair_of(
     draw_on: DrawOn, layer: AttentionLayer, size: int, rng: np.random.Generator, continuous: bool = True
 ) -> Pair:
-    """Return a simulator with a correct one of the layer, and two inputs of `size` draws with unequal positions."""
+    """Pair the subject with a correct simulator of the layer, on two random inputs of `size` draws each.
+
+    The inputs differ between positions, even if the layer declares equal positions.
+    """
     unequal = layer.replace(input_correlation=0.0) if layer.inputs.equal else layer
     inputs, fresh = (draw_images(unequal, size, rng) for _ in range(2))
     weights, reference = rng.spawn(2)
@@ -185,7 +189,7 @@ def pair_of(
 
 
 def answers(draw_on: DrawOn, layer: AttentionLayer, rng: np.random.Generator) -> Respond:
-    """Return a function of inputs (draws, positions, width) that calls a simulator with equal generators."""
+    """Return a function that calls a simulator on inputs (draws, positions, width), each time with a copy of `rng`."""
     shapes: list[tuple[int, ...]] = []
 
     def respond(inputs: FloatArray) -> Answer:
@@ -203,7 +207,7 @@ def answers(draw_on: DrawOn, layer: AttentionLayer, rng: np.random.Generator) ->
 def drawn_on(
     layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator, simulator: LiteralSimulator = RIGHT
 ) -> Sample:
-    """Draw a sample on given inputs by explicit random matrices, by default a correct one."""
+    """Draw a sample on given inputs by explicit random matrices; `simulator` is correct by default."""
     arrays = simulator.after(layer, projected(layer, inputs, rng), rng)
     return Sample(layer, arrays["outputs"], scores=arrays["scores"])
 

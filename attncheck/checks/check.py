@@ -45,11 +45,11 @@ _Reference = TypeVar("_Reference")
 
 @dataclasses.dataclass(frozen=True)
 class BaseSetting(Generic[_Case]):
-    """Properties of a test that are known before any draw.
+    """The layer or program under test, and properties of the subject that are known before sampling.
 
     `exposed` names the arrays that the subject returns, `coordinates` is the number of neurons that it returns, and
-    `repeatable` tells whether it returns identical numbers for identically seeded generators. `draw_on` calls a subject
-    of layers on given inputs; None if it draws its own.
+    `repeatable` tells whether it returns identical numbers for identically seeded generators. `draw_on` calls the
+    subject on inputs that attncheck draws; it is None if the subject draws its own inputs.
     """
 
     case: _Case
@@ -58,7 +58,7 @@ class BaseSetting(Generic[_Case]):
     weights: WeightLaws = GAUSSIAN_LAWS
     repeatable: bool = True
     draw_on: DrawOn | None = dataclasses.field(default=None, compare=False, repr=False)
-    #: Whether draws can be compared with literal draws, for weights of other laws than Gaussian.
+    #: Whether draws with non-Gaussian weights can be compared with draws by explicit random matrices.
     literal: ClassVar[bool] = False
 
     @property
@@ -68,7 +68,7 @@ class BaseSetting(Generic[_Case]):
 
 
 class Setting(BaseSetting[AttentionLayer]):
-    """Properties of a test of a layer that are known before any draw."""
+    """The layer under test, and properties of the subject that are known before sampling."""
 
     literal: ClassVar[bool] = True
 
@@ -79,7 +79,7 @@ class Setting(BaseSetting[AttentionLayer]):
 
     @property
     def input_rank(self) -> int:
-        """The rank of the inputs, almost surely."""
+        """The rank of a draw's inputs (positions × width), almost surely."""
         directions = self.layer.width - (self.layer.norm == "layer")
         return 1 if self.layer.inputs.equal else min(self.layer.seq_len, directions)
 
@@ -90,7 +90,7 @@ class Setting(BaseSetting[AttentionLayer]):
 
     @property
     def score_entries(self) -> int:
-        """Number of whitened entries of one head's scores in a draw."""
+        """The number of independent entries in one head's whitened scores, per draw."""
         layer = self.layer
         mask = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
         if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
@@ -106,7 +106,7 @@ class Setting(BaseSetting[AttentionLayer]):
 
     @property
     def output_rank(self) -> int:
-        """The rank of the outputs' conditional covariance."""
+        """The rank of the outputs' covariance over positions, given scores and values."""
         return min(self.layer.seq_len, self.layer.num_heads * self.head_rank)
 
 
@@ -127,8 +127,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     kind : {"exact", "limit"}
         Whether the null holds exactly at finite width, or up to a computed distance from the limit.
     needs : frozenset of str
-        Arrays that the subject must expose ("attention" if scores will do too), and data that they must determine;
-        see `attncheck.checks.derived`.
+        Arrays that the subject must return, and data that must be computable from them (`attncheck.checks.derived`).
+        Scores satisfy the need of "attention".
     null : str
         Null hypothesis.
     alternative : Alternative
@@ -154,7 +154,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     calls : int
         Minimum number of calls of the subject.
     compares : str
-        Reference functional used by `measure`, or empty.
+        Name of the reference functional that `measure` uses, or empty.
     stage : str
         Stage of the computation that the check tests (`attncheck.checks.declared`); empty if it tests no single one.
     fewest_draws : int
@@ -198,14 +198,14 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return reason or next(filter(None, derived), "") or self._reason_of_weights(setting)
 
     def missing(self, exposed: frozenset[str]) -> frozenset[str]:
-        """Return the arrays that the check needs besides those that are exposed."""
+        """Return the names of the needed arrays that the subject does not expose."""
         missing = self.needs - exposed - DERIVED.keys()
         if "attention" in missing:  # scores determine the attention weights
             missing = missing - {"attention"} | ({"scores"} - exposed)
         return missing - {"masked scores"} if "scores" in missing else missing
 
     def _reason_of_weights(self, setting: _Setting) -> str:
-        """Return why the check does not apply to the laws of the weights, or an empty string."""
+        """Return why the check does not apply to the subject's weight laws, or an empty string."""
         if not self._compares_with_literal_draws(setting.weights):
             return ""
         null = self.family(setting)
@@ -216,11 +216,11 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
 
     def _compares_with_literal_draws(self, laws: WeightLaws) -> bool:
-        """Return whether draws with weights of these laws are compared with literal draws."""
+        """Return whether the null is exact, is declared for Gaussian weights only, and these laws are not Gaussian."""
         return self.kind == "exact" and not (self.any_weights or laws.gaussian)
 
     def family_on(self, setting: _Setting) -> Family:
-        """Return the family of a test; with non-Gaussian weights, it compares with literal draws."""
+        """Return the family of the test; for non-Gaussian weights, it compares with draws by explicit matrices."""
         null = self.family(setting)
         if not self._compares_with_literal_draws(setting.weights) or null.holds_for_all:
             return null
@@ -229,7 +229,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return Blocks(null, LITERAL_RATIO)
 
     def data(self, setting: _Setting, sample: _Sample, reference: _Reference) -> tuple[Any, ...]:
-        """Return the arguments of the test of `family_on`, from a sample."""
+        """Compute, from a sample, the arguments of the test of `family_on`."""
         if (
             not self._compares_with_literal_draws(setting.weights)
             or self.compares
@@ -252,14 +252,14 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return ", or ".join(filter(None, (self.hint, self.also(setting))))
 
     def size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the draws that one look needs to detect the alternative, or None if more than `cap`."""
+        """Return the number of draws with which one look detects the alternative, or None if it exceeds `cap`."""
         return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the draws to take in a look, at most `cap`, or None if no look is worth taking.
+        """Return the number of draws in a look, at most `cap`, or None if `cap` draws detect too little.
 
-        This is `size` if that is at most `cap`. Otherwise it is about `cap`, if the largest effect that the check may
-        settle for, `coarsest`, is then detectable.
+        The number is `size` if that is at most `cap`. Otherwise it is `cap`, rounded down to whole observations, if
+        a look of this size detects the alternative's `coarsest` effect.
         """
         size = self.size(setting, level, power, cap)
         if size is not None or self.alternative.coarsest is None:
@@ -284,9 +284,9 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return family.power(self.alternative.effect(setting), count, level) >= power - 1e-9
 
     def test(self, setting: _Setting, data: tuple[Any, ...]) -> Outcome:
-        """Test the data from `measure`; the outcome has count 0 if there are too few.
+        """Test the data from `measure`; the outcome has count 0 if there are too few data.
 
-        There may be fewer data than planned because draws can be empty, e.g. if all inputs are 0.
+        Data can be fewer than planned because some draws contribute none, e.g. if all inputs are 0.
         """
         family = self.family_on(setting)
         no_trials = isinstance(data[-1], int) and data[-1] == 0
@@ -302,7 +302,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
 
 def positions(setting: Setting) -> str:
-    """Return the hint on position vectors, or an empty string for a layer without them."""
+    """Return the possible cause of a rejection in the position vectors, or "" for a layer without them."""
     if not setting.layer.position_std:
         return ""
     return (

@@ -24,7 +24,7 @@ LARGER = "a larger profile affords more"
 
 
 def rows(table: str, row: type[_Row]) -> tuple[_Row, ...]:
-    """Return the rows of a table of ``paper.toml``."""
+    """Return the rows of one table in ``paper.toml``, converted to the class `row`."""
     tables = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
     return tuple(msgspec.convert(entry, row) for entry in tables[table])
 
@@ -96,5 +96,5 @@ class StatementRow:
 
 #: Claims in the order in which a layer computes: a fault violates the claim on its own step, and later ones.
 CLAIMS = {claim.name: claim for claim in rows("claims", Claim)}
-#: The paper's statements, in its order, its open problem and extensions last, with the properties that examine them.
+#: The paper's statements in its order, then its open problem and extensions, with the properties that examine them.
 STATEMENTS = rows("statements", StatementRow)

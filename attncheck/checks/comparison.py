@@ -68,7 +68,7 @@ _HINTS = {
 
 
 def _also(functional: Functional, setting: Setting) -> str:
-    """Return the hint on position vectors if the functional may reveal them, or an empty string."""
+    """Return the possible cause in the position vectors, or "" if functionals of exposed inputs report it instead."""
     has_inputs = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not has_inputs else ""
 
@@ -88,7 +88,7 @@ _DISTANT = Alternative(
 def compared(
     functional: FunctionalOf[Any, Any], described: Callable[[Any], tuple[Any, Any]], **fields: Any
 ) -> CheckOf[Any, Any, Any]:
-    """Return the check of a functional against the reference method.
+    """Return the check that a functional has the same law on the subject's draws as on reference draws.
 
     `described` maps a sample to the functional's arguments; `fields` are the other fields of the check.
     """
@@ -111,14 +111,14 @@ def compared(
 
 
 def of_call(sizes: Callable[[Any], FloatArray]) -> Callable[[Any, Any], tuple[FloatArray, IntArray]]:
-    """Return the measure that gives the sizes of one call's draws, and the number of draws."""
+    """Return a measure of one call of the subject: the sizes of its draws, and their number."""
     return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
 
 
 def between_calls(
     quantity: str, sizes: Callable[[Any], FloatArray], calls: int, **fields: Any
 ) -> CheckOf[Any, Any, Any]:
-    """Return the check that `calls` calls differ no more than the draws of one call do.
+    """Return the check that draws differ no more between calls of the subject, `calls` of them, than within one call.
 
     `sizes` gives a number for each draw of a sample, and `fields` are the other fields of the check.
     """

@@ -30,14 +30,18 @@ def residuals(setting: Setting) -> int:
 
 
 def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return the probability integral transform (PIT) of each draw's sum of squared residuals."""
+    """Return the probability integral transform (PIT) of each draw's sum of squared whitened outputs, (draws,)."""
     squares, dof = sample.output_residual.squares()
     valid = dof > 0
     return (special.chdtr(dof[valid], squares[valid]),)
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the size of each whitened output with a fixed random mixture of the heads' shares in its covariance."""
+    """Pair the size of each draw's whitened output with a mixture of the heads' shares in the covariance Σ_y.
+
+    The coefficients of the mixture are random, but the same for all draws. Σ_y is the outputs' covariance given scores
+    and values.
+    """
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights
     parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)

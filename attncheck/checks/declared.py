@@ -1,6 +1,6 @@
-"""What a check declares beside its statistic: its stage, its alternative, and the wrong simulators that it rejects.
+"""Declarations of a check: stage of the computation, alternative, and wrong simulators that it must reject.
 
-Alternatives are those that it must detect on a single case; pools detect smaller effects common to many cases.
+A check must detect its alternative on a single case; pools detect smaller effects common to many cases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STAGES = (
     IN_OUTPUTS,
 )
 _Setting = TypeVar("_Setting")
-# Kolmogorov distance to detect, and the largest one to settle for if that takes too many draws.
+# Kolmogorov distance to detect, and the larger one to settle for if the first takes too many draws.
 _DISTANCE, _FAR = 0.07, 0.2
 # The same for correlations.
 _CORRELATION, _STRONG = 0.14, 0.4
@@ -58,11 +58,11 @@ class Rejected:
 
     @classmethod
     def of(cls, *faults: str | Callable[..., object], on: AttentionLayer | None = None) -> Self:
-        """Return the faults, the first of which shows on a layer."""
+        """Return a `Rejected` with these faults; the check must reject the first one on the layer `on`."""
         return cls(faults, on)
 
 
-#: No fault.
+#: No wrong simulators.
 NOTHING = Rejected()
 
 
@@ -91,7 +91,7 @@ class AlternativeOf(Generic[_Setting]):
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return the alternative of a law at Kolmogorov distance 0.07 plus `error`, the error of the reference law.
+    """Return the alternative that a law is off by a Kolmogorov distance of 0.07, plus `error` of the reference law.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
 
 
 def of_correlation(where: str = "") -> AlternativeOf[Any]:
-    """Return the alternative of a correlation of 0.14; `where` completes its text, e.g. "between heads".
+    """Return the alternative that a correlation is 0.14; `where` completes its text, e.g. "between heads".
 
     Examples
     --------
@@ -113,7 +113,7 @@ def of_correlation(where: str = "") -> AlternativeOf[Any]:
 
 
 def of_direction(where: str = "") -> AlternativeOf[Any]:
-    """Return the alternative of a correlation of 0.07, for checks with many entries per draw."""
+    """Return the alternative that a correlation is 0.07, for checks with many entries per draw."""
     return _correlation(_ALONG, where)
 
 
@@ -122,7 +122,7 @@ def _correlation(size: float, where: str) -> AlternativeOf[Any]:
 
 
 def of_std() -> AlternativeOf[Any]:
-    """Return the alternative of a standard deviation off by 3%.
+    """Return the alternative that a standard deviation is off by 3%.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Data that checks derive from what a subject returns, and why a layer or its returned arrays do not determine them.
+"""Data that checks compute from returned arrays, and reasons why a layer or its arrays do not determine them.
 
 If queries and keys are normalised, scores are not Gaussian given the keys. Rotary positions do not change the law of
 keys, values and single scores given the inputs, but conditioning scores on keys then needs the keys themselves, not
@@ -47,13 +47,13 @@ def _not_whitened(layer: AttentionLayer, exposed: Collection[str]) -> str:
 
 
 def _cause(layer: AttentionLayer) -> str:
-    """Return why scores are whitened jointly."""
+    """Return why the layer's scores are whitened jointly rather than by rows and columns."""
     if layer.rotary_base is not None:
         return "rotary positions"
     return "random biases" if offset_variance(layer) else "hidden scores"
 
 
-#: For each kind of derived data, a function of the layer and the exposed arrays: why they are not determined, or "".
+#: For each kind of derived data, a function that returns why the layer and exposed arrays do not determine it, or "".
 DERIVED: Mapping[str, Callable[[AttentionLayer, Collection[str]], str]] = {
     NORMAL: _not_normal,
     WHITENED: _not_whitened,

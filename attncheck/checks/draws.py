@@ -57,7 +57,7 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint64]]]:
-    """Return the measure that hashes one field, ignoring masked scores."""
+    """Return the measure that hashes each draw of one array; masked scores are ignored."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
         values = sample.need(field)
@@ -68,7 +68,7 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
 
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
-    """Hash the draws of an array (draws, numbers), or runs of draws if most draws have too few distinct numbers.
+    """Hash each draw of an array (draws, numbers), or each run of draws if most draws have too few distinct numbers.
 
     Signs and order within a draw are ignored: mirrored or permuted draws count as repeats.
     """
@@ -93,7 +93,7 @@ def _distinct(ordered: FloatArray) -> IntArray:
 
 
 def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Return the sizes of disjoint pairs of neighbouring draws as normal scores of their ranks, two arrays (pairs,).
+    """Pair the output sizes of neighbouring draws, as normal scores of their ranks, in two arrays (pairs,).
 
     The first array is scaled so that, under random pairing, the sum of products has the variance that `Association`
     assumes.
@@ -108,10 +108,10 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
 
 
 def _weight_distance(of: HeadMatrix, layer: AttentionLayer) -> Check:
-    """Return the check that neighbouring draws have different matrices."""
+    """Return the check that neighbouring draws do not share the matrix `of` (W_Q, W_K or W_V)."""
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Pair the energies of neighbouring draws; the third array gives the head of each pair.
+        """Pair the sizes of whitened images in neighbouring draws; the third array gives the head of each pair.
 
         Means per head are subtracted later, because a wrong scale of one head is no dependence.
         """

@@ -1,4 +1,4 @@
-"""Functionals of one draw, on which two methods for the same layer are compared."""
+"""Functionals of one draw, whose laws are compared between the subject and a reference method."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FunctionalOf(Generic[_Described, _Arrays]):
     """A number computed from each draw, with the arrays that it needs and the layers or programs to which it applies.
 
     `neurons` is the minimum number of neurons that the subject must return. `unit` is the scale of rounding errors: 1
-    for logarithms, or 0 for the size of the values themselves. `rejects` has the faults that its comparison with the
+    for logarithms; 0 stands for the size of the values. `rejects` lists wrong simulators that the comparison with the
     exact law must reject.
     """
 
@@ -54,7 +54,7 @@ class FunctionalOf(Generic[_Described, _Arrays]):
     rejects: Rejected = NOTHING
 
     def applies(self, described: _Described, neurons: int) -> bool:
-        """Return whether the functional applies to a layer or program of which `neurons` neurons are returned."""
+        """Return whether the functional applies to a layer or program if the subject returns `neurons` neurons."""
         return self.neurons <= neurons and not self.requires.reason(described)
 
 
@@ -79,7 +79,7 @@ _MASKED, _GRAM = frozenset({"masked scores"}), frozenset({"input_gram"})
 def added(
     functionals: list[FunctionalOf[Any, Any]], text: str, needs: frozenset[str], rejects: Rejected, **fields: Any
 ) -> Callable[[_Compute], _Compute]:
-    """Return a decorator that adds the functional computed by a function, and named like it, to `functionals`."""
+    """Return a decorator that appends to `functionals` the functional that a function computes, under its name."""
 
     def add(compute: _Compute) -> _Compute:
         name = compute.__name__.lstrip("_")
@@ -95,7 +95,7 @@ _FUNCTIONALS: list[Functional] = []
 def _functional(
     text: str, needs: frozenset[str], fault: str, on: AttentionLayer, requires: OfLayer = ANY, **fields: Any
 ) -> Callable[[_Compute], _Compute]:
-    """Return a decorator for a functional of layers; its comparison rejects a fault on a layer."""
+    """Return a decorator that adds a functional of layers, whose check must reject `fault` on the layer `on`."""
 
     def add(compute: _Compute) -> _Compute:
         of_layer = functools.wraps(compute)(lambda layer, sample: compute(sample))
@@ -148,7 +148,7 @@ def _log_volumes(sample: Sample) -> FloatArray:
 
 
 def _covariance_ratio(sample: Sample, axis: int, other: int) -> FloatArray:
-    """Return the correlation between the first head and another one of the log sizes of columns or rows of scores.
+    """Correlate the log sizes of score columns (axis -2) or rows (axis -1) of the first head and the head `other`.
 
     Columns correlate more if the heads share keys, rows if they share queries.
     """
@@ -374,7 +374,7 @@ def _input_overlap(sample: Sample) -> FloatArray:
     unit=1.0,
 )
 def _input_products(sample: Sample) -> FloatArray:
-    """Return the correlation of the products x xᵀ of two neurons' inputs with the Gram matrix X Xᵀ/n of all.
+    """Return the correlation of x xᵀ, x the inputs of two neurons, with the Gram matrix X Xᵀ/n of all neurons.
 
     Diagonal and off-diagonal entries are centred separately.
     """

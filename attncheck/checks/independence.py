@@ -79,13 +79,13 @@ def _keys_values(sample: Sample, reference: Reference) -> Pair:
 
 
 def _all_entries(energies: Pair) -> FloatArray:
-    """Return each draw's total energy over heads, χ² given the inputs, as a normal score; NaN if empty."""
+    """Return each draw's sum of squares over all heads, χ² given the inputs, as a normal score; NaN if empty."""
     energy, dof = (part.reshape(len(part), -1).sum(axis=1) for part in energies)
     return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), np.nan)
 
 
 def _values_with(energy: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure that pairs the size of the value Grams with that of another matrix, both summed over heads."""
+    """Return the measure that pairs the size of value Grams with that of other images, both summed over heads."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         noise, weight = _all_entries(VALUE.energy(sample)), _all_entries(energy(sample))
@@ -125,9 +125,10 @@ def _tie(
 
 
 def axes_of(matrices: FloatArray, retained: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Return eigenvalues (..., s) and eigenvectors (..., s, s) of matrices on the kept positions, and a mask (..., s).
+    """Return eigenvalues (..., s) and eigenvectors (..., s, s) of matrices (..., s, s) on the retained positions.
 
-    Matrices must be 0 in the rows and columns of dropped positions, which come last in the result.
+    The third result, (..., s), marks the valid eigenvalues, which come first. Matrices must be 0 in the rows and
+    columns of dropped positions.
     """
     size = matrices.shape[-1]
     ceiling = _BEYOND * np.maximum(np.abs(matrices).sum(axis=-1).max(axis=-1), 1.0)
@@ -164,7 +165,7 @@ def _block_rank(setting: Setting) -> int:
 
 
 def _pairs(sample: Sample, reference: Reference) -> Pair:
-    """Return sizes of one head's scores along another head's axes, and the lengths of the axes, (values, pairs).
+    """Return sizes of one head's whitened scores along another's eigenvectors, and the eigenvalues, (values, pairs).
 
     For whitened scores N_a and N_b with N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. Its squares weighted by
     Λ add up to tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
@@ -183,7 +184,7 @@ def _pairs(sample: Sample, reference: Reference) -> Pair:
 
 
 def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
-    """Return the check that W_O of a head is not another matrix of this head."""
+    """Return the check that each head's W_O is independent of its matrix `of` (W_Q, W_K or W_V)."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         """Pair sizes of whitened outputs with sizes of another matrix of each head.

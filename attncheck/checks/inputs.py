@@ -1,4 +1,4 @@
-"""Checks of the inputs x = φ(h + e), with h a normal times a length √(χ²_n/n) that all positions share."""
+"""Checks of the inputs x = φ(h + e): e is a position vector, h a normal times √(χ²_n/n), common to all positions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _REACHING = PLAIN_INPUTS & OfLayer(
 
 
 def _one_entry(sample: Sample) -> FloatArray:
-    """Return one input per draw, because inputs of one draw share a length."""
+    """Return one entry of the inputs per draw, because inputs of one draw share a length."""
     values = sample.need("inputs").reshape(len(sample), -1)
     draw = np.arange(len(sample))
     return values[draw, draw % values.shape[1]]

@@ -1,4 +1,4 @@
-"""Single numbers of a draw, projected outputs of a neuron and scores, and their laws as scale mixtures of normals.
+"""Laws of single outputs, projected outputs and scores, computed as scale mixtures of normals.
 
 Outputs and scores are conditionally normal. Averaging the normal law over draws of the conditional variance
 (Rao–Blackwell) has far less noise than an empirical distribution.
@@ -40,13 +40,13 @@ LAW_ERROR = 0.004
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
-# Entries of the first draws of a law, so many that `exceedance` allows little for variances that were not drawn.
+# Entries of the initial draws of a law: enough that `exceedance` need add little for variances that were not drawn.
 _TAIL_ENTRIES = 30_000_000
 # Maximum cost of all draws of a law, in units of about half a nanosecond, and the minimum number of draws.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
 _SPAN = 6.0
-# With probability 1 - e^-18, variances above all N drawn ones have probability at most _UNSEEN/N.
+# With probability 1 - e^-18, variances above all N drawn ones have probability at most _NOT_DETECTED/N.
 _NOT_DETECTED = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
@@ -61,7 +61,7 @@ _BAND_ERROR = 1e-8
 
 @dataclasses.dataclass(frozen=True)
 class Scalar:
-    """A number of each draw: a projection of one neuron's outputs over positions, or a score.
+    """A number computed from each draw: a linear combination of one neuron's outputs over positions, or a score.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ def one_score(layer: AttentionLayer) -> Scalar:
 
 
 def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
-    """Return the numbers whose laws are tested for each layer, such as one output and one score."""
+    """Return the numbers whose laws are tested on every layer: an output, a projection of outputs, and a score."""
     return last_position(layer), random_direction(layer), one_score(layer)
 
 
@@ -154,7 +154,7 @@ def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MarginalLaw:
-    """The law of a `Scalar` from `size` conditional variances, with an error bound of its cdf."""
+    """The law of a `Scalar`: a normal mixture over `size` drawn conditional variances, with a cdf error bound."""
 
     mixture: ScaleMixture
     error: float
@@ -181,7 +181,7 @@ class MarginalLaw:
 
 @functools.lru_cache(maxsize=256)
 def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "collapsed") -> MarginalLaw:
-    """Return the law of a marginal under a method, to within `LAW_ERROR` where affordable.
+    """Compute the law of a marginal by a method, with a cdf error below `LAW_ERROR` where affordable.
 
     Examples
     --------
@@ -205,7 +205,10 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tup
 
 @functools.lru_cache(maxsize=256)
 def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
-    """Return the laws of several marginals from the same draws, as many as the least accurate law needs."""
+    """Compute laws of several marginals from common draws, adding draws until all errors are below `LAW_ERROR`.
+
+    The number of draws is at most that of `affordable_draws`.
+    """
     most = affordable_draws(layer, _MOST_DRAWS, method)
     size = min(first_draws(layer, method), most)
     blocks: list[FloatArray] = []
@@ -294,7 +297,7 @@ def _error(mixture: ScaleMixture, size: int) -> float:
 def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws = GAUSSIAN_LAWS) -> float:
     """Return a bound on sup |F_n - F_∞|: the computed distance plus the errors of both laws.
 
-    For non-Gaussian weights, F_n is the empirical law of literal draws.
+    For non-Gaussian weights, F_n is the empirical law of draws by explicit weight matrices.
     """
     limiting = marginal_law(layer, marginal, "limit")
     if not weights.gaussian:
@@ -307,7 +310,7 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
 
 
 def _scales(law: MarginalLaw) -> list[float]:
-    """Return the standard deviation of a law and, if rare draws dominate it, the median conditional deviation."""
+    """Return the standard deviation of a law and, if rare draws dominate it, the root of the median variance."""
     variances, weights = law.mixture.variances, law.mixture.weights
     order = np.argsort(variances)
     middle = np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())
@@ -323,7 +326,7 @@ def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: Weight
 
 @functools.lru_cache(maxsize=8)
 def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weights: WeightLaws) -> FloatArray:
-    """Return several marginals of literal draws, (marginals, draws)."""
+    """Return the values of several marginals in draws by explicit weight matrices, (marginals, draws)."""
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)

@@ -1,7 +1,7 @@
-"""Checks of W_Q, W_K and W_V of the heads, seen through whitened scores, keys and values.
+"""Checks of W_Q, W_K and W_V by whitened scores, keys and values.
 
-They have one scale in all heads. The Gram matrices of keys and values are Wishart given the inputs, and shared within
-groups of heads only.
+Each matrix has the same scale in all heads. The Gram matrices of keys and values are Wishart given the inputs, and
+shared only within groups of heads.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HeadMatrix:
     several : Requirement
         Requirement that the layer has several such matrices.
     stage : str
-        Stage of the computation that the images are.
+        Stage of the computation that produces the images.
     requires : Requirement
         Requirement that the matrix is not tied to another one.
     """
@@ -96,7 +96,7 @@ KEY, VALUE = (
 
 
 def _by_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
-    """Return the check that a matrix has one scale in all heads."""
+    """Return the check that the matrix `of` has the same scale in all heads."""
 
     def sums(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
         """Return each head's sum of squares and its degrees of freedom, (1, heads)."""
@@ -150,7 +150,7 @@ def factor_entries(setting: Setting) -> int:
 def gram_checks(
     prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Sample], Residual], rejects: Sequence[Rejected]
 ) -> tuple[Check, ...]:
-    """Return the checks of one kind of Gram matrix.
+    """Return the checks of the Gram matrices of keys, or of values.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def gram_checks(
     factors : callable
         Bartlett factors of a sample's whitened Gram matrices.
     rejects : sequence of Rejected
-        What the checks must reject: of scale, of law, of heads (and copies), and of groups.
+        Wrong simulators that the checks must reject, in the order scale, law, heads (and copies), groups.
     """
     kind, matrix = of.images[:-1], of.name
     field = f"{kind}_gram"

@@ -86,7 +86,7 @@ _NEVER_ZERO = (
 )
 
 
-# Outputs are counted beyond this many standard deviations, and are 0 but for rounding below this many.
+# Outputs beyond _FAR_OUT standard deviations are counted; those below _ZERO are rounding errors of 0.
 _FAR_OUT, _ZERO = 4.0, 1e-12
 
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
@@ -112,7 +112,7 @@ def _width_check(
     claim: str = "outputs",
     requires: OfLayer = _MODERATE_WEIGHTS,
 ) -> Check:
-    """Return the check of a marginal against its law at the width."""
+    """Return the check that a marginal, one number per draw, has its exact law at finite width."""
 
     def law(layer: AttentionLayer) -> laws.MarginalLaw:
         return laws.marginal_law(layer, marginal(layer))
@@ -144,7 +144,7 @@ def _limit_check(
     rejects: Rejected,
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check of a marginal against its limit."""
+    """Return the check that a marginal, one number per draw, is no further from its limit than computed."""
 
     def law(layer: AttentionLayer) -> laws.MarginalLaw:
         return laws.marginal_law(layer, marginal(layer), "limit")

@@ -1,4 +1,4 @@
-"""Reference draws of the exact law, from a separate random stream; for weights of any law, literal draws."""
+"""Reference draws from a separate random stream: from the exact law, or literal ones for non-Gaussian weights."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from attncheck.simulators.weights import WeightLaws, draw_with_weights
 
 #: Reference draws per draw of the subject.
 RATIO = 4
-#: Literal draws per draw of the subject, for weights of other laws than Gaussian.
+#: Reference draws by explicit weight matrices per draw of the subject, for non-Gaussian weights.
 LITERAL_RATIO = 2
 _SINGLE = float(np.finfo(np.float32).eps)
-#: Draws per draw of exact comparisons, and the fewest of these.
+#: Draws of a sample per draw that is compared exactly, and the minimum number of draws compared exactly.
 PER_ANSWER = 32
 _FEWEST_ANSWERS = 2
 # Spawn keys of the streams of `score_sizes` and `pair`, different from all those of `functionals`.
@@ -40,7 +40,7 @@ _Case = TypeVar("_Case")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReferenceOf(abc.ABC, Generic[_Case]):
-    """Functionals of draws by a reference method, with `RATIO` draws per draw of the subject.
+    """Functionals of reference draws, `RATIO` of them per draw of the subject.
 
     `seed` is independent of the seeds of the subject and of other looks. Only functionals in `wanted` are computed (all
     if None); `wanted` does not affect the draws.
@@ -64,7 +64,7 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
         coordinates: int,
         drawn: Iterable[Any],
     ) -> dict[str, FloatArray]:
-        """Return the values of the wanted functionals on all draws of a layer or program, which arrive in parts."""
+        """Return the values of the wanted functionals on all draws of a layer or program; `drawn` yields parts."""
         selection = [
             f
             for f in functionals
@@ -76,7 +76,7 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference(ReferenceOf[AttentionLayer]):
-    """Functionals of draws by the collapsed method; see `ReferenceOf`.
+    """Functionals of reference draws by the collapsed method, which is exact in law; see `ReferenceOf`.
 
     `draw_on` calls the subject on given inputs.
     """
@@ -90,7 +90,7 @@ class Reference(ReferenceOf[AttentionLayer]):
 
     @cached_property
     def pair(self) -> Pair:
-        """Answers of the subject and of a correct simulator to the same inputs, for one draw in `PER_ANSWER`."""
+        """Answers of the subject and of a correct simulator to the same inputs, one per `PER_ANSWER` draws."""
         assert self.draw_on is not None
         size = max(_FEWEST_ANSWERS, self.size // PER_ANSWER)
         return pair_of(self.draw_on, self.layer, size, self._stream(_ANSWERS_KEY))
@@ -108,7 +108,7 @@ class Reference(ReferenceOf[AttentionLayer]):
         return self.values_of(FUNCTIONALS, self.layer, coordinates, samples)
 
     def score_sizes(self, rank: int) -> FloatArray:
-        """Return log sizes of whitened scores, summed over the heads of a group, (RATIO · size · kv_heads,).
+        """Draw log sums of squares of input-whitened scores, one per group of heads, (RATIO · size · kv_heads,).
 
         Whitened scores F⁺ P F⁺ᵀ/σ have the law of N Tᵀ/√ν for any factor F of the inputs' Gram matrix. The normals N
         and the Bartlett factor T have `rank` rows per head.
@@ -123,10 +123,10 @@ class Reference(ReferenceOf[AttentionLayer]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LiteralReference(Reference):
-    """Literal draws with weights of the laws `laws`, `LITERAL_RATIO` per draw of the subject.
+    """Reference draws by explicit weight matrices with laws `laws`, `LITERAL_RATIO` per draw of the subject.
 
-    The draws are reduced to the fields and precision of the subject's sample `like`. `blocks` gives the draws per
-    block, by property.
+    The draws have the fields and precision of the subject's sample `like`. `blocks` maps each property to its number
+    of draws per block.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)

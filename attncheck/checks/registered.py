@@ -48,7 +48,7 @@ class Registration:
 
 
 def add(registration: Registration) -> None:
-    """Add a check to those of this process; raises InputError if its name is taken."""
+    """Register a check in this process; raises InputError if its name is taken."""
     name = registration.check.name
     if name in _REGISTERED:
         refuse("name", name, f"is registered already, by {_REGISTERED[name].module}", "choose another name")
@@ -93,7 +93,7 @@ def load_checks(modules: Iterable[str]) -> None:
 
 
 def is_in(registration: Registration, modules: Iterable[str]) -> bool:
-    """Return whether a check is from one of the modules or packages."""
+    """Return whether a registered check is defined in one of the modules or packages."""
     return any(f"{registration.module}.".startswith(f"{prefix}.") for prefix in modules)
 
 
@@ -126,7 +126,7 @@ def _import_installed() -> None:
 
 
 def _import(entry: importlib.metadata.EntryPoint, remedy: str) -> None:
-    """Import a module and call its function, if the entry names one; a failure leaves no check behind."""
+    """Import an entry point and call it if it is a function; on failure, remove the checks that it registered."""
     before = dict(_REGISTERED)
     try:
         with np.errstate():  # restores the error handling if the module calls np.seterr

@@ -1,4 +1,4 @@
-"""Arrays as a subject returns them: their names, validation, and substitutes for scores and Gram matrices."""
+"""Arrays returned by a subject: names, validation, and substitutes for scores and key Gram matrices."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ LARGEST = 1e100
 _ROUNDING = 1e-2
 # Relative error of row sums and recomputed weights in half precision.
 _HALF = 1e-2
-# Limit beyond which a score is a placeholder, in units of a typical score. Even at width 1, where a score is a
-# product of six normals, fewer than one in 1e8 lies below minus this limit; scores with a mask of -1e4 added do.
+# A masked score below minus this many typical scores is a placeholder. Even at width 1, where a score is a product of
+# six normals, fewer than one score in 1e8 is that low; scores to which a mask of -1e4 was added are.
 _FILLED = 1e3
 
 

@@ -75,7 +75,7 @@ def _partners(count: int) -> IntArray:
 
 
 def centred(weight: FloatArray, valid: BoolArray) -> FloatArray:
-    """Subtract from each entry of `weight` its mean over the draws in which it is seen; unseen entries become 0.
+    """Subtract from each entry of `weight` its mean over the draws where it is valid; invalid entries become 0.
 
     A wrong scale shifts the mean of the noise that `weight` multiplies. A centred weight is then still uncorrelated
     with the noise, unless the two are dependent.
@@ -90,7 +90,7 @@ def centred(weight: FloatArray, valid: BoolArray) -> FloatArray:
 
 
 def rotating_pairs(residual: Residual, axis: int) -> tuple[FloatArray, FloatArray]:
-    """Return one element of each pair along an axis (the noise), and the other one, centred (the weight).
+    """Pair values along an axis; return the first value of each pair (noise), and the second one, centred (weight).
 
     Pairs are disjoint and rotate from draw to draw. No value is noise in one pair and weight in another, so the noise
     is i.i.d. N(0, 1) given the weight.

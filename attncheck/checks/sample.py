@@ -43,7 +43,7 @@ _ENTRIES = 2**21
 def whiten_jointly(
     layer: AttentionLayer, scores: FloatArray, gram: FloatArray, keys: FloatArray, mask: BoolArray, eps: float
 ) -> tuple[Residual, Residual]:
-    """Return the scores whitened given inputs and keys, and the same under W_Q = W_K, each of the shape of `scores`.
+    """Whiten scores given inputs and keys; return also the whitened scores that W_Q = W_K would give, in equal shape.
 
     For s positions, `gram` (draws, s, s) is the inputs' Gram matrix and `mask` (s, s) marks the scores to whiten.
     `keys` are those of each head before rotation, (draws, heads, s, head width), or without rotary positions their
@@ -74,7 +74,7 @@ def whiten_jointly(
 def _plain_products(
     layer: AttentionLayer, grams: FloatArray, rows: IntArray, columns: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return ⟨k^j, k^l⟩/ν between visible entries (i, j) and (k, l), and ⟨k^j, k^i⟩/ν of each."""
+    """Return ⟨k^j, k^l⟩/ν for each pair of visible entries (i, j) and (k, l), and ⟨k^i, k^j⟩/ν for each entry."""
     return grams[:, :, columns[:, None], columns], grams[:, :, rows, columns]
 
 
@@ -206,8 +206,8 @@ class Sample:
         """Whitened scores, i.i.d. N(0, 1) given inputs and keys, (draws, heads, positions, positions).
 
         They solve P = σ_Q F N Bᵀ for N, with F Fᵀ the Gram matrix of the inputs and B Bᵀ that of the keys. If masked
-        scores are hidden, only visible entries are kept. Rotary layers, and masks other than the causal one that hide
-        scores, need ``attncheck.checks.sample``.
+        scores are hidden, only visible entries are kept. For rotary layers, and for masks other than the causal one
+        that hide scores, see the docstring of ``attncheck.checks.sample``.
         """
         if self._whitens_jointly:
             return self._jointly_whitened[0]
@@ -216,7 +216,7 @@ class Sample:
 
     @cached_property
     def tied_direction(self) -> Residual:
-        """The whitened scores under W_Q = W_K, a function of inputs and keys alone."""
+        """The whitened scores that W_Q = W_K would give, a function of inputs and keys alone."""
         if self._whitens_jointly:
             return self._jointly_whitened[1]
         return self._whiten_scores(self.need("key_gram"))

@@ -62,7 +62,7 @@ def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, Flo
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Return log sizes of scores whitened by the inputs, per group of heads, of subject and reference."""
+    """Return log sizes of input-whitened scores per group of heads, for the subject and for reference draws."""
     layer, residual = sample.layer, sample.input_whitened_scores
     rank = Setting(layer, sample.exposed).input_rank
     # Scores of inputs of lower rank, e.g. after relu, have a different law.

@@ -1,7 +1,7 @@
 """Checks that outputs and scores depend on inputs, positions and draws as the layer declares.
 
-A simulator of (layer, inputs, rng) has the same weights in each call with an equal generator. So calls with changed
-inputs can be compared exactly, with each other and with those of a correct simulator.
+A simulator with the signature (layer, inputs, rng) has the same weights in each call with an equal generator. So calls
+with changed inputs can be compared exactly, with each other and with calls of a correct simulator.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Read = Callable[[Answer], FloatArray | None]
 
 
 def _repeats(pair: Pair) -> BoolArray:
-    """Return which draws differ when a call is repeated, at once and after another one."""
+    """Return which draws change when a call is repeated, at once or after a call with other inputs."""
     before, again = pair.usual[0], pair.subject(pair.inputs)
     pair.subject(pair.fresh)
     return _any(*before.changes(again, CLEAR)) | _any(*before.changes(pair.subject(pair.inputs), CLEAR))
@@ -48,10 +48,10 @@ def _draws(pair: Pair) -> BoolArray:
 
 
 def _weights(pair: Pair) -> BoolArray:
-    """Return which draws have the outputs of another draw, other than 0, where all have the inputs of the first.
+    """Return which draws have the same nonzero outputs as another draw if all draws get the first draw's inputs.
 
-    Outputs are compared in single precision, as those of equal weights may differ by rounding. Two draws have the same
-    number by chance with probability 10⁻⁸; several neurons, which have their own columns of W_O, practically never.
+    Outputs are compared in single precision, because equal weights may give outputs that differ by rounding. One number
+    coincides in two draws with probability 10⁻⁸; several neurons, with separate columns of W_O, practically never do.
     """
     answer = pair.subject(np.repeat(pair.inputs[:1], len(pair.inputs), axis=0))
     if answer.outputs.shape[-1] < 2:
@@ -64,7 +64,10 @@ def _weights(pair: Pair) -> BoolArray:
 
 
 def _hidden(pair: Pair) -> BoolArray:
-    """Return which draws change with an input that they must not depend on, the last in the first draw."""
+    """Return which draws have outputs or scores that change with an input on which they must not depend.
+
+    One position's input changes per draw: the last one in the first draw, then the one before, and so on.
+    """
     mask, draws = visible(pair.layer), np.arange(len(pair.inputs))
     if mask.all() and not (pair.known and len(mask) > 2):
         raise NotExaminedError("every position sees all others, and scores of three positions are not exposed")
@@ -77,7 +80,11 @@ def _hidden(pair: Pair) -> BoolArray:
 
 
 def _order(pair: Pair) -> BoolArray:
-    """Return which draws do not follow their inputs to other positions, or all that do although positions matter."""
+    """Return which draws violate the layer's declared dependence on positions when the inputs are permuted.
+
+    A layer that ignores positions permutes outputs and scores like the inputs; draws that do not are wrong. In a layer
+    that uses positions, all draws are wrong if none of the subject's, but all of a correct simulator's, use them.
+    """
     order = permutation(pair.layer.seq_len)
     ours, theirs = (reordered(pair, order, respond) for respond in pair.both)
     outputs, scores = pair.usual[0].changes(ours, CLEAR)
@@ -88,12 +95,12 @@ def _order(pair: Pair) -> BoolArray:
     if wrong.any():
         _require_fixed_weights(pair)
     if outputs.any() and wrong.any() and not scores.any() and random_by_position(pair) is not False:
-        raise NotExaminedError("randomness by position, such as dropout, is not told from a use of positions")
+        raise NotExaminedError("randomness by position, such as dropout, is indistinguishable from a use of positions")
     return wrong
 
 
 def _scaling(pair: Pair) -> BoolArray:
-    """Return which draws do not grow as declared when inputs are doubled: in scores, and in outputs where known.
+    """Return which draws have scores or outputs that do not grow as declared when the inputs are doubled.
 
     Doubled inputs multiply outputs by a power of 2 if the attention weights are homogeneous in the scores or the inputs
     normalised, and nearly by 2 if the scores are so small that positive weights are nearly constant.
@@ -112,7 +119,7 @@ def _scaling(pair: Pair) -> BoolArray:
 
 
 def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
-    """Return which draws of an array do not grow as the right ones do if `factor` times the inputs are doubled."""
+    """Return which draws of an array grow unlike a correct simulator's when inputs scaled by `factor` are doubled."""
     times = growth(pair, pair.right, factor, read)
     if not times:  # all weights of the right simulator vanish
         return np.zeros(len(pair.inputs), dtype=np.bool_)
@@ -125,7 +132,7 @@ def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
 
 
 def growth(pair: Pair, respond: Respond, factor: float, read: _Read) -> float:
-    """Return how many times larger an array is, by the median draw, if `factor` times the inputs are doubled."""
+    """Return the median draw's ratio of array lengths after and before inputs scaled by `factor` are doubled."""
     one, two = (np.linalg.norm(_rows(read(respond(scale * factor * pair.inputs))), axis=1) for scale in (1.0, 2.0))
     return float(np.median(two[one > 0.0] / one[one > 0.0])) if one.any() else 0.0
 
@@ -136,7 +143,9 @@ def _rows(values: FloatArray | None) -> FloatArray:
 
 
 def _decimal(values: FloatArray) -> float:
-    """Return the coarsest of 1, 0.1, …, 1e-7 of which all values are multiples, or 0; 0 too if all are 0 or very large.
+    """Return the coarsest of 1, 0.1, …, 1e-7 of which all values are multiples, or 0 if there is none.
+
+    The result is 0, too, if all values are 0 or one is at least 2²⁴.
 
     Examples
     --------
@@ -148,12 +157,12 @@ def _decimal(values: FloatArray) -> float:
 
 
 def reordered(pair: Pair, order: NDArray[np.intp], respond: Respond) -> Answer:
-    """Return the answer to inputs in another order of positions, in the original order."""
+    """Return the answer to inputs with permuted positions, with the positions of the answer permuted back."""
     return respond(pair.inputs[:, order]).permuted(np.argsort(order))
 
 
 def permutation(s: int) -> NDArray[np.intp]:
-    """Return the odd positions from the last, then the even ones, which is no rotation; or few positions reversed.
+    """Permute `s` positions: odd ones in descending, then even ones in ascending order; reversed if there are 2 or 3.
 
     Examples
     --------
@@ -182,11 +191,11 @@ def random_by_position(pair: Pair) -> bool | None:
 
 def _require_fixed_weights(pair: Pair) -> None:
     if pair.nonlinearity > CLEAR:
-        raise NotExaminedError("no output is affine in one input: weights are not told to be drawn without the inputs")
+        raise NotExaminedError("no output is affine in one input: the weights may depend on the inputs")
 
 
 def _any(outputs: BoolArray, scores: BoolArray) -> BoolArray:
-    """Return which draws have a change."""
+    """Return which draws have a changed output or score."""
     return np.asarray(outputs.any(axis=1) | scores.any(axis=(1, 2, 3)))
 
 
@@ -237,12 +246,12 @@ CHECKS = (
         cause="draws of a call share their weights; each draw needs its own",
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _check("hidden", _hidden, "outputs do not change with hidden inputs, nor scores with others", SEVERAL_POSITIONS),
+    _check("hidden", _hidden, "outputs ignore hidden inputs, and scores ignore third positions", SEVERAL_POSITIONS),
     _check("order", _order, "outputs and scores follow inputs to other positions, if declared", SEVERAL_POSITIONS),
     _check(
         "scaling",
         _scaling,
-        "doubled inputs give scores and outputs as many times larger as declared",
+        "doubling the inputs multiplies scores and outputs by the declared factors",
         excluded=lambda setting: "with declared biases nothing grows in proportion" if setting.weights.biased else "",
     ),
 )

@@ -64,7 +64,7 @@ class Whitener:
     kept: BoolArray
 
     def whiten(self, columns: FloatArray) -> Residual:
-        """Return Rᵀ columns, which are i.i.d. N(0, 1) for columns (..., s, k) with this covariance."""
+        """Return Rᵀ `columns`, i.i.d. N(0, 1) if the Gram matrix is the covariance of each column (..., s, k)."""
         values = self.inverse_root.swapaxes(-1, -2) @ columns
         return Residual(values, np.broadcast_to(self.kept[..., None], values.shape))
 
@@ -101,7 +101,7 @@ def _single(array: FloatArray) -> bool:
 
 
 def spectrum(gram: FloatArray, eps: float) -> Spectrum:
-    """Return the spectra of Gram matrices (..., s, s).
+    """Return the eigendecompositions of Gram matrices (..., s, s).
 
     With rounding unit eps, eigenvalues below eps^0.6 of the largest are dropped; kept ones have relative errors below
     eps^0.4.

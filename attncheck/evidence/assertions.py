@@ -28,7 +28,7 @@ Draw = Callable[[np.random.Generator, int], Any]
 
 
 class Statistic(NamedTuple):
-    """Family, measure of its data, smallest effect to find, and conversion of effects to the user's units."""
+    """Statistic of an assertion: family, measure of its data, smallest effect to find, and conversion to user units."""
 
     family: Family
     data: Callable[..., tuple[Any, ...]]
@@ -219,7 +219,7 @@ class Evidence:
         self._assert(draw, {reads: Statistic(family, measure, alternative, float)})
 
     def assert_p_values(self, measure: Callable[[int], tuple[Mapping[str, float], Mapping[str, float]]]) -> None:
-        """Assert true nulls and reject wrong ones by p-values that are computed from random numbers.
+        """Assert that true nulls hold and wrong ones are rejected, by p-values computed from random numbers.
 
         A suspicious look is repeated with other seeds, at the same size. All true nulls together are violated with a
         chance of at most the budget of the assertion. Wrong nulls must be rejected at the same level in the last look;

@@ -47,7 +47,7 @@ _PER_DRAW = "pass how many independent values one draw holds, e.g. per_draw=1"
 
 @dataclass(frozen=True)
 class Uniform(Family):
-    """Values that are independent and uniform on [0, 1] under the null, or nearly so.
+    """Test that values are independent and uniform on [0, 1], up to an allowed Kolmogorov distance.
 
     The one-sample Kolmogorov–Smirnov test is applied to the distance minus the allowance. It is valid for every law
     within distance `allowance` of uniform.
@@ -135,14 +135,14 @@ class Uniform(Family):
 
 @dataclass(frozen=True)
 class TwoSample(Family):
-    """Two samples from one law under the null.
+    """Test that two samples have the same law.
 
     This is the two-sample Kolmogorov–Smirnov test, with p-values from the limiting law at the effective size n·m/(n +
     m). For sizes from 20 to 3000, p-values are never too small below 0.05, and at most 3% too small above; SciPy's
     ``method="asymp"`` is up to 1.6 times too small. Ties only enlarge p-values.
 
-    To allow for single precision, each value moves in favour of the null by 4e-6 times the largest of its own size,
-    the size that a tenth of the values exceeds, and `unit`.
+    To allow for single precision, each value moves in favour of the null by 4e-6 times the largest of three numbers:
+    its absolute value, the 90% quantile of all absolute values, and `unit`.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class TwoSample(Family):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of blocks of another law."""
+        """Whether effects on blocks of draws can be compared with effects on blocks of draws from another law."""
         return self.per_draw == 1
 
     @property
@@ -202,7 +202,7 @@ class TwoSample(Family):
         return _outcome_of_two(distance, ours.size, theirs.size, plot, summary)
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to counts of both samples up to points that divide `data`, the first data, evenly.
+        """Condense to the counts of both samples up to points that divide the first data, `data`, evenly.
 
         The distance decreases by at most the probability between two points.
         """
@@ -211,7 +211,7 @@ class TwoSample(Family):
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
         def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[IntArray, ...]:
-            """Return counts of both samples up to each point, (2, points), up to it plus rounding, and both sizes."""
+            """Count both samples up to each point and up to each point plus rounding, (2, points); return sizes too."""
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
             return *below, np.array([part.size for part in both])
@@ -244,7 +244,7 @@ class TwoSample(Family):
 # Cached: plans with other allowances and caps try the same sizes.
 @functools.lru_cache(maxsize=4096)
 def _critical(level: float, count: int) -> float:
-    """Return the distance that `count` values exceed with chance `level`."""
+    """Return the Kolmogorov distance that the empirical law of `count` values exceeds with chance `level`."""
     return float(scipy.stats.kstwo.isf(level, count))
 
 
@@ -292,7 +292,7 @@ def least_power(margin: float, count: float) -> float:
 
 
 def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[FloatArray], FloatArray]:
-    """Return a function that gives the single-precision rounding of values of two arrays."""
+    """Return a function that bounds the single-precision rounding error of each value in two arrays."""
     size = max(unit, float(np.quantile(np.abs(np.concatenate([ours, theirs])), 0.9)))
     return lambda values: _ROUNDING * np.maximum(np.abs(values), size)
 

@@ -32,7 +32,7 @@ from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
 # Maximum number of distinct marks kept in condensed data.
 _REMEMBERED = 2**17
-# Minimum number of draws minus number of calls for a p-value.
+# Minimum of the number of draws minus the number of calls; with fewer draws, there is no p-value.
 _FEWEST = 30
 #: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
 #: most 2^-23, times the hazard x f(x)/(1 - F(x)). For a normal law this is about x², 28 for the largest of 10⁶ numbers;
@@ -44,7 +44,7 @@ _CALLS = 100
 
 @dataclass(frozen=True)
 class Repeats(Family):
-    """Repeats among draws that must all differ; the effect is the share of repeated draws.
+    """Test that all draws differ; the effect is the share of draws that repeat an earlier one.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Calls(Family):
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums, by call, of the draws' ranks among `data`, the first data."""
+        """Condense to sums of the draws' ranks relative to the first data, `data`, and of their squares."""
         rank = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
@@ -167,7 +167,7 @@ def _starts(sizes: IntArray) -> IntArray:
 
 
 def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
-    """Return the numbers of repeats and of marks, the distinct marks, and 0 halvings."""
+    """Return the number of repeats, the number of marks, the distinct marks, and how often these were halved: 0."""
     different = np.unique(marks)
     return len(marks) - len(different), len(marks), different, 0
 
@@ -185,7 +185,7 @@ def _merged(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
-    """Select about one mark in ``2**times`` by the leading bits of a product."""
+    """Select about one mark in ``2**times`` by the leading bits of a multiplicative hash."""
     mixed = marks * np.uint64(0x9E3779B97F4A7C15)
     return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks
 
@@ -216,7 +216,7 @@ class Trend(Family):
         return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums over calls, with scores from ranks among `data`, the first data."""
+        """Condense to sums over calls; the scores are from ranks relative to the first data, `data`."""
         ranks = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:
@@ -226,7 +226,7 @@ class Trend(Family):
 
     @staticmethod
     def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
-        """Return the sum over draws of score times place in the call, its variance, draws minus calls, and calls."""
+        """Return Σ score · position over draws, its variance, the number of draws minus calls, and that of calls."""
         sizes = np.asarray(counts, dtype=np.int64)
         starts = _starts(sizes)
         index = np.arange(len(scores)) - np.repeat(starts, sizes)
@@ -264,7 +264,7 @@ class Trend(Family):
 
 @dataclass(frozen=True)
 class Extremes(Family):
-    """Ties at the largest number of each call, and of all calls: none for a continuous law.
+    """Test for ties at the largest number of each call, and of all calls: a continuous law has none.
 
     The effect is the share of draws that tie. The null allows one tie by rounding per quarter of a million
     extremes; the Poisson p-value is very conservative.

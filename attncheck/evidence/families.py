@@ -35,7 +35,7 @@ __all__ = ["Association", "Count", "Family", "Outcome", "Scale", "Smooth", "TwoS
 
 @dataclass(frozen=True)
 class Scale(Family):
-    """Sums of squares with a chi-square law under the null: an exact two-sided test, with equal tails.
+    """Exact two-sided test, with equal tails, that sums of squares have a chi-square law.
 
     The effect is observed over declared variance.
 
@@ -123,7 +123,7 @@ class Scale(Family):
 
 @dataclass(frozen=True)
 class Count(Family):
-    """Events of known probability, such as threshold exceedances: an exact binomial test.
+    """Exact binomial test that events, such as threshold exceedances, have a known probability.
 
     The effect is the observed frequency.
 
@@ -163,7 +163,7 @@ class Count(Family):
 
     @property
     def holds_for_all(self) -> bool:
-        """Whether the null holds for every continuous law."""
+        """Whether the null holds for draws of any continuous law."""
         return self.probability == 0.0
 
     @property
@@ -209,7 +209,7 @@ class Count(Family):
 # Cached: a search for an effect tries many alternatives at one size.
 @functools.lru_cache(maxsize=4096)
 def _significant(share: float, trials: int, probability: float) -> tuple[int, int]:
-    """Return the most and the fewest events with a chance below `share` of as few and of as many."""
+    """Return the largest count with a lower tail, and the smallest with an upper tail, of chance at most `share`."""
     if probability == 0.0:
         return -1, 1
     most, fewest = (tail(share, trials, probability) for tail in (scipy.stats.binom.ppf, scipy.stats.binom.isf))
@@ -217,7 +217,7 @@ def _significant(share: float, trials: int, probability: float) -> tuple[int, in
 
 
 def _two_sided(below: float, above: float) -> float:
-    """Return twice the smaller tail."""
+    """Return the two-sided p-value: twice the smaller tail, at most 1."""
     return min(1.0, 2.0 * min(below, above))
 
 

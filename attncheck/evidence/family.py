@@ -128,7 +128,7 @@ class CondensedData:
 
 
 class Family(ABC):
-    """Statistic with a known null law: test, minimum detectable effect and sample size.
+    """Base class of statistics with a known null law: test, minimum detectable effect and sample size.
 
     Sizes count draws, each of which may hold several values. Alternatives are true effects, in the unit of
     ``Outcome.effect``. In `mde` and `size` an alternative and its mirror image beyond the null, if any (1/r for a
@@ -154,7 +154,7 @@ class Family(ABC):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of blocks of another law."""
+        """Whether effects on blocks of draws can be compared with effects on blocks of draws from another law."""
         return False
 
     @property
@@ -164,7 +164,7 @@ class Family(ABC):
 
     @property
     def holds_for_all(self) -> bool:
-        """Whether the null holds for every continuous law."""
+        """Whether the null holds for draws of any continuous law."""
         return False
 
     def plannable(self, effect: float) -> float:

@@ -30,7 +30,7 @@ from attncheck.evidence.normal import Association, outcome_of_sums, pair_sums
 from attncheck.evidence.ranks import rank_score
 from attncheck.evidence.summaries import NormalScore, normal_score
 
-#: Fewest draws in a block, and about the most blocks in a look.
+#: Minimum number of draws in a block, and approximate maximum number of blocks in a look.
 BLOCK, BLOCKS = 16, 32
 # Efficiency of ranks of few blocks, relative to a normal statistic.
 _EFFICIENCY = 0.8
@@ -128,7 +128,7 @@ class EqualVariances(Family):
 
 
 def _above(one: float, two: float, tail: float) -> float:
-    """Return the upper `tail` quantile of an F law, from the lower one of its reciprocal, as 1 − tail loses digits."""
+    """Return the upper `tail` quantile of an F law, by inverting a lower quantile, because 1 − tail loses digits."""
     return 1.0 / float(special.fdtri(two, one, tail))
 
 
@@ -180,9 +180,9 @@ def _of_centred(*sums: FloatArray) -> Outcome:
 
 @dataclass(frozen=True)
 class LargestAssociation(Association):
-    """Noise that is standard normal given its weight under the null, in several columns.
+    """Largest association of several columns; under the null, noise is standard normal given its weight.
 
-    ⟨noise, weight⟩/‖weight‖ of each column is N(0, 1), however the columns depend on each other. The p-value is
+    ⟨noise, weight⟩/‖weight‖ of each column is then N(0, 1), however the columns depend on each other. The p-value is
     that of the most significant column, times the number of columns; small p-values are nearly uniform. The effect is
     that of the same column, with an interval that holds for all columns simultaneously.
 
@@ -219,7 +219,7 @@ class LargestAssociation(Association):
         return self.columns == 1
 
     def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
-        """Return the outcome for noise and weight, both (pairs, columns); `count` is of the column that decides."""
+        """Return the outcome for noise and weight, both (pairs, columns); `count` is for the deciding column."""
         values, weights = finite_array("noise", noise), finite_array("weight", weight)
         if values.ndim != 2 or values.shape != weights.shape:
             problem = "must be two-dimensional, with the shape of weight"

@@ -125,7 +125,7 @@ class Conclusion:
         return replace(self, findings=(Finding("verdicts", "inconclusive", reason),))
 
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
-        """Return a copy with the run's own final verdict added as a finding, unless it is a pass or found already.
+        """Return a copy that includes the run's own final verdict, unless that is a pass or among the findings already.
 
         Examples
         --------
@@ -152,7 +152,7 @@ def weightiest(findings: Iterable[Finding]) -> str:
 
 
 class Ledger:
-    """Collector of a run's results, in any order; `run_seed` keys the selection of p-values.
+    """Collector of a run's results, in any order; `run_seed` determines which p-values are tested for uniformity.
 
     Examples
     --------
@@ -184,7 +184,7 @@ class Ledger:
 
     @property
     def keyed_p_values(self) -> dict[str, float]:
-        """One first-look p-value per case, selected by key and never by value.
+        """One first-look p-value per case, selected by a hash of the result's id, never by the value.
 
         Statistics of one case share draws, and dependent p-values would make the uniformity test fail for correct
         subjects.
@@ -222,7 +222,7 @@ class Ledger:
         return findings
 
     def _having(self, verdict: Verdict) -> list[Finding]:
-        """Return a finding on the results with a verdict, the most suspicious first."""
+        """Return one finding that lists the results with this verdict, most suspicious first, or an empty list."""
         ids = [name for _, name in sorted(self._by_verdict[verdict])]
         return _listed("verdicts", verdict, len(ids), ids if len(ids) == 1 else _names(ids), verdict)
 

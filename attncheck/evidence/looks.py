@@ -14,7 +14,8 @@ from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck.evidence.family import Outcome, check_level, inside_unit, smallest_real
 from attncheck.evidence.verdicts import Trail, Verdict
 
-#: Number of statistics that a run has room for, planned or not, so that no result depends on the plan.
+#: Number of statistics among which a run divides its budget, however many it plans, so that no result depends on the
+#: plan.
 ROOM = 10_000
 #: Size of the fourth look relative to the first.
 FOURTH_FACTOR = 8
@@ -71,7 +72,7 @@ Evaluator = Callable[[int, int, tuple[str, ...]], Mapping[str, Outcome]]
 
 
 def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
-    """Take as many looks as the statistics of one test item need.
+    """Take looks at the statistics of one test item until each has a verdict.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
 
 
 def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
-    """Take three disjoint blocks of a fixed sample as looks, as in `examine`.
+    """Examine statistics on a fixed sample, with three disjoint blocks of it as the first three looks of `examine`.
 
     There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive. For a correct
     simulator, the probability of this is at most the square of ``level``.

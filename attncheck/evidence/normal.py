@@ -1,4 +1,4 @@
-"""Families with a normal statistic under the null, exactly or in the limit."""
+"""Families whose statistic is normal under the null, exactly or in the limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOG_NORMAL = math.pi / 8**0.5
 
 @dataclass(frozen=True)
 class Association(Family):
-    """Noise that is standard normal under the null, given everything else.
+    """Test of association between noise and a weight; under the null, noise is standard normal given all else.
 
     For any weight independent of the noise under the null, z = ⟨noise, weight⟩/‖weight‖ is exactly standard normal.
     The effect is z/√count: a correlation if the noise has the declared variance, possibly above 1 otherwise. Its
@@ -64,7 +64,7 @@ class Association(Family):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of blocks of another law."""
+        """Whether effects on blocks of draws can be compared with effects on blocks of draws from another law."""
         return True
 
     def plannable(self, effect: float) -> float:
@@ -72,7 +72,7 @@ class Association(Family):
         return min(1.0, max(-1.0, effect))
 
     def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
-        """Return the outcome for noise and weight of one shape; `count` is the number of nonzero weights."""
+        """Return the outcome for noise and weight of equal shape; `count` is the number of nonzero weights."""
         values, weights = finite_array("noise", noise), finite_array("weight", weight)
         if values.shape != weights.shape:
             remedy = f"pass weights of the shape {values.shape} of noise"
@@ -194,7 +194,7 @@ class Smooth(Family):
 
 
 def pair_sums(weight: ArrayLike) -> Callable[[ArrayLike, ArrayLike], tuple[FloatArray, ...]]:
-    """Return a function that sums noise and weight, both (pairs, ...), for `outcome_of_sums`.
+    """Return a function that computes the arguments of `outcome_of_sums` from noise and weight, both (pairs, ...).
 
     Weights are scaled by about the largest one, so that squares neither overflow nor vanish.
     """
@@ -230,7 +230,7 @@ def _normal_outcome(z: float, count: int, spread: float) -> Outcome:
 
 @dataclass(frozen=True)
 class Order(Family):
-    """Deviations at widths n, f n, f² n that fall as n^order under the null.
+    """Test that deviations at widths n, f n and f² n scale as n^order.
 
     The effect is (f s₂ - s₁)/(f - 1), where s₁ and s₂ are slopes of mean log |deviation| against log n between
     neighbouring widths. If the scaled deviation approaches its limit law as 1/n, so do s₁ and s₂, and the effect

@@ -1,8 +1,8 @@
-"""Plot data: what checks and diagnoses write, records hold and pages draw; a few dozen rounded numbers per plot.
+"""Plot data of checks and diagnoses, stored in records and drawn on pages: a few dozen rounded numbers per plot.
 
 No verdict or digest depends on them. Bands of distribution functions are exact intervals at every point, with the same
-tail on each side; the level of a point is a 99% band's divided by the number of points, so that the whole band holds
-with at least 99% chance.
+tail on each side. The error of each interval is 1% divided by the number of points, so that the whole band holds with
+at least 99% chance.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return the lowest and highest number of the first sample's values among the `pooled` smallest of both samples.
+    """Return a band, as lowest and highest numbers of first-sample values among the `pooled` smallest of both samples.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 
 def _tail(points: int) -> float:
-    """Return the chance beyond each side of the band at one of several points."""
+    """Return the chance on each side of the interval at one point, if the band of all points has 99% coverage."""
     return 0.5 * (1.0 - CONFIDENCE) / points
 
 
@@ -127,13 +127,13 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
         return worst if outside[worst] > 0.0 else None
 
     def in_errors(self, below: ArrayLike) -> FloatArray:
-        """Return deviations of counts in standard errors, variance-stabilised by arcsin √share."""
+        """Return deviations of counts from expectation in standard errors, variance-stabilised by arcsin √share."""
         size = self.count * self.against / (self.count + self.against) if self.against else self.count
         observed, expected = np.asarray(below) / self.count, self._expected(below)
         return 2.0 * math.sqrt(size) * (np.arcsin(np.sqrt(observed)) - np.arcsin(np.sqrt(expected)))
 
     def _expected(self, below: ArrayLike) -> FloatArray:
-        """Return the expected distribution function; that of a reference depends on the counts of the sample."""
+        """Return the expected distribution function at the quantiles: uniform, or of the reference values."""
         return np.subtract(self.pooled, below) / self.against if self.against else QUANTILES
 
 
@@ -156,7 +156,7 @@ class _Means(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class Matrix(_Means, frozen=True, kw_only=True, tag="matrix"):
-    """Entries of a matrix by positions of queries (`rows`) and of what `axis` names (`columns`)."""
+    """Matrix entries: `rows` are positions of queries, `columns` those of keys or inputs, as `axis` says."""
 
     rows: _Indices
     columns: _Indices
@@ -205,7 +205,7 @@ def cdf_of_uniform(values: FloatArray, allowance: float) -> Counts:
 
 
 def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> Counts:
-    """Return counts of values up to joint quantiles, in the first of two sorted samples and in both.
+    """Count values up to quantiles of the joined samples: in the first of two sorted samples, and in both together.
 
     Examples
     --------
@@ -229,7 +229,7 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
 
 
 def positions(observed: ArrayLike, expected: ArrayLike, axis: str, quantity: str) -> Matrix:
-    """Return a matrix with a row per position of a query and a column per position of a key or input, as `axis` says.
+    """Return observed and expected entries of a matrix with a row per query, and a column per key or input (`axis`).
 
     Examples
     --------
@@ -257,7 +257,7 @@ def profile(
 
 
 def _columns(observed: ArrayLike, expected: ArrayLike, half_width: ArrayLike) -> dict[str, Any]:
-    """Return the columns of observed and expected means, rounded."""
+    """Return the rounded fields that `Matrix` and `Estimates` share, by name."""
     return {"observed": _rounded(observed), "expected": _rounded(expected), "half_width": _rounded(half_width)}
 
 

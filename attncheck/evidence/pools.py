@@ -76,7 +76,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums of pooled scores: normal score, information, bias and common effect; `kind` is one of the scores."""
+    """Sums over pooled scores: normal score, information, bias and common effect; `kind` is any of the scores."""
 
     kind: NormalScore
     z: float
@@ -148,7 +148,7 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
 # Cached: most cases of a pool have the same number of trials, in every look.
 @functools.lru_cache(maxsize=64)
 def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
-    """Return the smallest number of events not left out, and a read-only array of chances from this number on."""
+    """Return the smallest count of non-negligible chance, and the chances of the counts from it on (read-only)."""
     least = int(scipy.stats.binom.ppf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     most = int(scipy.stats.binom.isf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))
@@ -157,7 +157,7 @@ def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
 
 
 def _kind(summary: Summary) -> tuple[Any, ...]:
-    """Return the kind shared by the summaries of a pool."""
+    """Return the kind of a summary, which all summaries of a pool share."""
     if isinstance(summary, Events):
         return "events", summary.one_sided
     return "score", summary.unit

@@ -43,7 +43,7 @@ def shift_score(values: FloatArray, allowance: float = 0.0) -> NormalScore:
 
 
 def shifts(values: FloatArray, allowance: float) -> FloatArray:
-    """Return each value's contribution to the score, of mean 0 and variance 1 under the null."""
+    """Return the contribution of each value to the shift score, with mean 0 and variance 1 under the null."""
     if allowance > 0.0:
         return math.sqrt(12.0) * (values - 0.5)
     # Count from the nearer end of [0, 1], for precision.
@@ -52,7 +52,7 @@ def shifts(values: FloatArray, allowance: float) -> FloatArray:
 
 
 def score_of_sum(total: float, count: int, allowance: float) -> NormalScore:
-    """Return the score of a sum of `shifts`."""
+    """Return the shift score of `count` values from `total`, the sum of their `shifts`."""
     root = math.sqrt(count)
     return NormalScore(total / root, count, "shift", math.sqrt(12.0) * allowance * root)
 
@@ -85,7 +85,7 @@ def rank_score(
 
 
 def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> NormalScore:
-    """Return the score of one sample from counts in ordered cells: its own, `mine`, and those of two samples, `both`.
+    """Return the rank score of a sample from its counts in ordered cells, `mine`, and the counts of both samples.
 
     Values in a cell share its middle rank; cells must not depend on which sample a value belongs to. `spread` is
     the standard deviation of values that are logarithms.

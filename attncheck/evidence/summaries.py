@@ -10,13 +10,13 @@ from scipy import special
 
 from attncheck._lib.errors import check_choice, check_integer, check_number, refuse, validate
 
-#: Kinds of effect of a score.
+#: Kinds of effect of a `NormalScore`.
 UNITS = ("ratio", "size", "deviation", "shift", "excess")
 
 
 @dataclass(frozen=True)
 class NormalScore:
-    """Statistic as a standard normal score.
+    """Test statistic, expressed as a standard normal score.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ class NormalScore:
     information : float
         Inverse squared error of the estimated effect z/√information.
     unit : {"ratio", "size", "deviation", "shift", "excess"}
-        Kind of effect: logarithm of an estimated ratio, factor between compared sizes as a logarithm, deviation in the
-        statistic's unit, shift in standard deviations, or score that is suspicious only if large.
+        Kind of effect: logarithm of an estimated ratio, logarithm of the factor between two compared sizes, deviation
+        in the statistic's unit, shift in standard deviations, or score that is suspicious only if large.
     bias : float
         Largest absolute mean of z under the null.
 
@@ -92,7 +92,7 @@ _LEAST = 1e-300
 
 
 def normal_score(below: float, above: float) -> float:
-    """Return the normal score with chances `below` and `above` on its two sides, each exact if small.
+    """Return the normal quantile with tail chances `below` and `above`, computed from the smaller one.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def normal_score(below: float, above: float) -> float:
 
 
 def to_record(summary: Summary) -> dict[str, Any]:
-    """Return a summary in built-in types.
+    """Return the fields of a summary as built-in types.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def to_record(summary: Summary) -> dict[str, Any]:
 
 
 def from_record(fields: Mapping[str, Any]) -> Summary:
-    """Return the summary of a record.
+    """Rebuild a summary from its fields in a record.
 
     Raises
     ------

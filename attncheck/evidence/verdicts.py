@@ -12,7 +12,7 @@ from attncheck.evidence.family import Outcome
 
 
 class OutcomeLike(Protocol):
-    """Test outcome, or recorded result."""
+    """Protocol of objects with a null effect: test outcomes and recorded results."""
 
     @property
     def null_effect(self) -> float | None:
@@ -38,7 +38,7 @@ def allowed(outcome: OutcomeLike) -> str:
 
 
 def expected(outcome: OutcomeLike) -> str:
-    """Return the text of `allowed` after "expected" or "allowed".
+    """Return the effect under the null as text, such as "expected 1" or "allowed up to 0.0045".
 
     Examples
     --------
@@ -77,7 +77,7 @@ class Verdict(StrEnum):
 
     @classmethod
     def worst(cls, verdicts: Iterable[str]) -> Verdict:
-        """Return the worst of some verdicts; `NOT_EXAMINED` if there are none.
+        """Return the worst of several verdicts; `NOT_EXAMINED` if there are none.
 
         Examples
         --------

@@ -47,7 +47,7 @@ def all_faults() -> dict[str, Fault]:
 
 
 def fault_of(subject: Any, check: AnyCheck) -> Fault:
-    """Return a function that a check rejects as a fault, named as a subject: ``module:function``."""
+    """Return the fault of a wrong simulator, a function that `check` rejects; its name is ``module:function``."""
     name = f"{subject.__module__}:{short_name(subject)}"
     description = (subject.__doc__ or "a wrong simulator").strip().splitlines()[0].rstrip(".")
     return Fault(name, description, check.requires, subject)

@@ -55,7 +55,7 @@ class MisreadLayer:
     changes: Callable[[AttentionLayer], Mapping[str, Any]]
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw the changed layer."""
+        """Draw a sample of the changed layer."""
         return collapsed(layer.replace(**self.changes(layer)), size, rng)
 
 
@@ -66,7 +66,7 @@ class TamperedDraws:
     changes: Callable[[Drawn], Mapping[str, FloatArray]]
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-        """Draw, and return the fields with the changed ones replaced."""
+        """Draw a correct sample, and replace the changed fields."""
         drawn = {name: np.array(array) for name, array in collapsed(layer, size, rng).items()}
         return {**drawn, **self.changes(drawn)}
 
@@ -81,8 +81,8 @@ def declared(
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault to `faults`; the fault has the name of the decorated function.
 
-    The function is the wrong simulator itself. With a `step`, it is that step of `simulator` instead, and `steps` are
-    its other steps.
+    The function is the wrong simulator itself. With a `step`, it replaces this step of `simulator` instead, and `steps`
+    replace further steps.
     """
 
     def add(function: _Function) -> _Function:
@@ -96,12 +96,12 @@ def declared(
 def with_changed_fields(
     faults: list[Fault], text: str, requires: Requirement[Any] = ANY
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator of a function that returns the fields of a layer that a simulator reads wrongly."""
+    """Return a decorator for a function that maps a layer to its misread fields, with their wrong values."""
     return declared(faults, text, requires, "changes", MisreadLayer)
 
 
 def corrupted(faults: list[Fault], text: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
-    """Return a decorator of a function that changes arrays of a correct simulator."""
+    """Return a decorator for a function that maps the arrays of a correct simulator to changed arrays."""
     return declared(faults, text, requires, "changes", TamperedDraws)
 
 
@@ -125,6 +125,6 @@ class ReducedExposure:
         return getattr(self.subject, "weights", GAUSSIAN)
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw, and return the exposed fields."""
+        """Draw a sample, and return the exposed fields only."""
         drawn = self.subject(layer, size, rng)
         return {name: array for name, array in drawn.items() if name in self.fields}

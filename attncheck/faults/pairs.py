@@ -21,7 +21,7 @@ def fault_named(name: str) -> Fault:
 
 
 def paired(check: AnyCheck) -> tuple[Fault, ...]:
-    """Return the wrong simulators that a check declares that it rejects.
+    """Return the wrong simulators that a check must reject, as its field `rejects` declares.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def paired(check: AnyCheck) -> tuple[Fault, ...]:
 
 
 def rejecting(fault: Fault) -> list[str]:
-    """Return the names of the checks that declare that they reject a fault.
+    """Return the names of the checks that must reject a fault, as their field `rejects` declares.
 
     Examples
     --------

@@ -40,7 +40,7 @@ def coordinatewise(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
 
 
 def dot_product(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return a score, (draws,)."""
+    """Return the score of two vectors, both (draws, neurons), as an array (draws,)."""
     return np.asarray(node.factor * first.shape[-1] ** -0.5 * (first * second).sum(axis=-1))
 
 

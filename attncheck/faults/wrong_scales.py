@@ -1,4 +1,4 @@
-"""Correct simulators of another layer than declared: wrong scales, widths or laws."""
+"""Faults that simulate another layer than the declared one, with wrong scales, widths or laws."""
 
 from __future__ import annotations
 

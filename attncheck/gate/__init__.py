@@ -35,7 +35,7 @@ class Judgement:
 
     @cached_property
     def view(self) -> RunView:
-        """The run as people see it."""
+        """The run, with the texts shown to people."""
         return RunView(self.run)
 
     @property
@@ -68,7 +68,7 @@ def gate(
     Raises
     ------
     InputError
-        If a record cannot be read, has another schema, or its digits were edited.
+        If a record cannot be read, has another schema, or its numbers were edited.
     """
     paths = paths_of(run)
     if any(baseline.exists() and path.exists() and baseline.samefile(path) for path in paths):

@@ -20,7 +20,7 @@ _RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: RunRecord) -> Iterator[Finding]:
-    """Iterate over the findings on a run, without its baseline."""
+    """Iterate over the findings in a run's own record, before a comparison with its baseline."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
@@ -31,7 +31,7 @@ def judge_run(run: RunRecord) -> Iterator[Finding]:
 
 
 def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> Iterator[Finding]:
-    """Iterate over the losses and changes of a run compared with its baseline."""
+    """Iterate over findings from a comparison with the baseline: missing results, drift, and lost sensitivity."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
     for check, changes in grouped(

@@ -37,7 +37,7 @@ def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> Non
 
 
 def write_refusal(error: str, paths: Mapping[str, Path | None]) -> None:
-    """Write why no run was judged to each output that has a path, over what an earlier gate said."""
+    """Write the error that prevented a judgement to each output that has a path, replacing earlier outputs."""
     document = {"verdict": "unusable", "exit_code": int(ExitCode.UNUSABLE), "sentence": error}
     _write({"summary": f"## attncheck: unusable\n\n{_short(error)}\n", "json": _as_text(document)}, paths)
 
@@ -56,7 +56,7 @@ def sentence(judgement: Judgement) -> str:
 
 
 def detectable(judgement: Judgement) -> list[str]:
-    """Return lines on the smallest errors that a run that passes would have detected."""
+    """Return lines on the smallest errors that the run would have detected; none if it does not pass."""
     return judgement.view.detectable if judgement.verdict == "consistent" else []
 
 
@@ -82,7 +82,7 @@ def _markdown(judgement: Judgement) -> str:
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:
-    """Iterate over the Markdown lines of a summary that fits on a screen, from the verdict to the reasons for it."""
+    """Iterate over the Markdown lines of a summary that fits on a screen; the verdict comes first."""
     yield from (f"## attncheck: {judgement.verdict}", "")
     command = dict(judgement.view.lines).get("replay", "")
     yield from (f"- **{label}**: {_short(text)}" for label, text in judgement.view.lines if label != "replay")

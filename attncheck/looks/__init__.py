@@ -1,1 +1,1 @@
-"""Planned test items and the looks that decide on them."""
+"""Test items (one property on one case), and the looks that decide their verdicts."""

@@ -1,4 +1,4 @@
-"""Choices of hypothesis that depend on its seed alone."""
+"""A hypothesis backend whose choices depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ BACKEND = "attncheck"
 
 
 class SeededChoices(HypothesisProvider):
-    """Draws as hypothesis does, except that no literal of the user's modules is among the choices.
+    """Hypothesis's provider of random choices, without the constants that it collects from the user's modules.
 
-    Otherwise, an edited number in a simulator would change the cases of a run.
+    With these constants, an edited number in a simulator would change the cases of a run.
     """
 
     def _maybe_draw_constant(self, *args: object, **options: object) -> None:

@@ -61,7 +61,7 @@ def fixed_programs(name: str) -> list[ProgramCase]:
 def _random_programs(name: str, profile: Profile, seed: int) -> list[ProgramCase]:
     """Return the random programs that suit a property, at its widths."""
     drawn = random_programs(profile.program_examples, seed)
-    # Fact 1 concerns programs without scores; all other properties but one need some.
+    # Fact 1 concerns programs without scores; all other properties except netsor need scores.
     suited = [case for case in drawn if name == "netsor" or bool(case.scores) != (name == "fact1")]
     return [ProgramCase.of(case.program, widths_of(name)) for case in suited]
 
@@ -98,7 +98,7 @@ PROGRAMS = Domain(
 
 
 def domain_of(name: str) -> Domain:
-    """Return the domain of a property.
+    """Return the domain of a property, `LAYERS` or `PROGRAMS`.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def domain_of(name: str) -> Domain:
 
 
 def case_of(name: str, description: Any, width: int) -> Case:
-    """Return the case of a layer, or of a program at the widths of a property, or at `width` if one suffices."""
+    """Return a layer as it is, or a program as a case: at `width`, or at several widths if the property needs them."""
     if not isinstance(description, Program):
         case: Case = description
         return case

@@ -45,7 +45,7 @@ def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) ->
 
 
 def run_item(item: Item, subject: Subject, seed: int, cost: Cost) -> list[Result]:
-    """Run a single test item."""
+    """Plan and examine a single test item, and return one result per check."""
     return run_items([item], subject, seed, cost)
 
 

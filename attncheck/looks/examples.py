@@ -26,7 +26,7 @@ _POSITIONS, _HEADS, _NEURONS, _LARGE = 6, 4, 16, 5
 
 @functools.lru_cache(maxsize=4)
 def random_layers(count: int, run_seed: int, fixed: tuple[AttentionLayer, ...] = ()) -> tuple[AttentionLayer, ...]:
-    """Return random layers for all properties, chosen to visit as many pairs of traits as possible beside `fixed` ones.
+    """Return random layers for all properties, chosen so that they and the `fixed` layers cover many pairs of traits.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def random_layers(count: int, run_seed: int, fixed: tuple[AttentionLayer, ...] =
 
 
 def layers_with_parts(run_seed: int) -> list[AttentionLayer]:
-    """Return a small layer with each part that the paper's layer lacks, such as a window; its values are random.
+    """Return one small layer per part that the paper's layer lacks, such as a window; the part's values are random.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def layers_with_parts(run_seed: int) -> list[AttentionLayer]:
 
 @functools.lru_cache(maxsize=4)
 def random_programs(count: int, run_seed: int) -> tuple[ProgramCase, ...]:
-    """Return random programs at one neuron: two thirds with scores, then others without."""
+    """Return random programs at width 1: about two thirds with scores, followed by programs without scores."""
     from attncheck.strategies import program_cases
 
     without = -(-count // 3)
@@ -69,7 +69,7 @@ def random_programs(count: int, run_seed: int) -> tuple[ProgramCase, ...]:
 
 
 def traits(layer: AttentionLayer) -> frozenset[str]:
-    """Return the names of what is special about a layer: its features, map, activation, and a rank below its positions.
+    """Return the names of a layer's traits: features, attention map, activation, and fewer neurons than positions.
 
     Examples
     --------
@@ -85,13 +85,13 @@ def _small(layer: AttentionLayer) -> bool:
 
 
 def _pairs(layer: AttentionLayer) -> set[tuple[str, ...]]:
-    """Return the traits of a layer and their pairs."""
+    """Return the single traits and the pairs of traits of a layer, as tuples of names."""
     names = sorted(traits(layer))
     return {*itertools.combinations(names, 1), *itertools.combinations(names, 2)}
 
 
 def _choose(candidates: Sequence[AttentionLayer], count: int, chosen: Sequence[AttentionLayer]) -> list[AttentionLayer]:
-    """Return the chosen layers and `count` of the candidates: at each step, the one with most unvisited pairs."""
+    """Return the layers `chosen` and `count` candidates, each of which adds the most new pairs of traits."""
     selection = list(chosen)
     visited = set[tuple[str, ...]]().union(*map(_pairs, selection))
     rest = {layer: _pairs(layer) for layer in candidates}

@@ -13,7 +13,7 @@ from attncheck.layers.case import Case
 class Item:
     """One property on one layer or program; all items of a case use the same draws.
 
-    `role` is part of the stream key; `only` names the only check to run, if any.
+    `role` is part of the key of the random streams. `only` names the only check to run; empty for all checks.
     """
 
     property_name: str
@@ -28,5 +28,5 @@ class Item:
 
     @property
     def id(self) -> str:
-        """Return ``property@case key``."""
+        """The id of the item, ``property@case key``."""
         return f"{self.property_name}@{self.case.key}"

@@ -1,4 +1,4 @@
-"""A look: draws of a subject in chunks, and the tests of each check on its measurements, in bounded memory."""
+"""A look: draw from a subject in chunks, and test the measurements of each check in bounded memory."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting
 
 @contextlib.contextmanager
 def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
-    """Raise numerical errors as `InputError` with the names of check, subject and case."""
+    """Convert numerical and input errors to an `InputError` that names check, subject and case."""
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
-        problem = f"cannot use what {subject.name} returned on {setting.case.describe()}: {error}"
+        problem = f"cannot use the arrays that {subject.name} returned on {setting.case.describe()}: {error}"
         remedy = "" if isinstance(error, InputError) else "; mend the simulator"
         raise InputError(f"check={check.name}: {problem}{remedy}") from error
 

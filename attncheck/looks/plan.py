@@ -1,4 +1,4 @@
-"""Plan of a look: the draws of each check, and why others are not examined.
+"""Plan of a look: the number of draws of each check, and the reasons why checks are not examined.
 
 How many of a case's draws a check uses depends only on its own property and the cost limit, so that a result can be
 reproduced alone.
@@ -16,7 +16,7 @@ from attncheck.evidence.groups import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
 
-# Entries of an array of draws processed at a time: 16 MiB.
+# Maximum number of entries of an array of draws that are processed at a time: 16 MiB.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
 #: Draws per call: enough to reveal repeats within a call, few enough for many calls per look.
@@ -25,7 +25,7 @@ CALL_DRAWS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Maximum draws of a look, its level, and the planned power at the alternative of a check."""
+    """Limits of a look: maximum number of draws, significance level, and planned power at a check's alternative."""
 
     affordable: int
     level: float
@@ -46,7 +46,7 @@ class Plan:
     sizes : dict of Check to int
         Draws of each check in a look, in whole chunks, or all affordable draws.
     excused : dict of str to str
-        Checks that are not examined, and why.
+        Reasons why checks are not examined, by name of the check.
     """
 
     setting: Setting | ProgramSetting
@@ -84,7 +84,7 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
 
 
 def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) -> dict[AnyCheck, int]:
-    """Return the sizes, rounded up to whole chunks of the draws that other checks of the property take anyway."""
+    """Round sizes up to whole chunks of the draws that other checks of the same property take anyway."""
     most = _most(sizes)
     raised = {}
     for check, size in sizes.items():
@@ -95,7 +95,7 @@ def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) ->
 
 
 def _most(sizes: Mapping[AnyCheck, int]) -> dict[str, int]:
-    """Return the largest size of each property."""
+    """Return the largest number of draws among the checks of each property."""
     most: dict[str, int] = {}
     for check, size in sizes.items():
         most[check.property_name] = max(size, most.get(check.property_name, 0))

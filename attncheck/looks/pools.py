@@ -65,7 +65,7 @@ Left = dict[str, Summary] | str
 
 
 def most_pools(names: Iterable[str]) -> int:
-    """Return the maximum number of results of the pools of some properties, which the budget counts.
+    """Return the maximum number of pools of these properties, which the budget counts as statistics.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def most_pools(names: Iterable[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CasePool:
-    """The results of one check, sorted by id, on the cases of a pool: `ALL`, or a key of `POOLS`."""
+    """Results of one check on the cases of a pool, sorted by id; `name` is `ALL` or a key of `POOLS`."""
 
     name: str
     check: AnyCheck
@@ -85,7 +85,7 @@ class CasePool:
 
     @property
     def id(self) -> str:
-        """Return ``check name@pool``."""
+        """The id of the pool, ``check name@pool``."""
         return f"{self.check.name}@{self.name}"
 
     @property
@@ -95,7 +95,7 @@ class CasePool:
 
 
 def pools_of(results: Iterable[Result]) -> list[CasePool]:
-    """Return the pools of results on single cases; of several pools of a check with the same cases, only the first."""
+    """Group results on single cases into pools; of several pools of a check with equal cases, keep only the first."""
     examined: dict[str, list[Result]] = {}
     # Two tests of one property may examine the same cases.
     for result in {one.id: one for one in sorted(results, key=lambda one: one.id)}.values():
@@ -115,7 +115,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
 
 
 def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the names of the pools of each case, by its key, other than `ALL`."""
+    """Return the names of the pools other than `ALL` that contain each case, by case key."""
     return {
         key: frozenset() if "program" in fields else _pools_of(AttentionLayer.from_dict(dict(fields), trust=None))
         for key, fields in cases.items()
@@ -151,7 +151,7 @@ class LookTask:
 
 
 def take(one: LookTask) -> dict[str, Summary]:
-    """Return the summaries of one look by check, without those of empty samples; may raise InputError."""
+    """Take one look and return its summaries by check, without those of empty samples; may raise InputError."""
     load_checks(one.modules)
     subject, items = Subject.of(one.subject), one.items
     with own_arithmetic():
@@ -210,7 +210,7 @@ def examine_pools(
 
 
 def fresh(subject: Any, seed: int, workers: Workers, cases: Mapping[str, Case] | None = None) -> Later:
-    """Return a function that takes a look at fresh draws of all cases of some pools.
+    """Return a function that takes further looks at pools, with fresh draws of all their cases.
 
     `cases`, by key, replaces the cases stored in the results.
     """
@@ -291,7 +291,7 @@ def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
 
 
 def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
-    """Return the result of a pool."""
+    """Return the result of a pool after its looks."""
     first, power = pool.results[0], min(one.power for one in pool.results)
     mde = pool.first_look.mde(trail.level, per_look_power(power))
     cost = Cost(sum(one.affordable for one in pool.results), trail.level, power)
@@ -304,7 +304,7 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
         size=sum(one.size for one in pool.results),
         p_values=list(trail.p_values),
         mde=mde if math.isfinite(mde) else None,
-        # A pool has no alternative of its own: the record gives its minimum detectable effect instead.
+        # A pool declares no alternative: the record gives its minimum detectable effect instead.
         alternative=mde if math.isfinite(mde) else None,
         text=_text(pool, trail.last),
         hint=first.hint,
@@ -313,7 +313,7 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
 
 
 def _text(pool: CasePool, outcome: Outcome) -> str:
-    """Return the common effect in words and numbers."""
+    """Return a pool's common effect as text, with its interval and its expected value."""
     unit = (pool.results[0].summary or {}).get("unit", "")
     label = {
         "size": f"common factor on the sizes compared (null: {pool.check.null}):",

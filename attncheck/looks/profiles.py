@@ -11,8 +11,8 @@ from attncheck.layers.case import Case
 from attncheck.layers.regimes import CAUSAL, EIGHT_HEADS, NARROW, ONE_POSITION, REGIMES, STANDARD, TWO_NEURONS, WIDE
 from attncheck.looks.plan import Cost
 
-#: Layers that reveal faults well: standard, narrow, one position, causal with groups, the same with two neurons, where
-#: scores and outputs alone show shared matrices, many heads, and wide.
+#: Layers that reveal faults well: standard, narrow, one position, causal with groups, the same with two neurons (where
+#: scores and outputs suffice to reveal shared matrices), many heads, and wide.
 ANCHORS: tuple[AttentionLayer, ...] = (
     STANDARD,
     NARROW,
@@ -47,9 +47,10 @@ class Profile:
     power : float
         Planned power at the alternative of a check.
     parts : bool
-        Whether a subject that declares which layers it supports is tested on each further part that it supports.
+        Whether a subject that declares which layers it supports is also tested on layers with optional parts, such as
+        a window, one part per layer.
     fewest_draws : int
-        Draws of a look at any case, however many entries they have.
+        Number of draws that a look may take at any case, even if they have more entries than `entries`.
     """
 
     name: str

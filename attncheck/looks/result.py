@@ -46,7 +46,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
 
 
 def looks_of(trail: Trail) -> dict[str, Any]:
-    """Return the fields of a result on the outcomes of its looks, except for p-values."""
+    """Return the fields of a `Result` that describe the outcomes of its looks, except for the p-values."""
     last = trail.last
     return {
         "effects": [outcome.effect for outcome in trail.outcomes],
@@ -116,7 +116,7 @@ def _most_informative(result: Result) -> tuple[bool, bool, int, float, float, st
 
 
 def _strength(result: Result) -> float:
-    """Return the effect relative to the alternative of the check."""
+    """Return the distance of the effect from the null, relative to that of the alternative."""
     if result.effect is None or result.alternative is None or result.null_effect is None:
         return 0.0
     return abs(result.effect - result.null_effect) / max(abs(result.alternative - result.null_effect), 1e-300)

@@ -1,4 +1,4 @@
-"""pytest plugin: options, cases as test items, results from any number of workers, the summary.
+"""pytest plugin: adds options, turns cases into test items, collects results from all workers, and summarises them.
 
 Tests marked with `examines` become one item per case. Items send results with their reports, so that a crashed worker
 loses one item only. The rest of attncheck is imported lazily, since pytest always imports this module.
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(option, metavar=metavar, default=_DEFAULTS[name], help=text)
 
     add("subject", "MODULE:CALLABLE", "simulator to examine (also ATTNCHECK_SUBJECT; default: attncheck's literal one)")
-    add("seed", "N|random", "run seed, which determines every digit (default: 0)")
+    add("seed", "N|random", "run seed, which determines all random numbers (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: draws of a look at any case, however costly (default: 3000)")
@@ -88,7 +88,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Create the run where an option or the environment requests attncheck."""
+    """Create the run before collection if an option or the environment requests attncheck."""
     is_requested = any(_option(session.config, name) != default for name, default in _DEFAULTS.items())
     if is_requested or "ATTNCHECK_SUBJECT" in os.environ:
         engage(session.config)
@@ -100,7 +100,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per case of a marked test."""
+    """Parametrise a marked test by the cases of its property."""
     config, definition = metafunc.config, metafunc.definition
     if mark := definition.get_closest_marker(EXAMINES):
         name, strategy = mark.args
@@ -111,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def attncheck_layer() -> Callable[..., Any]:
-    """Return `attncheck.inspect`: ``attncheck_layer(make, width=64).require(mask="causal")``."""
+    """Return `attncheck.inspect`, for tests such as ``attncheck_layer(make, width=64).require(mask="causal")``."""
     from attncheck.models.inspection import inspect
 
     return inspect
@@ -119,7 +119,7 @@ def attncheck_layer() -> Callable[..., Any]:
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
-    """Return a function that examines the property on a layer, and fails or skips the test accordingly."""
+    """Return a function that examines the test's property on a case; it fails or skips the test by the results."""
     import msgspec
 
     from attncheck.diagnosis.messages import explain
@@ -154,7 +154,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep the items that are left after deselection."""
+    """Plan the test items that remain after deselection."""
     if items := [test_item for item in session.items if (test_item := _item_of(item))]:
         run = _run_of(session.config)
         session.config.stash[_CASES] = cases.CaseResults(run, items)
@@ -242,7 +242,7 @@ def _run_of(config: pytest.Config) -> Run:
 
 
 def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
-    """Return what `make` returns; input errors become one-line collection errors."""
+    """Call `make` and return its list; input errors become one-line collection errors."""
     from attncheck._lib.errors import InputError
 
     try:
@@ -252,7 +252,7 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _item_of(item: pytest.Item) -> Item | None:
-    """Return the property and case that a test examines, if any."""
+    """Return the item, a property and a case, that a test examines, or None."""
     mark, called_with = item.get_closest_marker(EXAMINES), getattr(item, "callspec", None)
     if mark is None or called_with is None:
         return None

@@ -27,12 +27,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Count the tests that share the budget, before any is deselected."""
     config.stash[_COUNT] = frozenset(item.nodeid for item in items if _FIXTURE in getattr(item, "fixturenames", ()))
     if config.stash[_COUNT]:
-        _alpha(config)  # refuses a budget before any test runs
+        _alpha(config)  # refuses an invalid budget before any test runs
 
 
 @pytest.fixture
 def evidence(request: pytest.FixtureRequest) -> Generator[Evidence, None, None]:
-    """Yield assertions about random draws, with an equal share of the session's budget."""
+    """Yield an `Evidence` object, which has an equal share of the session's false-alarm budget."""
     from attncheck.evidence.assertions import Evidence
 
     config, name = request.config, request.node.nodeid

@@ -36,7 +36,9 @@ class CaseResults:
 
 
 def item_id(nodeid: str) -> str:
-    """Return the id of the item in a pytest id, or an empty text: all that xdist tells of a worker's items.
+    """Extract the id of an item from a pytest node id, or return an empty string if there is none.
+
+    Node ids are all that xdist reports about a worker's items.
 
     Examples
     --------

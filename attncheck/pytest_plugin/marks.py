@@ -1,4 +1,4 @@
-"""The mark for tests of the subject's properties."""
+"""The pytest mark for tests that examine a property of the subject."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Reporter:
 
 
 def _once(failed: Iterable[Any]) -> list[Any]:
-    """Return the first of the failures at each location in the subject's code."""
+    """Return the first failure at each location in the subject's code, and all failures without a location."""
     unique: dict[object, Any] = {}
     for report in failed:
         unique.setdefault(payload_of(report)["traceback"] or object(), report)

@@ -20,9 +20,9 @@ from attncheck.report.svg import ACCENT, BAD, BAND, MUTED, Drawing, draw, plain
 
 # Maximum number of cases in a plot.
 _MOST_ROWS = 8
-# Wider logarithmic scales are labelled at 1, 2, 5, 10, …; maximum number of labels.
+# Logarithmic scales over a larger ratio are labelled at 1, 2, 5, 10, …; maximum number of labels.
 _WIDE, _TICKS = 10.0, 6
-# Characters per line of a row's label, and lines.
+# Maximum number of characters in a line of a row's label, and of lines.
 _LINE, _LINES = 34, 3
 # CSS pixels: height of a row, height of the axis, width, and left margin, which has the labels.
 _ROW, _AXIS, _WIDTH, _LABELS = 46, 60, 560, 250
@@ -38,7 +38,7 @@ class IntervalRow:
 
 
 def by_case(tally: Tally) -> Drawing | None:
-    """Plot a check's effects on its most suspicious cases, violated first, with bands up to the MDE."""
+    """Plot a check's effects on its most suspicious cases, violated first, with bands of undetectable effects."""
     results = [result for result in tally.worst if _finite(result)][:_MOST_ROWS]
     if not results:
         return None

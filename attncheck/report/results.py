@@ -29,7 +29,7 @@ _WIDEST, _STEP = 4.0, 0.3
 
 
 def of_result(result: Result) -> Drawing | None:
-    """Return the plot of a result, or None."""
+    """Return the plot of a result's observed and expected law, or None if the result has no such data."""
     plot = read_plot(result.plot)
     return _counts(plot, result) if isinstance(plot, Counts) else None
 
@@ -89,7 +89,7 @@ def band_visible(plot: Counts) -> str:
 
 
 def of_cause(plot: Plot | None) -> Drawing | None:
-    """Return the plot of what a subject does instead of what is declared, or None.
+    """Return the plot of a diagnosed cause, observed against declared values, or None.
 
     Examples
     --------

@@ -93,7 +93,7 @@ def claim_map(record: RunRecord) -> ClaimMap | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClaimView:
-    """One claim: its checks, the number of examined cases, and the maximum number of plots."""
+    """One claim of a run: its name, its checks with their results, and the number of examined cases."""
 
     name: str
     tallies: tuple[Tally, ...]
@@ -138,7 +138,7 @@ class ClaimView:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PageView(RunView):
-    """A run as templates see it, with plots and tables."""
+    """Data of a run for the templates of the page, including plots and tables."""
 
     @property
     def sections(self) -> list[str]:
@@ -152,7 +152,7 @@ class PageView(RunView):
 
     @cached_property
     def evidence(self) -> Drawing | None:
-        """The plot of what the subject does instead of its declaration, else that of the first violated result."""
+        """The plot of a diagnosed cause or, if there is none, of a violated result; None if no check failed."""
         if not self.failures:
             return None
         plots = (explanation.plot for explanation in self.explanations)
@@ -161,7 +161,7 @@ class PageView(RunView):
 
     @cached_property
     def map(self) -> ClaimMap | None:
-        """Claims against cases."""
+        """The table of the worst verdict on each claim by case, or None if no case was examined."""
         return claim_map(self.run)
 
     @cached_property
@@ -174,11 +174,11 @@ class PageView(RunView):
 
     @cached_property
     def groups(self) -> list[causes.Cause]:
-        """The violated checks to show in full, grouped by hint on the cause, the most significant first."""
+        """The violated checks to show in full, grouped by likely cause, the most significant first."""
         return causes.by_cause(self.failures[:FAILURES])
 
     def plots_of(self, tally: Tally) -> list[Drawing]:
-        """Return a violated check's plots not yet shown."""
+        """Return a violated check's plots, except the one shown as `evidence`."""
         drawn = [by_case(tally), of_result(sharpest(tally))]
         return [drawing for drawing in drawn if drawing is not None and drawing != self.evidence]
 
@@ -195,7 +195,7 @@ class PageView(RunView):
 
 
 def _plotted(tally: Tally) -> Result | None:
-    """Return the most suspicious result with a plot."""
+    """Return the most suspicious result that has plot data, or None."""
     return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
 
 
@@ -212,7 +212,7 @@ def looks(result: Result) -> Markup:
 
 
 def pairs(space: Space) -> list[tuple[str, list[int]]]:
-    """Return each visited feature of layers, with the numbers of layers that also have each of the visited features."""
+    """Count the layers that have both features of each pair; return a row (feature, counts) per visited feature."""
     of_layers = []
     for case in space.cases.values():
         with contextlib.suppress(InputError):  # a program, or a layer of another version

@@ -1,4 +1,4 @@
-"""HTML page of exponents, with a table and a plot for sizes at initialisation and for changes after each step."""
+"""HTML page of width exponents: a table and a plot for sizes at initialisation, and for changes after each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a subject on a layer, whose inputs it draws or receives, or on a program, and checks of what it returns."""
+"""Callers of a subject on layers, whose inputs it draws or receives, or on programs; they validate returned arrays."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         """Return the setting of a case: the arrays and neurons in a sample, and whether draws are repeatable."""
 
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
-        """Return a function that draws a sample from a generator; inputs from attncheck are the same in all samples."""
+        """Return a function that draws a sample from a generator; inputs that attncheck draws are fixed."""
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             # In a pool, Ctrl-C need not be raised again: the process that owns the pool ends its workers.
             if isinstance(error, KeyboardInterrupt) and not in_pool():
                 raise
-            # A simulator of layers may lack some on purpose, and can declare it; no declaration names programs.
+            # A simulator may lack some layers on purpose, and can declare so; for programs, there is no declaration.
             lacks = isinstance(error, NotImplementedError) and case.kind != "program"
             remedy = MISSING_LAYER if lacks else "mend the simulator"
             raise InputError(
@@ -219,7 +219,11 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return lambda generator: self.draw_on(case, inputs, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return the names of arrays that may be equal for two generators: given or saturated inputs, and products."""
+        """Return the names of arrays that may be equal for two generators.
+
+        These are inputs that attncheck passes or that saturate, their Gram matrix, and Gram matrices of their products
+        with matrices of signs at width 1.
+        """
         names = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1
         return (*names, "key_gram", "value_gram") if names and signs else names

@@ -72,7 +72,7 @@ def layers_of(name: str, declared: Any) -> tuple[AttentionLayer, ...]:
 
 
 def weights_of(name: str, declared: Any, form: Form) -> WeightLaws:
-    """Return the declared weight laws; inputs passed by attncheck have Gaussian W^i."""
+    """Return the declared weight laws; if attncheck draws the inputs, the law of W^i is Gaussian."""
     laws = WeightLaws.of(declared, f"{name}.weights")
     if form != "inputs":
         return laws

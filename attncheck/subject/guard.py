@@ -22,12 +22,12 @@ _GRACE = 5.0
 
 
 class GuardError(BaseException):
-    """Foreign code did something forbidden; not an `Exception`, so that this code cannot catch it by accident."""
+    """Raised when foreign code exceeds its time limit; not an `Exception`, so that foreign code rarely catches it."""
 
 
 @contextlib.contextmanager
 def guarded(seconds: float = math.inf) -> Iterator[None]:
-    """Run foreign code within the context.
+    """Run foreign code in this context, with a time limit.
 
     A child process forked by this code ends with the context. NumPy's error handling is restored on exit.
 

@@ -1,4 +1,4 @@
-"""Subjects by name, and one-line error messages."""
+"""Names of subjects, imports by name, and one-line error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SubjectName:
 
 
 def name_of(call: Any) -> str:
-    """Return ``module:name`` of a callable; of the function that a partial calls."""
+    """Return ``module:name`` of a callable, or of the function that a partial calls."""
     while isinstance(call, functools.partial):
         call = call.func
     module, name = getattr(call, "__module__", "?"), getattr(call, "__qualname__", type(call).__qualname__)

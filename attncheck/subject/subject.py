@@ -32,9 +32,9 @@ class Subject:
     name : str
         Name in reports, ``module:callable``.
     call : callable
-        ``call(layer, size, rng)``, which draws its own inputs, or ``call(layer, inputs, rng)``, which receives X of
-        shape (N, seq_len, width), before a norm of the layer. Returns a mapping with ``outputs`` (N, seq_len, k) and
-        optionally other arrays of `attncheck.Draws`.
+        ``call(layer, size, rng)``, which draws its own inputs, or ``call(layer, inputs, rng)``, which receives the
+        inputs X, (N, seq_len, width), before any norm of the layer. Returns a mapping with ``outputs``,
+        (N, seq_len, k), and optionally other arrays of `attncheck.Draws`.
     form : {"size", "inputs", "program"}
         Call form.
     supports : callable AttentionLayer -> bool or str
@@ -47,8 +47,6 @@ class Subject:
         normal", "student5", or a mapping from "query", "key", "value", "output" and (if the simulator draws inputs)
         "inputs" to these names. Unless all laws are "gaussian", the simulator is compared with draws of explicit
         matrices.
-    fields : sequence of str
-        Arrays that the simulator may return. Files with samples may contain further arrays.
     programs : callable or None
         ``programs(program, width, size, rng)``, which returns the arrays of `attncheck.ProgramDraws`; None if the
         simulator draws layers only. From the callable's attribute `programs`, or the callable itself if its first
@@ -68,7 +66,7 @@ class Subject:
 
     @classmethod
     def of(cls, subject: Any) -> Subject:
-        """Return the subject for a callable, a ``module:callable`` name, or what `sent` returned.
+        """Return the subject for a callable, a ``module:callable`` name, or a `SubjectName`.
 
         The name of the second parameter, ``size`` or ``inputs``, determines the form.
 
@@ -117,7 +115,7 @@ class Subject:
         return self.programs is not None if kind == "program" else self.form != "program"
 
     def caller(self, case: Case) -> Caller[Any, Any, Any]:
-        """Return the caller for a layer or program."""
+        """Return the object that calls the subject on a layer or program, and validates the returned arrays."""
         if isinstance(case, ProgramCase):
             return ProgramCaller(self.name, self.weights, self.timeout, self.programs)
         return self._layers
@@ -142,11 +140,11 @@ class Subject:
         return drawn
 
     def draw_on(self, layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Sample:
-        """Draw a validated sample on given inputs (N, seq_len, width); for the form "inputs". May raise InputError."""
+        """Draw a validated sample on given inputs (N, seq_len, width), for the form "inputs"; may raise InputError."""
         return self._layers.draw_on(layer, inputs, rng)
 
     def draw_as(self, setting: Setting | ProgramSetting, size: int, rng: np.random.Generator) -> Any:
-        """Draw a sample with the arrays and neurons of a setting; raises InputError if they differ."""
+        """Draw a sample for a setting; raises InputError if it lacks arrays or neurons that the setting declares."""
         caller: Caller[Any, Any, Any] = self.caller(setting.case)
         drawn = caller.draw(setting.case, size, rng)
         caller.hold(setting.case, drawn, setting.exposed, setting.coordinates)
@@ -164,8 +162,8 @@ class Subject:
         Raises
         ------
         InputError
-            If different generators, or consecutive calls with one generator, give equal digits, or if equal
-            generators give clearly different numbers. If only digits differ, the setting is not `repeatable`.
+            If different generators, or consecutive calls with one generator, give equal numbers, or if equal
+            generators give clearly different ones. If those differ only slightly, the setting is not `repeatable`.
         """
         setting: Setting | ProgramSetting = self.caller(case).probe(case, rng)
         return setting

@@ -81,7 +81,7 @@ def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _unless(lookup: Callable[[ProgramCase], object], missing: str) -> Callable[[ProgramSetting], str]:
-    """Return the exclusion of cases that have no limit or no three widths, or for which `lookup` returns None."""
+    """Return a function that says why a case is excluded: no three widths, no limit, or `lookup` returns None."""
     return lambda setting: several_widths(setting) or no_limit(setting) or ("" if lookup(setting.case) else missing)
 
 

@@ -29,8 +29,8 @@ from attncheck.layers.program.extent import vectors_of
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
-# Squared sine of the angle below which vectors count as multiples (single precision cannot tell them apart), and fewest
-# neurons that are compared: with as many, two independent vectors are that close in one draw of 10²¹.
+# Squared sine of the angle below which vectors count as multiples (single precision cannot tell them apart), and the
+# minimum length of compared vectors: two independent ones of this length are that close in one draw of 10²¹.
 _PARALLEL, _LONG = 1e-6, 8
 # Fewest neurons of vectors without a Gram matrix, and a bound on the chance that two of their products are that close.
 _FEWEST, _CHANCE = 4, 1e-7
@@ -125,7 +125,7 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
 
 
 class Evaluated(NamedTuple):
-    """A line's values and those of its function of the returned earlier lines, both (draws, neurons or 1).
+    """A line's returned values, and its function evaluated on earlier lines, both (draws, neurons or 1).
 
     `wrong`, (draws,), says in which draws they differ by more than rounding.
     """
@@ -137,7 +137,7 @@ class Evaluated(NamedTuple):
 
 
 def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
-    """Yield every `Nonlin` and output, and every score if the sample has a Gram, in the order of the program."""
+    """Evaluate every `Nonlin` and output, and every score if the sample has a Gram, in the order of the program."""
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores, gram = sample.need("vectors"), sample.need("scores"), sample.draws[0].gram
@@ -164,9 +164,9 @@ def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
 
 
 class Copy(NamedTuple):
-    """A product whose matrix should be independent of an earlier one's, applied to the same vector.
+    """Two products of one vector with matrices that should be independent.
 
-    `ratios` are those of their lengths, and `wrong` says in which draws they are multiples, both (draws,).
+    `wrong`, (draws,), says in which draws `node` is a multiple of `earlier`, and `ratios`, (draws,), which multiple.
     """
 
     node: MatMul
@@ -176,7 +176,10 @@ class Copy(NamedTuple):
 
 
 def copies(sample: ProgramSample) -> Iterator[Copy]:
-    """Yield all pairs of long products of two matrices with one vector; the neurons suffice without their Gram."""
+    """Yield all pairs of products, at least `_LONG` long, of two matrices with one vector.
+
+    If the sample has no Gram matrix, the returned neurons are compared, unless they are fewer than `_FEWEST`.
+    """
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     gram, width = sample.draws[0].gram, sample.case.width
     if gram is None:
@@ -193,7 +196,10 @@ def copies(sample: ProgramSample) -> Iterator[Copy]:
 
 
 def _counted(size: int, wrong: Iterable[BoolArray]) -> tuple[int, int]:
-    """Return in how many of `size` draws some line is wrong, and `size`; `wrong` has an array (draws,) per line."""
+    """Count the draws in which some line is wrong, and return the count and `size`.
+
+    `wrong` has an array (draws,) for each line.
+    """
     return int(functools.reduce(np.logical_or, wrong, np.zeros(size, dtype=bool)).sum()), size
 
 

@@ -224,7 +224,7 @@ def _covariance(
 
 
 def _shared(one: Node, two: Node, products: Products) -> FloatArray | float:
-    """Return the covariance of the same neuron of two products W x and W' x', 0 unless W is W'."""
+    """Return the covariance of one neuron of W x with the same neuron of W' x': 0 unless W and W' are one matrix."""
     assert isinstance(one, MatMul)
     assert isinstance(two, MatMul)
     if one.weight is not two.weight:

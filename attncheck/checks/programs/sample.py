@@ -24,7 +24,7 @@ _LARGEST = 1e100
 
 
 class ProgramSetting(BaseSetting[ProgramCase]):
-    """Properties of a test of a program; see `attncheck.checks.check.Setting`."""
+    """The program under test, and properties of the subject that are known before sampling."""
 
     @property
     def description(self) -> Program:
