@@ -176,7 +176,7 @@ def validate(instance: Any, field: str, check: Callable[..., Any], *arguments: A
 
 
 def refuse_unknown(where: str, fields: Mapping[str, Any], described: Any) -> None:
-    """Raise `InputError` for the first name that is not a field of a dataclass."""
+    """Raise `InputError` for the first name in `fields` that is not a field of the dataclass `described`."""
     known = [field.name for field in dataclasses.fields(described)]
     for name in fields:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Workers by their name on a command line: this process, processes, or a dask cluster."""
+"""Workers that command-line options select: this process, several processes, or a dask cluster."""
 
 from __future__ import annotations
 

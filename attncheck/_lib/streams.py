@@ -69,7 +69,7 @@ def digest(value: Any, length: int = 12) -> str:
 def set_fields(description: Any) -> dict[str, Any]:
     """Return the non-default fields of a dataclass, which make up the key of a description.
 
-    New fields thus leave keys unchanged.
+    Adding a field with a default to the class thus leaves existing keys unchanged.
 
     Examples
     --------

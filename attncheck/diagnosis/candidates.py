@@ -47,7 +47,7 @@ _FACTORS: dict[str, Callable[[AttentionLayer], float]] = {
     "√(4/3)": lambda layer: (4 / 3) ** 0.5,
     "0.02·√n": lambda layer: 0.02 * layer.width**0.5,
 }
-# Further ones where widths differ; at one width they are numbers like many others.
+# Further factors, tried only if widths differ: at a single width, they cannot be told from other numbers.
 _POWERS: dict[str, Callable[[AttentionLayer], float]] = {
     "n^(1/4)": lambda layer: layer.width**0.25,
     "head_dim^(1/4)": lambda layer: layer.head_width**0.25,
@@ -93,7 +93,7 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors tried if only outputs are exposed, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
-# Factors between the scores that make the attention weights and the exposed ones.
+# Factors by which the scores behind the attention weights may differ from the exposed scores.
 _TEMPERATURES: dict[str, Callable[[AttentionLayer], float]] = {
     "√head_dim": lambda layer: layer.head_width**0.5,
     "1/√head_dim": lambda layer: layer.head_width**-0.5,
@@ -176,7 +176,7 @@ def candidates(
 
 
 def _at_other_temperature(text: str) -> Candidate:
-    """Return a candidate whose attention weights are those of other scores than it exposes."""
+    """Return a candidate whose attention weights are those of its exposed scores times a factor."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         return attention_weights(layer, _TEMPERATURES[text](layer) * scores)
@@ -266,7 +266,7 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 
 
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
-    """Return a simulator with scaled scores if queries and keys are tied, which draws by `untied` otherwise."""
+    """Return a simulator that multiplies scores by `factors` if queries and keys are tied, and else calls `untied`."""
 
     def score(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
         return factors[layer] * dot_products(layer, projections, rng)
@@ -282,7 +282,7 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, receives_inputs: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield candidates with other weight laws; the matrices that make exposed or given inputs may keep their law."""
+    """Yield candidates with other weight laws; exposed or given inputs may keep the declared law of their matrices."""
     for name in WEIGHT_LAWS:
         by_matrix = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         input_laws = [laws.inputs] * (receives_inputs or bool({"inputs", "input_gram"} & exposed))
@@ -318,7 +318,7 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
 
 
 def _with_changed_field(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield candidates that misread one field of the layers."""
+    """Yield candidates that use another value of one field of the layers."""
 
     def matters(change: Change) -> bool:
         return any(_changed(layer, change) for layer in layers)

@@ -1,4 +1,4 @@
-"""Likely causes of a failed run, in order, and common properties of the failing layers."""
+"""Violated checks of a failed run in order of usefulness, and the likely causes that they suggest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attncheck.records.text import in_alternatives
 #: Maximum number of causes shown.
 MOST_CAUSES = 3
 _UNKNOWN = "no known cause fits"
-# Texts of stages that are not named by what is computed.
+# Texts for stages whose names are not those of computed quantities.
 _TEXTS = {DRAWS: "dependence between draws", INPUTS: "the law of inputs"}
 # Stages before the attention weights.
 _EARLY = STAGES[: STAGES.index(WEIGHTS_OR_VALUES)]
@@ -32,7 +32,7 @@ _GENERIC = 5
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """A likely cause, and the violated checks with its hint, the most specific first."""
+    """A likely cause, with the violated checks that hint at it, the most specific first."""
 
     hint: str
     tallies: tuple[Tally, ...]
@@ -49,7 +49,7 @@ def stage(claim: str) -> tuple[int, str]:
 
 
 def most_informative(results: Sequence[Result]) -> Mapping[str, Tally]:
-    """Return tallies of single results, or of pools too if no single result is violated."""
+    """Return tallies of the results on single cases, or of all results, pools included, if no case is violated."""
     tallies = tallied([result for result in results if not of_pool(result)])
     return tallies if violated(tallies) else tallied(results)
 
@@ -85,7 +85,7 @@ def hints(tallies: Mapping[str, Tally]) -> list[Explanation]:
 
 
 def first_stages(tallies: Mapping[str, Tally]) -> list[str]:
-    """Return a sentence on the first stage with violated checks and the stages before it; none for programs."""
+    """Return a list with a sentence on the first stage with violated checks; empty for programs."""
     counts = {stage: [0, 0] for stage in STAGES}
     for tally in tallies.values():
         if (stage := stage_of(tally.name)) and tally.examined:
@@ -107,7 +107,7 @@ def first_stages(tallies: Mapping[str, Tally]) -> list[str]:
 
 
 def precedes(tallies: Mapping[str, Tally], explanation: Explanation) -> bool:
-    """Return whether a violated check concerns an earlier stage of the computation than a finding."""
+    """Return whether a violated check concerns an earlier stage of the computation than an explanation."""
     stages = {stage_of(tally.name) for tally in violated(tallies)}.intersection(_EARLY)
     return any(STAGES.index(stage) < STAGES.index(explanation.stage) for stage in stages)
 
@@ -119,7 +119,7 @@ def stage_of(name: str) -> str:
 
 
 def sharpness(result: Result) -> float:
-    """Return an effect's distance from its declared value, in half-widths of its interval; by logarithms for ratios."""
+    """Return an effect's distance from its declared value, in half-widths of its interval; ratios are logarithmic."""
     values = result.effect, result.low, result.high, result.null_effect
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):

@@ -72,7 +72,7 @@ def reproduces(
 
 
 def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Result]:
-    """Return the violated results on a layer with the largest effects; exact checks need a subject's own inputs."""
+    """Return the violated results on a layer with the largest effects, without exact checks, which need its inputs."""
     violated = [
         result
         for result in results

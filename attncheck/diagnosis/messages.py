@@ -29,8 +29,8 @@ _SHAPES = {
 def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "", subject: str = "") -> str:
     """Return a message on the violated results of a test item, or "" if there are none.
 
-    The replay command uses `record` and the `subject` name, or else the Python `call`. `after` is the claim of an item
-    violated earlier in the computation, if any.
+    The replay command uses `record` and the `subject` name, or else the Python `call`. `after` is the claim of a
+    test item that is violated at an earlier stage of the computation, if any.
     """
     bad = violated(results)
     if not bad:

@@ -1,4 +1,4 @@
-"""Common mistakes in attention layers, as candidate causes beside the named faults."""
+"""Common mistakes in attention layers, as candidate causes in addition to the named faults."""
 
 from __future__ import annotations
 

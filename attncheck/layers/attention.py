@@ -251,7 +251,7 @@ class AttentionLayer:
 
     @property
     def score_exponent(self) -> float:
-        """Exponent α of the score factor ν^{-α}; as ν grows, scores grow if α < 1/2, and vanish if α > 1/2 and untied."""
+        """Exponent α of the score factor ν^{-α}: for large ν, scores grow if α < 1/2; untied ones vanish if α > 1/2."""
         power = _POWER.fullmatch(self.score_scaling)
         return float(power[1]) if power else _EXPONENTS[self.score_scaling]
 

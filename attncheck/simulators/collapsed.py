@@ -52,7 +52,7 @@ def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw e^i, (size, seq_len, width); a single 0 if the layer has no position vectors."""
+    """Draw e^i, (size, seq_len, width), or a zero of shape (1, 1, 1) for a layer without position vectors."""
     if not layer.position_std:
         return np.zeros((1, 1, 1))
     root = psd_root(position_covariance(layer.inputs))
@@ -78,7 +78,7 @@ def input_entries(layer: AttentionLayer) -> int:
 def draw_collapsed(
     layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator, grams: frozenset[str] = GRAMS
 ) -> Draws:
-    """Draw inputs, scores and outputs exactly in law."""
+    """Draw inputs, scores and outputs of a layer by the collapsed method, exactly in law."""
     return attend(layer, draw_inputs(layer, size, rng), coordinates, rng, grams)
 
 
@@ -152,7 +152,7 @@ def attend(
 
 
 def group_grams(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return V Vᵀ of each group's vectors V, given those of each head."""
+    """Return V Vᵀ for the keys or values V of each group, given the vectors of each head."""
     of_groups = vectors[:, :: layer.group_size]
     return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 

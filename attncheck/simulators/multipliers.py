@@ -104,7 +104,7 @@ class MatrixFreeMultiplier:
 
 
 def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Extend orthonormal rows to span further vectors, by Gram–Schmidt done twice.
+    """Extend orthonormal rows to span further vectors, by two passes of Gram–Schmidt.
 
     Maps `basis` (draws, d, n) and `vectors` (draws, m, n) to a basis (draws, d + m, n), zero where already
     spanned, and coefficients (draws, m, d + m) with ``coefficients @ basis`` equal to `vectors`.
