@@ -182,7 +182,7 @@ def drawn_blocks(
 ) -> Iterator[Draws]:
     """Iterate over the draws of `simulate` block by block, without copying them.
 
-    Digits do not depend on `grams` or `outputs`: outputs are drawn last in each block.
+    The numbers drawn do not depend on `grams` or `outputs`, because outputs are drawn last in each block.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
 
 @contextlib.contextmanager
 def naming(source: Any) -> Iterator[None]:
-    """Prefix the messages of input errors in this context with `source`, if that is a path they do not name yet.
+    """Prefix the messages of input errors in this context with `source` if it is a path that they do not contain.
 
     Examples
     --------

@@ -121,7 +121,7 @@ def imported(field: str, path: str, trust: Sequence[str]) -> Any:
 
 
 def source_of(path: str) -> str:
-    """Return a short digest of the source file of a module, given as ``module:name``; empty without a file.
+    """Return a short digest of the source file of the module in ``module:name``; empty if there is no file.
 
     Examples
     --------

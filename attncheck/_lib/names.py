@@ -65,7 +65,7 @@ def similar_names(name: str, candidates: Sequence[str]) -> list[str]:
 
 
 def part_of(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return a common name for `names`, part of the family `every`, with all its numbers unless it is the whole."""
+    """Return a common name for `names`, part of the family `every`; parts of it are listed by their numbers."""
     return name_of(names, every) if len(names) in (1, len(every)) else _filled(names, listing=True)
 
 

@@ -91,9 +91,9 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
 }
 # Faults already covered by a scale or by another layer.
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
-# Score factors tried if only outputs are exposed, whose sizes do not determine the scale of the scores.
+# Score factors tried if a subject returns outputs only, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
-# Factors by which the scores behind the attention weights may differ from the exposed scores.
+# Factors by which the scores behind the attention weights may differ from the returned scores.
 _TEMPERATURES: dict[str, Callable[[AttentionLayer], float]] = {
     "√head_dim": lambda layer: layer.head_width**0.5,
     "1/√head_dim": lambda layer: layer.head_width**-0.5,
@@ -151,7 +151,7 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yield candidate causes for layers, merging those with the same law.
 
-    Matrices that the `exposed` data do not distinguish are named together. `receives_inputs` means that
+    Matrices that the `exposed` arrays, those that the subject returns, cannot distinguish are named together. `receives_inputs` means that
     attncheck provides the inputs.
     """
     yield from _scaled(layers, exposed, laws)
@@ -176,7 +176,7 @@ def candidates(
 
 
 def _at_other_temperature(text: str) -> Candidate:
-    """Return a candidate whose attention weights are those of its exposed scores times a factor."""
+    """Return a candidate whose attention weights are those of its returned scores times a factor."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         return attention_weights(layer, _TEMPERATURES[text](layer) * scores)
@@ -214,7 +214,7 @@ def correct_draw(laws: WeightLaws = GAUSSIAN_LAWS, change: Change = lambda layer
 
 
 def scaled_by(factors: Mapping[str, float]) -> Change:
-    """Return a layer change that multiplies some standard deviations."""
+    """Return a function of a layer that returns its standard deviations multiplied by `factors`."""
     return lambda layer: _times(layer, factors)
 
 
@@ -227,7 +227,7 @@ def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, flo
 
 
 def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
-    """Return a name for matrices whose scale may differ, as far as the exposed data distinguish them."""
+    """Return a name for matrices of wrong scale that includes those that the `exposed` arrays cannot distinguish."""
     if tuple(matrices) == (_SCORES,):
         return f"{'W_Q' if 'key_gram' in exposed else 'W_Q, W_K'} or the scaling of the scores"
     if tuple(matrices) == (_OUTPUTS,):
@@ -282,7 +282,7 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, receives_inputs: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield candidates with other weight laws; exposed or given inputs may keep the declared law of their matrices."""
+    """Yield candidates with other weight laws; returned or given inputs may keep the declared law of their matrices."""
     for name in WEIGHT_LAWS:
         by_matrix = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         input_laws = [laws.inputs] * (receives_inputs or bool({"inputs", "input_gram"} & exposed))

@@ -44,12 +44,12 @@ class Cause:
 
 
 def stage(claim: str) -> tuple[int, str]:
-    """Return a sort key for claims: their place in the computation, with unknown claims last."""
+    """Return a sort key that orders the claims of checks by their place in the computation, unknown ones last."""
     return ([*CLAIMS, claim].index(claim), claim)
 
 
 def most_informative(results: Sequence[Result]) -> Mapping[str, Tally]:
-    """Return tallies of the results on single cases, or of all results, pools included, if no case is violated."""
+    """Return result counts by check, from single cases only or, if none of them is violated, from pools too."""
     tallies = tallied([result for result in results if not of_pool(result)])
     return tallies if violated(tallies) else tallied(results)
 
@@ -158,7 +158,7 @@ def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
 
 
 def _strength(tally: Tally) -> float:
-    """Return the median absolute effect of the violated results in units of the alternative."""
+    """Return the median absolute effect of the violated results, in units of the effect that the check must detect."""
     effects = [in_alternatives(result, result.effect) for result in tally.worst if result.verdict == Verdict.VIOLATED]
     known = sorted(abs(value) for value in effects if value is not None)
     return known[len(known) // 2] if known else 0.0

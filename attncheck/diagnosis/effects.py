@@ -72,7 +72,10 @@ def reproduces(
 
 
 def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Result]:
-    """Return the violated results on a layer with the largest effects, without exact checks, which need its inputs."""
+    """Return the violated results with the largest effects on a layer.
+
+    Exact checks are left out, because they need the subject's own inputs.
+    """
     violated = [
         result
         for result in results
@@ -82,7 +85,7 @@ def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Resu
 
 
 def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: int) -> bool:
-    """Return whether a subject's effect agrees with that of a result, within the errors of both."""
+    """Return whether a check's effect on fresh draws of a subject agrees with that in `result`, within both errors."""
     cost = Cost(result.affordable, result.level, result.power)
     with contextlib.suppress(InputError):  # draws that the check cannot use are not those of the result
         (outcome,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)

@@ -103,7 +103,7 @@ def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws 
 def estimates(
     sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
 ) -> Iterator[Observation]:
-    """Yield estimates of the exposed data with declared values, the most specific first.
+    """Yield estimates from the arrays of a sample, each with the declared value, the most specific first.
 
     `reference` returns an `exact_sample`.
     """
@@ -155,7 +155,7 @@ def score_estimates(
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
-    """Compare squared scores with their variances given the inputs; entry by entry too if they do not differ."""
+    """Compare squared scores with their variances given the inputs; if the means agree, compare entries too."""
     ours, theirs = (_per_draw(array) for array in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     residual = ours - (value / unit if unit else 1.0) * theirs
@@ -266,7 +266,7 @@ def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:
 
 
 def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator[Explanation]:
-    """Compare ratios of means over draws, both arrays (draws, places), with intervals that include the errors of both.
+    """Yield an explanation if the ratio of the means of `ours` and `exact`, (draws, places), differs between places.
 
     Places where the exact law is 0, as for keys that no query sees, are left out.
     """

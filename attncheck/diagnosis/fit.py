@@ -23,7 +23,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 #: Maximum number of layers fitted together.
 LAYERS = 3
-# Draws of a sample; more if only outputs are exposed.
+# Draws of a sample; more if the subject returns outputs only.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
 # Draws per candidate in each round, and number of nearest candidates kept.
 _ROUNDS = ((300, 128), (1_500, 32), (6_000, 8))
@@ -38,7 +38,7 @@ _ENTRIES, _WEIGHTS = 2**21, 50_000_000
 _REFUSED, _REFUTED = 1e-3, 1e-12
 # Matrices that scale the scores.
 _OF_SCORES = ("query_std", "key_std")
-# Prefix and suffix of the best features for the scale of a matrix, those that need more exposed data first.
+# Prefix and suffix of the best features for the scale of a matrix, those that need more arrays first.
 _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "key_std": (("size of key Gram of head", "over inputs"), ("size of key Gram of head", "")),
     "query_std": (("size of scores given keys", ""), ("size of scores", "size of scores")),
@@ -155,7 +155,7 @@ def _cause(
 ) -> FittedCause:
     """Return the fit of a candidate, from `more` times as many draws as the sample has.
 
-    The layers are added up until the distance refutes the candidate.
+    Distances on the layers are added until their sum refutes the candidate.
     """
     distance, dof = 0.0, sum(sample.dof for sample in embeddings)
     farthest = float(scipy.stats.chi2.isf(_REFUTED, dof))

@@ -166,7 +166,7 @@ class _Product(NamedTuple):
 
 
 def _products(sample: ProgramSample) -> Iterator[_Product]:
-    """Yield the products that have a new direction in some draws."""
+    """Yield the products W h whose h is, in some draws, not in the span of earlier vectors multiplied by W."""
     lines, width = vectors_of(sample.case.program), sample.case.width
     gram, vectors = sample.need("gram"), sample.need("vectors")
     for images in sample.images:

@@ -72,7 +72,7 @@ def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
 
 
 def _cause(result: Result, diagnosis: Sequence[str]) -> str:
-    """Return the hint of a violated result, or that the scale is wrong if its check assumes a correct scale."""
+    """Return a result's hint, or text on a wrong scale if its check assumes a scale that the diagnosis finds wrong."""
     estimate, whose = _SHAPES.get(result.check, ("", ""))
     # A sentence on the estimate gives a number after the estimate's name.
     if estimate and any(re.match(rf"{estimate} [\d.-]", sentence) for sentence in diagnosis):

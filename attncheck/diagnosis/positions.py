@@ -65,7 +65,7 @@ def permuted(pair: Pair) -> Iterator[Explanation]:
 
 
 def _text_of_outputs(pair: Pair) -> str:
-    """Return text on how outputs differ that are not permuted with the inputs."""
+    """Return text on outputs that are not permuted with the inputs, as specific as the answers allow."""
     follow = "outputs do not follow the inputs to other positions"
     if random_by_position(pair):
         return f"{follow}, differently in each draw: is there dropout, or other randomness by position?"

@@ -72,7 +72,7 @@ class _Calls:
 
 
 def by_regression(pair: Pair) -> Iterator[Explanation]:
-    """Yield explanations by scores or outputs of another form than declared; none unless scores are exposed."""
+    """Yield explanations by scores or outputs of another form than declared; none unless the subject returns scores."""
     if pair.known:
         yield from _scores(pair)
         yield from _outputs(pair)

@@ -81,7 +81,7 @@ class Violations:
 
     @cached_property
     def tallies(self) -> dict[str, Tally]:
-        """Results by check."""
+        """Counts of results by check."""
         return dict(most_informative(self.results))
 
     @cached_property
@@ -175,7 +175,7 @@ class Violations:
 
     @cached_property
     def fits(self) -> Fits:
-        """Causes that fit the samples and reproduce the violations; if several do, larger samples are drawn."""
+        """Causes that fit the samples, if need be larger ones, and that reproduce the effects of violated checks."""
         several = [self.samples[:count] for count in sorted({1, len(self.samples)}, reverse=True) if self.samples]
         # Layers with more features may have several faults; the first one has the fewest features.
         for samples in several:
@@ -193,7 +193,7 @@ class Violations:
         return Fits()
 
     def reproduced(self, candidate: Candidate) -> bool:
-        """Return whether a candidate uses positions as the subject does, with the effects of the violated checks."""
+        """Return whether a candidate uses positions like the subject and has the effects of the violated checks."""
         matching, differing = (
             {fault.words for fault in faults} for faults in (self.deviations.matching, self.deviations.differing)
         )
@@ -206,7 +206,7 @@ class Violations:
             return reproduces(candidate, sample.layer, sample.exposed, self.results, self.laws, self.seed)
 
     def _deviates(self, candidate: Candidate, sample: Sample) -> bool:
-        """Return whether a candidate deviates exactly from the declaration."""
+        """Return whether calls with changed inputs show that a candidate deviates from the declaration."""
         answering_subject = answering(candidate, sample.exposed)
         with own_arithmetic(), contextlib.suppress(InputError):
             rng = stream(self.seed, "answers", sample.layer.key, role="diagnosis")

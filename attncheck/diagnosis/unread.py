@@ -110,7 +110,7 @@ def unused_text(values: Mapping[str, Any]) -> str:
 
 
 def _set_by(layer: AttentionLayer) -> Mapping[str, Any]:
-    """Return the fields of a layer that change it, with their values as in a record."""
+    """Return the non-default fields of a layer that have an effect, with their serialised values."""
     idle = set(_idle(layer))
     return {name: value for name, value in layer.to_dict().items() if name not in idle and value != _FIELDS[name]}
 

@@ -231,7 +231,7 @@ class AttentionLayer:
 
     @property
     def group_size(self) -> int:
-        """Heads that share one W^K and one W^V."""
+        """Number of heads that share one W^K and one W^V."""
         return self.num_heads // self.kv_heads
 
     @functools.cached_property

@@ -71,7 +71,7 @@ class Batch:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __getitem__(self, index: slice) -> Self:
-        """Return consecutive draws, as views."""
+        """Return a slice of the draws, as views."""
         return type(self)(**{name: value[index] for name, value in self.as_dict().items()})
 
     def empty(self, size: int) -> Self:

@@ -106,7 +106,7 @@ def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
 
 
 def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
-    """Write the lines h^i + e^i; correlated matrices W^i have a shared part."""
+    """Write the lines h^i + e^i; if the W^i are correlated, h^i is the sum of a shared and a separate vector."""
     h = program.initial("h")
     positions = _write_positions(program, layer)
     local_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5

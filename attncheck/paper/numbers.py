@@ -197,5 +197,5 @@ def _largest(curve: Curve) -> str:
 
 
 def _within(law: SampledLaw, floor: SampledLaw) -> bool:
-    """Return whether the mean estimate for a law is at most the largest estimate for the limit against itself."""
+    """Return whether the mean estimate for a law is at most the largest estimate for two samples of the limit."""
     return float(np.mean(law.kl)) <= max(floor.kl)

@@ -191,7 +191,7 @@ def _scores(
     values: Values,
     turn: Callable[[FloatArray], FloatArray] | None,
 ) -> FloatArray:
-    """Compute all scores between two steps; `one` is any of these scores."""
+    """Return the scores of all pairs of `lefts` and `rights`, (draws, lefts, rights); `one` is any of these scores."""
     rows, columns = values.stack(lefts), values.stack(rights)
     if turn is not None:
         rows, columns = turn(rows), turn(columns)

@@ -1,6 +1,6 @@
 """Products W h of a program's random matrices, by two methods.
 
-The direct method multiplies literal matrices, fresh for every draw: the ground truth. The matrix-free method is exact
+The direct method multiplies explicit matrices, fresh for every draw: the ground truth. The matrix-free method is exact
 in law at finite width without any n × n array, since programs apply W but never Wᵀ. Given the images of earlier
 vectors, W h = (image of the projection on their span) + ‖residual‖ (σ/√n) N(0, I).
 """
@@ -69,7 +69,7 @@ class DirectMultiplier:
 
 
 class MatrixFreeMultiplier:
-    """Keep an orthonormal basis and its images for every reused matrix."""
+    """Draw products W h without W, from an orthonormal basis and its images, kept for every reused matrix."""
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width

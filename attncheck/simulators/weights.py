@@ -215,7 +215,7 @@ GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Multiply by literal matrices of given laws and add biases; Gaussian matrices stay matrix-free."""
+    """Multiply by explicit matrices of given laws and add biases; Gaussian matrices stay matrix-free."""
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)
@@ -245,7 +245,7 @@ def draw_with_weights(
     rng: np.random.Generator,
     weights: str | Mapping[str, str] | WeightLaws,
 ) -> Draws:
-    """Draw `layer` with literal matrices and biases, see `WeightLaws.of`.
+    """Draw `layer` with explicit matrices and biases of the laws `weights`; see `WeightLaws.of`.
 
     Examples
     --------

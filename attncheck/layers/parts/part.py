@@ -59,7 +59,7 @@ class LayerPart(abc.ABC):
         return any(getattr(layer, field) != absent for field, absent in self.fields.items())
 
     def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
-        """Return whether two layers that differ in this part only can have different weights."""
+        """Return whether two layers that differ in this part only can have visibly different attention weights."""
         return layer.seq_len > 1
 
     def describe(self, fields: Mapping[str, Any]) -> str:

@@ -194,7 +194,7 @@ def _local_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
 
 
 def _of_score(score: Score, extra: dict[Weight, MatMul], dependents: set[Node]) -> Iterator[LineCoverage]:
-    """Check one score against Assumption 1."""
+    """Yield a finding for each condition of Assumption 1 that a score does not meet."""
     first, second = _sides(score)
     if first.weight is second.weight:
         tied = f"{first.weight.name} is on both sides; give the score two matrices"

@@ -78,7 +78,7 @@ def head_means(
 def _largest(
     layer: AttentionLayer, scores: FloatArray, functions: Sequence[Callable[[FloatArray], FloatArray]]
 ) -> FloatArray:
-    """Return the largest value of each entry of each moment at a single point, with scores at several scales."""
+    """Return the maximum of each entry of each moment over points, with the points' scores at several scales."""
     weights = np.concatenate([attention_weights(layer, scale * scores) for scale in _PROBE_SCALES])
     return np.stack([np.max([np.abs(function(point[None])) for point in weights], axis=0) for function in functions])
 

@@ -1,5 +1,6 @@
 """Law of one head's contribution u = αᵀKα to the conditional variance v = c Σ_a u_a, by quasi-Monte Carlo.
 
+Here α is a row of attention weights in the limit, a function of Gaussian scores, and K the kernel of the inputs.
 Standard normals z are drawn from a mixture of proposals and weighted by the balance heuristic. Half of the points are
 plain standard normals, so weights are at most two; the other half covers the far tail of the output.
 """
@@ -237,7 +238,7 @@ def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArra
 def head_laws(
     layer: AttentionLayer, kernel: FloatArray, position: int, seed: int, head: int = 0
 ) -> tuple[ScaleMixture, ...]:
-    """Return the law of one head's contribution u = αᵀKα at `position`, from each replicate."""
+    """Return the law of αᵀKα for the attention weights α of a head at `position`, from each replicate."""
     layer = of_head(layer, head)
     mask = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(mask, mask)])
@@ -270,9 +271,9 @@ def head_laws(
 
 
 def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
-    """Return the law of Σ_a u_a, with u = αᵀKα of each head, if it is a multiple of χ², else None.
+    """Return the law of Σ αᵀKα, summed over heads with attention weights α, if it is a multiple of χ², else None.
 
-    For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
+    For linear attention αᵀKα = zᵀ M z with r normals z; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
     if layer.map != Linear() or layer.tied_query_key or has_offset(layer) or root.shape[1] == 0:

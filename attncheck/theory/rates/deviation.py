@@ -89,7 +89,7 @@ class Cells:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviation:
-    """Signed measure of variances: the law at finite width minus the limit.
+    """Signed measure: the law of the conditional variance v at finite width minus that in the limit.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Measures of variances, and their derivatives, along lines through the limits of the Gram matrices."""
+    """Measures of conditional variances, and their derivatives, on lines through the limits of the Gram matrices."""
 
     marginal: Marginal
     fluctuations: Fluctuations
@@ -301,7 +301,7 @@ class _Lines:
         return np.asarray(self.centre - self.cells.spread(limiting)[0])
 
     def at(self, deviations: Drivers, steps: FloatArray) -> FloatArray:
-        """Return measures at steps along deviations, (draws, cells + 1)."""
+        """Return the measures for Gram matrices at `steps` along `deviations` from the limits, (draws, cells + 1)."""
         changed = self.fluctuations.limits.moved(deviations, steps)
         return self.cells.spread(self.marginal.variances(changed, self.normals))
 

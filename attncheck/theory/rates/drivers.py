@@ -99,7 +99,7 @@ class Fluctuations:
         return self.limits.mapped(np.zeros_like)
 
     def draw(self, size: int, rng: np.random.Generator) -> Drivers:
-        """Draw deviations from the limits."""
+        """Draw deviations of the Gram matrices from their limits."""
         limits = self.limits
         gram = np.zeros((size, *limits.gram.shape[1:])) if self.infinite else self._grams(size, rng) - limits.gram
         if self.still_heads:
@@ -150,7 +150,7 @@ class Fluctuations:
 
     @functools.cached_property
     def mean(self) -> Drivers:
-        """Mean deviations, one draw; nonzero only for G."""
+        """Mean deviations of the Gram matrices from their limits, as one draw; nonzero only for G."""
         if self.infinite:
             return self.still
         radii, weights = gamma_rule(0.5 * self.layer.width, _RADII_OF_MEAN)
@@ -179,7 +179,7 @@ class Fluctuations:
 
     @functools.cached_property
     def _kernels_by_radius(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Nodes and weights of ‖h‖²/n, and E[G] given each."""
+        """Quadrature nodes and weights for ‖h‖²/n, and E[G] given each node."""
         radii, weights = gamma_rule(0.5 * self.layer.width, _RADII)
         return radii, weights, self._kernel(radii)
 
@@ -204,7 +204,7 @@ class Fluctuations:
         return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
-        """Return the largest relative eigenvalue of deviations, (draws,)."""
+        """Return the largest eigenvalue of each draw's deviations, relative to the limits, (draws,)."""
         inverse = self._whitening
         largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
         for heads in (deviations.keys, deviations.values):

@@ -249,7 +249,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
 
     def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
-        """Return E v and E v² of each repetition."""
+        """Return E v and E v² of the conditional variance v, from each repetition."""
         gap = self.gap(position)
         second = gap.limit.variance() + gap.limit.mean() ** 2
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)

@@ -214,7 +214,7 @@ def _perceive(perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray)
 
 
 def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Return E[φ(z)φ(z)ᵀ], E φ(z) for layer norm (else 0), and an error bound."""
+    """Return E[φ(z)φ(z)ᵀ] for z ~ N(0, `stream`), E φ(z) for layer norm (else 0), and an error bound of the kernel."""
     phi = nonlinearity.of_inputs(layer.inputs)
     kernel, error = image_kernels(phi, stream)
     diagonal = np.diagonal(kernel, axis1=-2, axis2=-1)
