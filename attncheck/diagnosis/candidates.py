@@ -149,10 +149,10 @@ def candidates(
     laws: WeightLaws = GAUSSIAN_LAWS,
     receives_inputs: bool = False,
 ) -> Iterator[Candidate]:
-    """Yield candidate causes for layers, merging those with the same law.
+    """Yield candidate causes for layers; factors that are equal on all layers share one candidate.
 
-    Matrices that the `exposed` arrays, those that the subject returns, cannot distinguish are named together. `receives_inputs` means that
-    attncheck provides the inputs.
+    `exposed` names the arrays that the subject returns; matrices that these cannot distinguish are named together.
+    `receives_inputs` means that attncheck provides the inputs.
     """
     yield from _scaled(layers, exposed, laws)
     if "scores" not in exposed:

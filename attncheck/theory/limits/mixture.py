@@ -108,7 +108,7 @@ def symmetric_quantile(
 
 
 def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
-    """Condense a discrete law of v to at most two points per cell of log v, with the cell's weight and three moments."""
+    """Condense a discrete law of v to one or two points per cell of log v, with the cell's weight and three moments."""
     weights = weights / weights.sum()
     positive = (variances > 0) & (weights > 0)
     atom = float(weights[variances == 0].sum())
