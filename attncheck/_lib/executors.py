@@ -56,7 +56,7 @@ class DaskCluster(Workers):
         return self
 
     def __exit__(self, *error: object) -> None:
-        ending = threading.Thread(target=self._client.close, daemon=True)  # not to wait for a scheduler that hangs
+        ending = threading.Thread(target=self._client.close, daemon=True)  # avoids waiting for a scheduler that hangs
         ending.start()
         ending.join(_ANSWER)
 

@@ -91,7 +91,7 @@ class Processes(Workers):
                     worker = self._free()
                     index, task = waiting.popleft()
                     busy[worker.pipe] = worker, index
-                    with contextlib.suppress(OSError):  # the process has ended, as its pipe tells
+                    with contextlib.suppress(OSError):  # the process has ended, which its pipe reports below
                         worker.pipe.send((function, task))
                 ready: list[Any] = wait(list(busy), timeout=_POLL_SECONDS)
                 for pipe, (worker, _) in busy.items():
@@ -213,7 +213,7 @@ def _prepare(outputs: str) -> None:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # a group with its own children, which end with it
     faulthandler.enable(faults)
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # on Linux, even while a library holds up Python
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # on Linux, even if a library blocks Python
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, args=(output.fileno(),), daemon=True).start()

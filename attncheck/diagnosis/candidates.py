@@ -89,7 +89,7 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
-# Faults already covered by a scale or by another layer.
+# Faults that a candidate with another scale or another field covers already.
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors tried if a subject returns outputs only, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)

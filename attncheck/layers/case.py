@@ -9,7 +9,7 @@ from attncheck._lib.errors import InputError
 from attncheck.layers.attention import NAMED_FIELDS, AttentionLayer
 from attncheck.layers.program import ProgramCase
 
-#: Widths for exact checks of programs, with literal matrices.
+#: Widths for exact checks of programs, with explicit matrices.
 EXACT_WIDTHS = (16,)
 #: Widths for checks that extrapolate a power of n.
 RATE_WIDTHS = (32, 128, 512)

@@ -25,7 +25,7 @@ MANY_HEADS = AttentionLayer(width=4, seq_len=2, num_heads=20)
 TIED = AttentionLayer(width=16, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True)
 #: Inputs have a mean, so that all positions are correlated: K_ii = 1/2 and K_ij = 1/(2π).
 RELU = STANDARD.replace(activation="relu")
-#: Vectors e^i correlate positions, near ones most.
+#: The vectors e^i correlate positions, most strongly near ones.
 POSITIONS = STANDARD.replace(position_std=1.0)
 #: Each position is divided by its own length over √n: K_ii = 1, and K_ij = 1/π for relu.
 NORMALISED = STANDARD.replace(activation="relu", norm="rms")

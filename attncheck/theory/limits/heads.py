@@ -31,8 +31,8 @@ _ROUNDING = 1e-13
 # Number of points, and factors of their scores, that show how large weights become.
 _PROBES, _PROBE_SCALES = 2**5, (1.0, 4.0, 16.0)
 
-#: Function of a kernel that returns another function, and the unit of its results. The other function maps attention
-#: weights (points, s, s) to a sum over points, (s, s).
+#: Maps a kernel to a function and the unit of its results; the function maps attention weights, (points, s, s), to a
+#: sum over points, (s, s).
 Moment = Callable[[FloatArray], tuple[Callable[[FloatArray], FloatArray], float]]
 
 
