@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Run the command line. Processes of a run import this module too, and nothing else of the command line."""
+    """Run the command line; imported here, since worker processes import this module but need no command line."""
     from attncheck.commands.cli import program
 
     program()

@@ -28,7 +28,7 @@ _Drawn = TypeVar("_Drawn", bound=Batch)
 
 Method = Literal["direct", "matrix-free", "collapsed", "limit"]
 
-#: Methods by name, literal matrices first.
+#: Names of the methods; "direct" multiplies explicit matrices.
 NAMES: tuple[Method, ...] = ("direct", "matrix-free", "collapsed", "limit")
 # Default methods; the first one that the description supports is used.
 _DEFAULT: tuple[Method, ...] = ("collapsed", "matrix-free")
@@ -182,7 +182,7 @@ def drawn_blocks(
 ) -> Iterator[Draws]:
     """Iterate over the draws of `simulate` block by block, without copying them.
 
-    Digits do not depend on `grams` or `outputs`: outputs are drawn last in each block.
+    The numbers drawn do not depend on `grams` or `outputs`, because outputs are drawn last in each block.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def _check_fits(
     """Raise `InputError` if one draw needs more than the allowed memory."""
     needed = _bytes_of(work)
     if needed > check_integer("memory", memory, 1, "pass a number of bytes"):
-        # The covariance of all scores has the default limit.
+        # More memory does not help a score covariance that exceeds the default limit.
         remedies = ["raise memory"] * (8 * work.shared <= DEFAULT_MEMORY)
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
         if alternative is not None and _bytes_of(alternative[1]) <= memory:
@@ -231,7 +231,7 @@ def _check_fits(
 
 
 def _bytes_of(work: DrawPlan[Any]) -> int:
-    """Return the memory of one draw."""
+    """Return the memory of one draw, in bytes."""
     return 8 * (work.entries + work.shared)
 
 
@@ -246,7 +246,7 @@ def tangent_kernel(
 
     The parameters θ are standard normal; each matrix entry is a parameter times σ/√fan-in of its matrix. With scores
     divided by √n and finitely many heads the kernel remains random at infinite width, and W^Q and W^K couple neurons;
-    `infinite_heads_tangent` gives its mean, the limit for infinitely many heads. Draws multiply literal matrices.
+    `infinite_heads_tangent` gives its mean, the limit for infinitely many heads. Draws multiply explicit matrices.
 
     Parameters
     ----------

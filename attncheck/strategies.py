@@ -36,7 +36,7 @@ INPUTS: tuple[dict[str, Any], ...] = (
     *({"activation": name} for name in ACTIVATIONS if name != "clip"),
 )
 
-# Maximum weight entries of a literal draw in the default run; such a draw takes about 0.2 ms.
+# Maximum weight entries of a draw with explicit matrices in the default run; such a draw takes about 0.2 ms.
 DIRECT_ENTRIES = 20_000
 
 
@@ -58,8 +58,8 @@ def layers(
     Parameters
     ----------
     max_entries : int
-        Maximum weight entries of one literal draw, about (s + 4H) n². Pass a large number for methods
-        without matrices.
+        Maximum number of weight entries per draw, about (s + 4H) n². Pass a large number for methods that draw no
+        matrices.
     min_width, max_width : int
         Bounds on the width.
     parts : collection of str

@@ -82,7 +82,7 @@ def test_programs_import_what_is_trusted_only(reader: str, mark: Path) -> None:
 def test_nothing_but_known_functions_needs_no_trust(path: str) -> None:
     with pytest.raises(InputError, match="was not imported"):
         ac.Program.from_dict(lines_with({"path": path}))
-    with pytest.raises(InputError, match="trust='abc': must be a list of names of modules"):
+    with pytest.raises(InputError, match="trust='abc': must be a list of module names"):
         ac.Program.from_dict(FOREIGN, trust="abc")
 
 

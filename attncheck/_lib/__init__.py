@@ -1,1 +1,1 @@
-"""Helpers independent of attention: errors, files, streams, processes, words."""
+"""Helpers independent of attention: errors, files, streams, processes, text."""

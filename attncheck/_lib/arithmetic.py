@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 
 class _OneThread:
-    """Limit of one BLAS thread, shared by overlapping uses; the last one restores the caller's limit."""
+    """Limit of one BLAS thread, shared by overlapping uses; the last use to end restores the caller's limit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

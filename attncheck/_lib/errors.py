@@ -30,7 +30,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
 
 @contextlib.contextmanager
 def naming(source: Any) -> Iterator[None]:
-    """Prefix the messages of input errors in this context with `source`, if that is a path they do not name yet.
+    """Prefix the messages of input errors in this context with `source` if it is a path that they do not contain.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def validate(instance: Any, field: str, check: Callable[..., Any], *arguments: A
 
 
 def refuse_unknown(where: str, fields: Mapping[str, Any], described: Any) -> None:
-    """Raise `InputError` for the first name that is not a field of a dataclass."""
+    """Raise `InputError` for the first name in `fields` that is not a field of the dataclass `described`."""
     known = [field.name for field in dataclasses.fields(described)]
     for name in fields:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Workers by their name on a command line: this process, processes, or a dask cluster."""
+"""Workers that command-line options select: this process, several processes, or a dask cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DaskCluster(Workers):
         return self
 
     def __exit__(self, *error: object) -> None:
-        ending = threading.Thread(target=self._client.close, daemon=True)  # not to wait for a scheduler that hangs
+        ending = threading.Thread(target=self._client.close, daemon=True)  # avoids waiting for a scheduler that hangs
         ending.start()
         ending.join(_ANSWER)
 

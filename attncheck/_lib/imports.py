@@ -101,7 +101,7 @@ def find_trusted(path: str, trust: Sequence[str]) -> Any:
 
 
 def imported(field: str, path: str, trust: Sequence[str]) -> Any:
-    """Return what `find_trusted` finds, or raise `InputError` naming the field that holds the path and the remedy.
+    """Return the object that `find_trusted` imports, or raise `InputError` that names the field and a remedy.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def imported(field: str, path: str, trust: Sequence[str]) -> Any:
 
 
 def source_of(path: str) -> str:
-    """Return a short digest of the source file of a module, given as ``module:name``; empty without a file.
+    """Return a short digest of the source file of the module in ``module:name``; empty if there is no file.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def source_of(path: str) -> str:
 
 
 def _home(function: Any) -> str:
-    """Return the module of a function; older ufuncs do not have this attribute."""
+    """Return the name of a function's module; for a ufunc, which may lack the attribute, find it by name."""
     if isinstance(function, np.ufunc):
         homes = [home for home in (np, special) if getattr(home, function.__name__, None) is function]
         return homes[0].__name__ if homes else ""

@@ -1,4 +1,4 @@
-"""Results of methods, kept in their objects."""
+"""Cache for the results of methods, stored in the object of the method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Method = Callable[[_Object, *_Arguments], _Result]
 
 
 def kept(method: _Method[_Object, *_Arguments, _Result]) -> _Method[_Object, *_Arguments, _Result]:
-    """Cache the results of a method in each object, by its arguments, which are positional and hashable.
+    """Cache the results of a method in each object; its arguments must be positional and hashable.
 
     Examples
     --------

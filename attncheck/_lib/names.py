@@ -42,7 +42,7 @@ def pattern_of(name: str) -> str:
 
 
 def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
-    """Return a common name of some members of a family, given the names of all.
+    """Return a common name for `names`, part of the family `all_names`, whose members differ only in numbers.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
 
 
 def similar_names(name: str, candidates: Sequence[str]) -> list[str]:
-    """Return a name and those of the others that differ from it only in numbers.
+    """Return `name` and the candidates that differ from it only in numbers.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def similar_names(name: str, candidates: Sequence[str]) -> list[str]:
 
 
 def part_of(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return the name of a part of a family, listing its numbers unless the part is the whole family."""
+    """Return a common name for `names`, part of the family `every`; parts of it are listed by their numbers."""
     return name_of(names, every) if len(names) in (1, len(every)) else _filled(names, listing=True)
 
 
@@ -79,7 +79,7 @@ def _filled(names: Sequence[str], listing: bool) -> str:
 
 
 def names_of(names: Sequence[str]) -> str:
-    """Join names, writing those that differ only in numbers as one with their count.
+    """Join names as text; names that differ only in numbers become one pattern with a count.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Processes of their own: each has a pipe to this one, so that one that dies costs its own task only."""
+"""Worker processes, each with a separate pipe to this process, so that a worker that dies loses only its own task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PRINTED, _FAULTS = ".out", ".faults"
 _POLL_SECONDS = 1.0
 # Option of prctl(2) that names a signal to send when the parent ends.
 _PARENT_DEATH = 1
-# Exit statuses of a process that somebody else has ended.
+# Exit statuses of a process that another process has ended.
 _KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", signal.SIGTERM))
 # Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
@@ -91,7 +91,7 @@ class Processes(Workers):
                     worker = self._free()
                     index, task = waiting.popleft()
                     busy[worker.pipe] = worker, index
-                    with contextlib.suppress(OSError):  # the process has ended, as its pipe tells
+                    with contextlib.suppress(OSError):  # the process has ended, which its pipe reports below
                         worker.pipe.send((function, task))
                 ready: list[Any] = wait(list(busy), timeout=_POLL_SECONDS)
                 for pipe, (worker, _) in busy.items():
@@ -108,7 +108,7 @@ class Processes(Workers):
                 worker.end()
 
     def _free(self) -> _Worker:
-        """Return a process without a task, a new one if necessary."""
+        """Return an idle process, or start a new one if there is none."""
         while self._idle:
             worker = self._idle.pop()
             if worker.process.is_alive():
@@ -129,7 +129,7 @@ class Processes(Workers):
             if not answered:  # it has died
                 raise EOFError
             error, result = worker.pipe.recv()
-        except Exception:  # before an answer, within it, or after it wrote something else
+        except Exception:  # it died before or while answering, or wrote something else
             worker.process.join(_POLL_SECONDS)
             worker.end()
             return self._lost(worker.process)
@@ -139,7 +139,7 @@ class Processes(Workers):
         return result
 
     def _lost(self, process: BaseProcess) -> LostTask:
-        """Return what happened to a process that has ended, from its last output, its fault or its exit status."""
+        """Describe how a process ended, from its last output, and its fault report or exit status."""
         faults = _end_of(Path(self._outputs.name, f"{process.pid}{_FAULTS}"))
         match = _FAULT.search(faults)
         hung = match is not None and match[0].startswith("Timeout")
@@ -160,7 +160,7 @@ def _stopped(process: BaseProcess) -> bool:
 
 
 def _end_of(path: Path) -> str:
-    """Return the end of a file, stripped of whitespace; empty if there is none."""
+    """Return the end of a file as text without surrounding whitespace; empty if there is no file."""
     if not path.exists():
         return ""
     with open(path, "rb") as file:
@@ -181,7 +181,7 @@ def _status(code: int) -> str:
 
 
 def _serve(pipe: Connection, outputs: str) -> None:
-    """Run the tasks that come through a pipe, in a process of its own, until it is closed."""
+    """Run tasks from a pipe until the pipe is closed; the main function of a worker process."""
     _prepare(outputs)
     while True:
         try:
@@ -213,7 +213,7 @@ def _prepare(outputs: str) -> None:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # a group with its own children, which end with it
     faulthandler.enable(faults)
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # on Linux, even while a library holds up Python
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # on Linux, even if a library blocks Python
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, args=(output.fileno(),), daemon=True).start()
@@ -222,7 +222,7 @@ def _prepare(outputs: str) -> None:
 
 
 def _end_with_parent(output: int) -> None:
-    """End this process when its parent ends; until then, keep its output short."""
+    """End this process when its parent ends; until then, keep its output file short."""
     parent = parent_process()
     assert parent is not None
     while parent.is_alive():

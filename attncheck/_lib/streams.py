@@ -67,9 +67,9 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def set_fields(description: Any) -> dict[str, Any]:
-    """Return the non-default fields of a dataclass, which make up the key of a description.
+    """Return the non-default fields of a dataclass, from which the key of a layer or stack is computed.
 
-    New fields thus leave keys unchanged.
+    Adding a field with a default to the class thus leaves existing keys unchanged.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
     *key : object
         Purpose of the stream, such as property and layer; each a value that `encode` accepts.
     look : int
-        Number of the look, at least 1.
+        Number of the look (interim analysis of a group-sequential test), at least 1.
     role : str
         Purpose of the numbers within the look, e.g. ``"inputs"``.
 

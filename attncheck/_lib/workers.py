@@ -1,4 +1,4 @@
-"""Workers that run tasks, and those of this process."""
+"""`Workers`, the interface of executors that run tasks, and an executor that uses this process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _Result = TypeVar("_Result")
 class LostTask:
     """Placeholder for the result of a task whose process died.
 
-    ``what`` says what happened to the process, ``words`` is its last output, ``hung`` says whether it was ended because
-    its time was up, and ``killed`` whether somebody else ended it, such as a system without memory.
+    ``what`` says what happened to the process, and ``words`` is its last output. ``hung`` is True if it was ended at
+    its time limit, and ``killed`` if something else ended it, such as the operating system when memory ran out.
     """
 
     what: str
@@ -45,7 +45,9 @@ class LostTask:
 
 
 class Workers(abc.ABC):
-    """Runs tasks; a context manager that ends whatever runs them. A worker that dies costs its own task only.
+    """Executor of tasks, and a context manager that ends its workers on exit.
+
+    A worker that dies loses only its own task.
 
     Attributes
     ----------
@@ -68,7 +70,7 @@ class Workers(abc.ABC):
     def gather(
         self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
     ) -> Iterator[tuple[int, _Result | LostTask]]:
-        """Yield (index, result) of each task as it completes; raises the error of a task."""
+        """Yield (index, result) of each task as it completes; an exception in a task is raised here."""
 
     def results(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | LostTask]:
         """Return the result of each task, in the order of the tasks."""
@@ -89,7 +91,7 @@ class Workers(abc.ABC):
 
 
 class InProcess(Workers):
-    """Runs tasks in this process; their output is discarded.
+    """Runs tasks in this process and discards what they print.
 
     Examples
     --------

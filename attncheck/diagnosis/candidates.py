@@ -47,7 +47,7 @@ _FACTORS: dict[str, Callable[[AttentionLayer], float]] = {
     "√(4/3)": lambda layer: (4 / 3) ** 0.5,
     "0.02·√n": lambda layer: 0.02 * layer.width**0.5,
 }
-# Further ones where widths differ; at one width they are numbers like many others.
+# Further factors, tried only if widths differ: at a single width, they cannot be told from other numbers.
 _POWERS: dict[str, Callable[[AttentionLayer], float]] = {
     "n^(1/4)": lambda layer: layer.width**0.25,
     "head_dim^(1/4)": lambda layer: layer.head_width**0.25,
@@ -89,11 +89,11 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
-# Faults already covered by a scale or by another layer.
+# Faults that a candidate with another scale or another field covers already.
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
-# Score factors tried if only outputs are exposed, whose sizes do not determine the scale of the scores.
+# Score factors tried if a subject returns outputs only, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
-# Factors between the scores that make the attention weights and the exposed ones.
+# Factors by which the scores behind the attention weights may differ from the returned scores.
 _TEMPERATURES: dict[str, Callable[[AttentionLayer], float]] = {
     "√head_dim": lambda layer: layer.head_width**0.5,
     "1/√head_dim": lambda layer: layer.head_width**-0.5,
@@ -149,10 +149,10 @@ def candidates(
     laws: WeightLaws = GAUSSIAN_LAWS,
     receives_inputs: bool = False,
 ) -> Iterator[Candidate]:
-    """Yield candidate causes for layers, merging those with the same law.
+    """Yield candidate causes for layers; factors that are equal on all layers share one candidate.
 
-    Matrices that the `exposed` data do not distinguish are named together. `receives_inputs` means that
-    attncheck provides the inputs.
+    `exposed` names the arrays that the subject returns; matrices that these cannot distinguish are named together.
+    `receives_inputs` means that attncheck provides the inputs.
     """
     yield from _scaled(layers, exposed, laws)
     if "scores" not in exposed:
@@ -176,7 +176,7 @@ def candidates(
 
 
 def _at_other_temperature(text: str) -> Candidate:
-    """Return a candidate whose attention weights are those of other scores than it exposes."""
+    """Return a candidate whose attention weights are those of its returned scores times a factor."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         return attention_weights(layer, _TEMPERATURES[text](layer) * scores)
@@ -214,7 +214,7 @@ def correct_draw(laws: WeightLaws = GAUSSIAN_LAWS, change: Change = lambda layer
 
 
 def scaled_by(factors: Mapping[str, float]) -> Change:
-    """Return a layer change that multiplies some standard deviations."""
+    """Return a function of a layer that returns its standard deviations multiplied by `factors`."""
     return lambda layer: _times(layer, factors)
 
 
@@ -227,7 +227,7 @@ def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, flo
 
 
 def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
-    """Return a name for matrices whose scale may differ, as far as the exposed data distinguish them."""
+    """Return a name for matrices of wrong scale that includes those that the `exposed` arrays cannot distinguish."""
     if tuple(matrices) == (_SCORES,):
         return f"{'W_Q' if 'key_gram' in exposed else 'W_Q, W_K'} or the scaling of the scores"
     if tuple(matrices) == (_OUTPUTS,):
@@ -266,7 +266,7 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 
 
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
-    """Return a simulator with scaled scores if queries and keys are tied, which draws by `untied` otherwise."""
+    """Return a simulator that multiplies scores by `factors` if queries and keys are tied, and else calls `untied`."""
 
     def score(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
         return factors[layer] * dot_products(layer, projections, rng)
@@ -282,7 +282,7 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, receives_inputs: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield candidates with other weight laws; the matrices that make exposed or given inputs may keep their law."""
+    """Yield candidates with other weight laws; returned or given inputs may keep the declared law of their matrices."""
     for name in WEIGHT_LAWS:
         by_matrix = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         input_laws = [laws.inputs] * (receives_inputs or bool({"inputs", "input_gram"} & exposed))
@@ -318,7 +318,7 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
 
 
 def _with_changed_field(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield candidates that misread one field of the layers."""
+    """Yield candidates that use another value of one field of the layers."""
 
     def matters(change: Change) -> bool:
         return any(_changed(layer, change) for layer in layers)

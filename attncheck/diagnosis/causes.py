@@ -1,4 +1,4 @@
-"""Likely causes of a failed run, in order, and common properties of the failing layers."""
+"""Violated checks of a failed run in order of usefulness, and the likely causes that they suggest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attncheck.records.text import in_alternatives
 #: Maximum number of causes shown.
 MOST_CAUSES = 3
 _UNKNOWN = "no known cause fits"
-# Texts of stages that are not named by what is computed.
+# Texts for stages whose names are not those of computed quantities.
 _TEXTS = {DRAWS: "dependence between draws", INPUTS: "the law of inputs"}
 # Stages before the attention weights.
 _EARLY = STAGES[: STAGES.index(WEIGHTS_OR_VALUES)]
@@ -32,7 +32,7 @@ _GENERIC = 5
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """A likely cause, and the violated checks with its hint, the most specific first."""
+    """A likely cause, with the violated checks that hint at it, the most specific first."""
 
     hint: str
     tallies: tuple[Tally, ...]
@@ -44,12 +44,12 @@ class Cause:
 
 
 def stage(claim: str) -> tuple[int, str]:
-    """Return a sort key for claims: their place in the computation, with unknown claims last."""
+    """Return a sort key that orders the claims of checks by their place in the computation, unknown ones last."""
     return ([*CLAIMS, claim].index(claim), claim)
 
 
 def most_informative(results: Sequence[Result]) -> Mapping[str, Tally]:
-    """Return tallies of single results, or of pools too if no single result is violated."""
+    """Return result counts by check, from single cases only or, if none of them is violated, from pools too."""
     tallies = tallied([result for result in results if not of_pool(result)])
     return tallies if violated(tallies) else tallied(results)
 
@@ -85,7 +85,7 @@ def hints(tallies: Mapping[str, Tally]) -> list[Explanation]:
 
 
 def first_stages(tallies: Mapping[str, Tally]) -> list[str]:
-    """Return a sentence on the first stage with violated checks and the stages before it; none for programs."""
+    """Return a list with a sentence on the first stage with violated checks; empty for programs."""
     counts = {stage: [0, 0] for stage in STAGES}
     for tally in tallies.values():
         if (stage := stage_of(tally.name)) and tally.examined:
@@ -107,7 +107,7 @@ def first_stages(tallies: Mapping[str, Tally]) -> list[str]:
 
 
 def precedes(tallies: Mapping[str, Tally], explanation: Explanation) -> bool:
-    """Return whether a violated check concerns an earlier stage of the computation than a finding."""
+    """Return whether a violated check concerns an earlier stage of the computation than an explanation."""
     stages = {stage_of(tally.name) for tally in violated(tallies)}.intersection(_EARLY)
     return any(STAGES.index(stage) < STAGES.index(explanation.stage) for stage in stages)
 
@@ -119,7 +119,7 @@ def stage_of(name: str) -> str:
 
 
 def sharpness(result: Result) -> float:
-    """Return an effect's distance from its declared value, in half-widths of its interval; by logarithms for ratios."""
+    """Return an effect's distance from its declared value, in half-widths of its interval; ratios are logarithmic."""
     values = result.effect, result.low, result.high, result.null_effect
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):
@@ -158,7 +158,7 @@ def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
 
 
 def _strength(tally: Tally) -> float:
-    """Return the median absolute effect of the violated results in units of the alternative."""
+    """Return the median absolute effect of the violated results, in units of the effect that the check must detect."""
     effects = [in_alternatives(result, result.effect) for result in tally.worst if result.verdict == Verdict.VIOLATED]
     known = sorted(abs(value) for value in effects if value is not None)
     return known[len(known) // 2] if known else 0.0

@@ -43,9 +43,9 @@ _DISTINCT = 1e-6
 
 
 def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result]) -> list[str]:
-    """Return messages for estimates of a violated test item that differ from the declaration.
+    """Return messages on how fresh draws of a violated layer or program differ from the declaration.
 
-    For a program they name lines; the last one is the text of the most informative of the item's `results`.
+    For a program, the messages name its lines; the last message is the text of the most informative of `results`.
     """
     case = unit.case
     size = max(64, min(_SIZE, _ENTRIES // case.stored_entries, 100_000_000 // case.weight_entries))
@@ -54,7 +54,7 @@ def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result])
         return differences(subject.draw(case, size, rng), root, subject.weights)
     sample, bad = subject.draw(case, size, rng), violated(results)
     lines = wrong_functions(sample)
-    # Means over the draws of one call say nothing of draws that depend on each other.
+    # Means over the draws of one call say nothing if the draws depend on each other.
     if not lines and not any(stage_of(result.check) == DRAWS for result in bad):
         lines = wrong_laws(sample)
         if not lines and subject.weights.gaussian and "gram" not in sample.exposed:

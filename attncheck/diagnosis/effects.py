@@ -72,7 +72,10 @@ def reproduces(
 
 
 def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Result]:
-    """Return the violated results on a layer with the largest effects; exact checks need a subject's own inputs."""
+    """Return the violated results with the largest effects on a layer.
+
+    Exact checks are left out, because they need the subject's own inputs.
+    """
     violated = [
         result
         for result in results
@@ -82,9 +85,9 @@ def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Resu
 
 
 def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: int) -> bool:
-    """Return whether a subject's effect agrees with that of a result, within the errors of both."""
+    """Return whether a check's effect on fresh draws of a subject agrees with that in `result`, within both errors."""
     cost = Cost(result.affordable, result.level, result.power)
-    with contextlib.suppress(InputError):  # draws that the check cannot use are not those of the result
+    with contextlib.suppress(InputError):  # draws that the check refuses differ from those of the result
         (outcome,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)
         intervals = [(estimate.effect, estimate.low, estimate.high) for estimate in (result, outcome)]
         numbers = [number for interval in intervals for number in interval if number is not None]

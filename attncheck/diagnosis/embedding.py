@@ -47,7 +47,7 @@ class _SampleStatistics:
 
 
 def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
-    """Return the normal scores of ranks below the first value, at this value, between it and the next, and so on."""
+    """Return 2k + 1 normal scores for k distinct values: below the first, at it, between it and the next, and so on."""
     upto = np.concatenate([[0], np.cumsum(counts)])
     # The number of smaller values plus the number of smaller or equal ones: twice the middle rank.
     below_and_upto = 2.0 * np.repeat(upto, 2)[:-1]

@@ -1,4 +1,4 @@
-"""Estimates of scales and means with normal intervals, to compare with the declaration or between heads or places."""
+"""Estimates of scales and means with normal intervals, compared with the declaration or between heads or positions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Observation:
 
 
 def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Sample:
-    """Return draws of the exact law: outputs, scores and input Grams; for other weight laws the fields of `sample`."""
+    """Return draws of the exact law: outputs, scores and input Grams, or for other `laws` the arrays of `sample`."""
     if not laws.gaussian:
         return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, blocks={}).sample
     exact = simulate(sample.layer, 4 * len(sample), seed)
@@ -103,7 +103,7 @@ def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws 
 def estimates(
     sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
 ) -> Iterator[Observation]:
-    """Yield estimates of the exposed data with declared values, the most specific first.
+    """Yield estimates from the arrays of a sample, each with the declared value, the most specific first.
 
     `reference` returns an `exact_sample`.
     """
@@ -155,7 +155,7 @@ def score_estimates(
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
-    """Compare squared scores with their variances given the inputs; entry by entry too if they do not differ."""
+    """Compare squared scores with their variances given the inputs; if the means agree, compare entries too."""
     ours, theirs = (_per_draw(array) for array in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     residual = ours - (value / unit if unit else 1.0) * theirs
@@ -193,14 +193,14 @@ def mean_of(name: str, values: FloatArray, declared: float, ratio: bool = False)
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
-    """Compare the mean with that of a larger sample of the exact law; the interval includes the errors of both."""
+    """Compare the mean of `ours` with that of `theirs`, draws of the exact law; the interval includes both errors."""
     half = QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive, source = float(ours.mean()), bool((ours >= 0.0).all()), "by draws of the exact law"
     return _around(name, mean, half, float(theirs.mean()), positive=positive, source=source)
 
 
 def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
-    """Yield whitened sums of squares and degrees of freedom, (draws, heads) or (draws, 1), for laws without biases."""
+    """Yield names, whitened sums of squares and degrees of freedom, (draws, heads or 1), of matrices without biases."""
     exposed, layer, biased = sample.exposed, sample.layer, laws.biased
     is_rotary = layer.rotary_base is not None
     scored = {"input_gram", "keys" if is_rotary else "key_gram", "scores"} <= exposed
@@ -217,7 +217,7 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
 
 
 def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Explanation]:
-    """Yield findings on scales that differ between heads, positions or neurons, and on correlated draws of a call.
+    """Yield explanations by scales that differ between heads, positions or neurons.
 
     Scales are estimated relative to the declared ones. They differ if two 99.9% intervals do not overlap.
 
@@ -266,7 +266,7 @@ def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:
 
 
 def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator[Explanation]:
-    """Compare ratios of means over draws, both arrays (draws, places), with intervals that include the errors of both.
+    """Yield an explanation if the ratio of the means of `ours` and `exact`, (draws, places), differs between places.
 
     Places where the exact law is 0, as for keys that no query sees, are left out.
     """

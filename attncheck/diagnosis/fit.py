@@ -23,7 +23,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 #: Maximum number of layers fitted together.
 LAYERS = 3
-# Draws of a sample; more if only outputs are exposed.
+# Draws of a sample; more if the subject returns outputs only.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
 # Draws per candidate in each round, and number of nearest candidates kept.
 _ROUNDS = ((300, 128), (1_500, 32), (6_000, 8))
@@ -38,7 +38,7 @@ _ENTRIES, _WEIGHTS = 2**21, 50_000_000
 _REFUSED, _REFUTED = 1e-3, 1e-12
 # Matrices that scale the scores.
 _OF_SCORES = ("query_std", "key_std")
-# Prefix and suffix of the best features for the scale of a matrix, those that need more exposed data first.
+# Prefix and suffix of the best features for the scale of a matrix, those that need more arrays first.
 _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "key_std": (("size of key Gram of head", "over inputs"), ("size of key Gram of head", "")),
     "query_std": (("size of scores given keys", ""), ("size of scores", "size of scores")),
@@ -153,7 +153,10 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
 def _cause(
     embeddings: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
-    """Return the fit of a candidate with `more` times as many draws as the sample, on as many layers as refute it."""
+    """Return the fit of a candidate, from `more` times as many draws as the sample has.
+
+    Distances on the layers are added until their sum refutes the candidate.
+    """
     distance, dof = 0.0, sum(sample.dof for sample in embeddings)
     farthest = float(scipy.stats.chi2.isf(_REFUTED, dof))
     for at, sample in enumerate(embeddings):
@@ -171,9 +174,10 @@ def _nearest(
     draws: int,
     most: int,
 ) -> list[Candidate]:
-    """Return the `most` nearest candidates that may be the true one; far ones are drawn on the first layers only.
+    """Return at most `most` candidates, nearest first, that are not much farther away than the nearest one.
 
-    The distance of the true one is about chi-square, so that it exceeds the smallest distance by little.
+    The distance of the true cause is about chi-square, so it exceeds the smallest distance by little. Far candidates
+    are drawn on the first layers only.
     """
     reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
     margin, farthest = _SPREADS * 2.0 * sum(embedding.dof for embedding in embeddings) ** 0.5, np.inf
@@ -218,7 +222,7 @@ def _with_same_arrays(arrays: Mapping[str, FloatArray], sample: Sample) -> Sampl
 def _scales(
     embeddings: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
 ) -> dict[str, _FittedScale]:
-    """Return factors of the sample's standard deviations; unexposed matrices count as correct."""
+    """Return the fitted factor of each standard deviation; those that the samples do not show count as correct."""
     scales: dict[str, _FittedScale] = {}
     for field in ("key_std", "query_std", "value_std", "output_std"):
         sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in embeddings[0].names)), None)

@@ -1,4 +1,4 @@
-"""Programs: the first line that is not its declared function of the returned earlier lines, or that has another law."""
+"""Wrong lines of a program: not the declared function of earlier lines, or not of the declared law."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from attncheck.layers.program.lines import line_text
 _CONSTANT = 1e-3
 # Powers of the width that are named.
 _POWERS = (-1.0, -0.5, 0.5, 1.0)
-# Share of wrong draws from which all are said to be.
+# If more than this share of draws is wrong, the text does not give the share.
 _ALL = 0.995
 
 
 def wrong_functions(sample: ProgramSample) -> list[str]:
-    """Return a sentence on each line that is not its declared function of the returned lines, or that copies another.
+    """Return a sentence on each line that is not its declared function of earlier lines, or that copies another line.
 
     Examples
     --------
@@ -57,17 +57,17 @@ def wrong_functions(sample: ProgramSample) -> list[str]:
 
 
 def wrong_laws(sample: ProgramSample) -> list[str]:
-    """Return a sentence on each initial vector and product whose mean or variance is beyond chance, in their order.
+    """Return a sentence on each mean, variance or correlation of initial vectors and products W h that is wrong.
 
-    Products are examined given the earlier ones with the same matrix, and together with others of the same vector.
-    Intervals are of 99.9%, and 6.6 standard errors are beyond chance.
+    Products are examined given earlier products with the same matrix, and for correlation with products of the same
+    vector. Sentences give 99.9% intervals; estimates are wrong if they differ by more than 6.6 standard errors.
     """
     differing = (estimate for estimate in _estimates(sample) if estimate.differs and estimate.beyond_chance)
     return list(map(str, differing)) if "vectors" in sample.exposed else []
 
 
 def wrong_sizes(sample: ProgramSample, exact: ProgramDraws) -> list[str]:
-    """Return a sentence on each score and result of another size than in draws of the exact law, beyond chance.
+    """Return a sentence on each score and result whose size differs beyond chance from that in exact draws.
 
     Sizes are compared by logarithms, which have light tails; `exact` has at least as many neurons.
     """
@@ -89,7 +89,7 @@ def _ratio(line: str, ours: FloatArray, theirs: FloatArray) -> Observation:
 
 
 def _sentence(line: Evaluated, width: int) -> str:
-    """Return how a line differs: by a factor, or by the first values that do."""
+    """Return a sentence on how a line differs: by a constant factor, or with an example of a wrong value."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = line.actual / line.expected
     ratio = float(np.median(ratios))
@@ -159,7 +159,7 @@ def _of_products(products: Sequence[_Product]) -> Iterator[Observation]:
 
 
 class _Product(NamedTuple):
-    """A product with a matrix, given earlier ones with the same, in units of σ.
+    """A product W h, given earlier products with the same matrix W, in units of its standard deviation.
 
     `values` are (draws, neurons), mean `squares` over all neurons (draws,), and `new` (draws,) says which draws have a
     new direction.
@@ -173,7 +173,7 @@ class _Product(NamedTuple):
 
 
 def _products(sample: ProgramSample) -> Iterator[_Product]:
-    """Yield the products that have a new direction in some draws."""
+    """Yield the products W h whose h is, in some draws, not in the span of earlier vectors multiplied by W."""
     lines, width = vectors_of(sample.case.program), sample.case.width
     gram, vectors = sample.need("gram"), sample.need("vectors")
     for images in sample.images:

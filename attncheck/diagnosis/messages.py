@@ -29,8 +29,8 @@ _SHAPES = {
 def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "", subject: str = "") -> str:
     """Return a message on the violated results of a test item, or "" if there are none.
 
-    The replay command uses `record` and the `subject` name, or else the Python `call`. `after` is the claim of an item
-    violated earlier in the computation, if any.
+    The replay command uses `record` and the `subject` name, or else the Python `call`. `after` is the claim of a
+    test item that is violated at an earlier stage of the computation, if any.
     """
     bad = violated(results)
     if not bad:
@@ -72,7 +72,7 @@ def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
 
 
 def _cause(result: Result, diagnosis: Sequence[str]) -> str:
-    """Return the hint of a violated result, or that the scale is wrong if its check assumes a correct scale."""
+    """Return a result's hint, or text on a wrong scale if its check assumes a scale that the diagnosis finds wrong."""
     estimate, whose = _SHAPES.get(result.check, ("", ""))
     # A sentence on the estimate gives a number after the estimate's name.
     if estimate and any(re.match(rf"{estimate} [\d.-]", sentence) for sentence in diagnosis):

@@ -1,4 +1,4 @@
-"""Common mistakes in attention layers, as candidate causes beside the named faults."""
+"""Common mistakes in attention layers, as candidate causes in addition to the named faults."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def _residual(drawn: Drawn) -> Drawn:
 
 @declared(MISTAKES, "one matrix of independent entries is drawn in place of W_Q W_Kᵀ", UNTIED)
 def _one_score_matrix(layer: AttentionLayer, size: int, rng: Rng) -> Drawn:
-    """Draw the law of X M Xᵀ, not a function of X: the matrices M of all draws may not fit into memory."""
+    """Draw scores with the law of X M Xᵀ, without the matrices M, which may not fit into memory for all draws."""
 
     def score(layer: AttentionLayer, vectors: Projections, rng: Rng) -> FloatArray:
         root = gram_root(gram_of(vectors.inputs))[:, None]

@@ -65,7 +65,7 @@ def permuted(pair: Pair) -> Iterator[Explanation]:
 
 
 def _text_of_outputs(pair: Pair) -> str:
-    """Return how outputs differ that do not follow the inputs to other positions."""
+    """Return text on outputs that are not permuted with the inputs, as specific as the answers allow."""
     follow = "outputs do not follow the inputs to other positions"
     if random_by_position(pair):
         return f"{follow}, differently in each draw: is there dropout, or other randomness by position?"
@@ -74,20 +74,20 @@ def _text_of_outputs(pair: Pair) -> str:
 
 
 def stage_of_outputs(pair: Pair) -> str:
-    """Return the stage of a finding on outputs alone: after the scores, if the subject returns scores."""
+    """Return the stage of an explanation by outputs alone: after the scores, if the subject returns scores."""
     return AFTER if pair.known else IN_OUTPUTS
 
 
 def displacement(
     pair: Pair, order: NDArray[np.intp], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s,) and scores (s, s) do not follow the inputs to other positions."""
+    """Return which outputs (s,) and scores (s, s) are not permuted with the inputs when these are put in `order`."""
     outputs, scores = baseline.changes(reordered(pair, order, respond))
     return np.asarray(outputs.any(axis=0)), np.asarray(scores.any(axis=(0, 1)))
 
 
 def _different(pair: Pair) -> str:
-    """Return which one position is not computed as the others are, or "" if none is, or several are."""
+    """Return text on the position that is computed differently from all others, or "" unless there is exactly one."""
     s = pair.layer.seq_len
     if not 2 < s <= _EXCHANGED:
         return ""
@@ -103,8 +103,8 @@ def _different(pair: Pair) -> str:
     (position,) = common
     remaining = [outputs[[at for at in range(s) if at not in exchanged]] for exchanged, outputs in wrong.items()]
     if np.concatenate(remaining).any():
-        return f"the input at position {position} is not used as those at the others"
-    return f"the output at position {position} is not computed as those at the others"
+        return f"the input at position {position} is used differently from those at other positions"
+    return f"the output at position {position} is computed differently from those at other positions"
 
 
 def positions_text(chosen: BoolArray) -> str:

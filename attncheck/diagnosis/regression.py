@@ -54,7 +54,7 @@ class _Calls:
 
     @classmethod
     def of(cls, pair: Pair, unknowns: int, equations: int) -> _Calls | None:
-        """Return enough calls to determine `unknowns`, at `equations` per call, or None if they are too many."""
+        """Return enough calls to determine `unknowns`, at `equations` per call, or None if that takes too many."""
         count = math.ceil(_EQUATIONS * unknowns / equations)
         if count >= len(pair.inputs) or unknowns > _UNKNOWNS:
             return None
@@ -72,14 +72,14 @@ class _Calls:
 
 
 def by_regression(pair: Pair) -> Iterator[Explanation]:
-    """Yield how scores and outputs differ in form from the declared ones; for exposed scores only."""
+    """Yield explanations by scores or outputs of another form than declared; none unless the subject returns scores."""
     if pair.known:
         yield from _scores(pair)
         yield from _outputs(pair)
 
 
 def _scores(pair: Pair) -> Iterator[Explanation]:
-    """Determine B of each head, unless the declared scores are not bilinear in the inputs."""
+    """Yield what is wrong with the scores x_i B x_j of each head; nothing unless they are declared bilinear."""
     layer, mask = pair.layer, visible(pair.layer)
     if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
         return
@@ -145,7 +145,7 @@ def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) 
 
 
 def _outputs(pair: Pair) -> Iterator[Explanation]:
-    """Determine W_V W_O of each head from the attention weights that the scores give."""
+    """Yield what is wrong with the outputs as functions of the inputs and the attention weights of the scores."""
     layer = pair.layer
     calls = _Calls.of(pair, layer.num_heads * layer.width, layer.seq_len)
     if calls is None:

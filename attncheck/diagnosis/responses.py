@@ -100,10 +100,10 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 def reproducing(
     subject: Subject, layer: AttentionLayer, rng: np.random.Generator
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Return known faults that use positions as a subject does, and those that do not; none if it refuses the inputs.
+    """Return the known faults that use positions like the subject, and the others; none if it refuses the inputs.
 
-    Compared are which inputs change which outputs and scores, whether these follow the inputs to other positions, and
-    the attention weights where scores are 0.
+    The comparison covers which inputs change which outputs and scores, whether outputs and scores are permuted with the
+    inputs, and the attention weights where scores are 0.
     """
     matching: dict[str, Candidate] = {}
     differing: dict[str, Candidate] = {}
@@ -119,7 +119,7 @@ def reproducing(
 
 
 def answering(candidate: Candidate, exposed: frozenset[str]) -> Subject | None:
-    """Return a candidate as a subject that receives its inputs and returns the given arrays; None if it cannot be."""
+    """Return a candidate as a subject that receives inputs and returns the `exposed` arrays, or None if impossible."""
     on_inputs = _on_inputs(candidate.draw)
     if on_inputs is None:
         return None
@@ -132,7 +132,7 @@ def answering(candidate: Candidate, exposed: frozenset[str]) -> Subject | None:
 
 
 def _on_inputs(draw: Draw) -> DrawOn | None:
-    """Return a simulator as a function of its inputs; None if it projects them in another way than declared."""
+    """Return a simulator as a function of its inputs, or None if its projections differ from the declared ones."""
     changes = draw.changes if isinstance(draw, MisreadLayer) else lambda layer: {}
     simulator = LiteralSimulator() if isinstance(draw, MisreadLayer) else draw
     if not isinstance(simulator, LiteralSimulator) or simulator.project is not independent:
@@ -159,7 +159,7 @@ def _allclose(one: FloatArray, two: FloatArray) -> bool:
 
 
 def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Explanation]:
-    """Return the findings on the layer with one head, where more can be determined; empty if they say no more."""
+    """Return the findings on the layer reduced to one head, if they explain more; else an empty list."""
     with contextlib.suppress(InputError):  # the subject may not support it
         explanations = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
         if explanations and explanations[0].text != UNEXPLAINED:
@@ -200,7 +200,7 @@ def _shared_weights(pair: Pair) -> Iterator[Explanation]:
 
 
 def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
-    """Find what is added to scores or outputs, by inputs of 0; a declared random bias makes this impossible."""
+    """Find terms added to scores or outputs, by passing inputs of 0; skipped if a random bias is declared."""
     if offset_variance(pair.layer):
         return
     zero = np.zeros_like(pair.inputs)
@@ -226,7 +226,7 @@ def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
 
 
 def _encoded(pair: Pair) -> bool:
-    """Return whether the sinusoidal encoding of a draw's index is added: without it, inputs of 0 give outputs of 0."""
+    """Return whether the sinusoidal encoding of a draw's index is added to inputs: its negative gives outputs of 0."""
     draws, _, n = pair.inputs.shape
     neurons = np.arange(n)
     angles = np.arange(draws)[:, None, None] * _BASE ** (-(neurons - neurons % 2) / n)
@@ -236,7 +236,7 @@ def _encoded(pair: Pair) -> bool:
 
 
 def _added(layer: AttentionLayer, gap: FloatArray) -> str:
-    """Describe what is added to scores, (draws, heads, s, s)."""
+    """Return text on `gap`, the numbers added to scores, (draws, heads, s, s)."""
     size = np.abs(gap).max()
     if np.ptp(gap, axis=0).max() > _SHARE * size:
         return "something is added that varies from draw to draw"

@@ -38,7 +38,7 @@ _DEVIATIONS, _AGAIN = 2, 4
 
 @dataclasses.dataclass(frozen=True)
 class Fits:
-    """Texts of the causes that fit all samples, or else of those that fit the plainest layer alone, best first."""
+    """Texts of the causes that fit all samples or, failing that, the layer with the fewest features, best first."""
 
     everywhere: tuple[str, ...] = ()
     plainest: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Fits:
 
 @dataclasses.dataclass(frozen=True)
 class Deviations:
-    """Exact deviations of a subject on a layer; and the known faults that use positions as it does, and the others."""
+    """Exact deviations of a subject on a layer, and known faults, `matching` or `differing` in the use of positions."""
 
     layer: AttentionLayer | None = None
     explanations: tuple[Explanation, ...] = ()
@@ -56,9 +56,10 @@ class Deviations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Violations:
-    """Violated results, with what can explain them: fresh draws of a subject, or samples of files.
+    """Results of a run with violations, and data that can explain them: draws of a subject, or samples of files.
 
-    Random streams are separate from those of the run. A subject that fails here is explained by what is left.
+    Random streams are separate from those of the run. If the subject fails here, its results are explained without
+    the missing data.
 
     Attributes
     ----------
@@ -80,12 +81,12 @@ class Violations:
 
     @cached_property
     def tallies(self) -> dict[str, Tally]:
-        """Results by check."""
+        """Counts of results by check."""
         return dict(most_informative(self.results))
 
     @cached_property
     def line(self) -> Explanation | None:
-        """The first line of a program that is wrong, exactly if a check of its case that compares numbers says so."""
+        """The first wrong line of a program; its certainty is exact if a check that compares numbers is violated."""
         result = diagnosed(self.tallies)
         if result is None or "program" not in result.case or len(result.diagnosis) < 2:
             return None
@@ -95,7 +96,10 @@ class Violations:
 
     @cached_property
     def layers(self) -> list[AttentionLayer]:
-        """The violated layers on which causes are easiest to tell apart: several positions, few features."""
+        """The violated layers on which causes are easiest to tell apart, plainest first.
+
+        Plain layers have several positions and few features.
+        """
         bad = layers_of(result for result in self.results if result.verdict == Verdict.VIOLATED)
         return sorted(bad, key=_plainness)[:LAYERS]
 
@@ -106,7 +110,7 @@ class Violations:
 
     @cached_property
     def unread_fields(self) -> list[set[str]]:
-        """The fields that the subject does not read, a set for each layer before the first on which it fails."""
+        """The fields that the subject does not read, one set per layer, up to the first layer on which it fails."""
         fields: list[set[str]] = []
         with own_arithmetic(), contextlib.suppress(InputError):
             for subject, layer in self._callable:
@@ -116,7 +120,7 @@ class Violations:
 
     @cached_property
     def calls(self) -> tuple[list[Sample], list[Sample]]:
-        """Samples of the layers on which the subject does not fail, with equal data, and those of second calls."""
+        """Samples of the layers on which the subject works, all with the same arrays, and samples of second calls."""
         first = [sample for sample in self.files if sample.exposed == self.files[0].exposed][:LAYERS]
         second: list[Sample] = []
         for subject, layer in self._callable:
@@ -132,12 +136,12 @@ class Violations:
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """Samples of a size that a fit needs."""
+        """The samples of first calls, cut to the size that a fit needs."""
         return [sample[: draws_of(sample.layer, sample.exposed)] for sample in self.calls[0]]
 
     @cached_property
     def deviations(self) -> Deviations:
-        """The exact deviations on the first layer with any, else those of the plainest layer: none."""
+        """The exact deviations on the first layer that has any; if none has, an object without explanations."""
         deviations = Deviations()
         for subject, layer in self._callable if self._receives_inputs else ():
             with own_arithmetic(), contextlib.suppress(InputError):
@@ -165,13 +169,13 @@ class Violations:
 
     @cached_property
     def repeats(self) -> str:
-        """What draws of one call, or of two calls, have in common; empty for independent draws of one law."""
+        """Text on dependent draws of one call, or different laws in two calls; empty if there is neither."""
         with own_arithmetic():
             return next(read_off(self.samples, self.calls[1], self.laws), "")
 
     @cached_property
     def fits(self) -> Fits:
-        """Causes that fit the samples, if need be larger ones, and have the effects of the violated checks."""
+        """Causes that fit the samples, if need be larger ones, and that reproduce the effects of violated checks."""
         several = [self.samples[:count] for count in sorted({1, len(self.samples)}, reverse=True) if self.samples]
         # Layers with more features may have several faults; the first one has the fewest features.
         for samples in several:
@@ -189,7 +193,7 @@ class Violations:
         return Fits()
 
     def reproduced(self, candidate: Candidate) -> bool:
-        """Return whether a candidate uses positions as the subject does, with the effects of the violated checks."""
+        """Return whether a candidate uses positions like the subject and has the effects of the violated checks."""
         matching, differing = (
             {fault.words for fault in faults} for faults in (self.deviations.matching, self.deviations.differing)
         )
@@ -202,7 +206,7 @@ class Violations:
             return reproduces(candidate, sample.layer, sample.exposed, self.results, self.laws, self.seed)
 
     def _deviates(self, candidate: Candidate, sample: Sample) -> bool:
-        """Return whether a candidate deviates exactly from the declaration."""
+        """Return whether calls with changed inputs show that a candidate deviates from the declaration."""
         answering_subject = answering(candidate, sample.exposed)
         with own_arithmetic(), contextlib.suppress(InputError):
             rng = stream(self.seed, "answers", sample.layer.key, role="diagnosis")
@@ -222,9 +226,9 @@ class Violations:
 
 
 def explanations(violations: Violations) -> tuple[Explanation, ...]:
-    """Return the explanations of violations, those that a reader needs first in front.
+    """Return the explanations of violations, the most useful first.
 
-    Sources whose explanations add nothing to those found are not asked, and no explanation repeats another one's text.
+    A source is skipped if an earlier explanation makes it unnecessary, and no explanation repeats the text of another.
     """
     chosen: list[Explanation] = []
     for certainty, source in _SOURCES:
@@ -236,7 +240,10 @@ def explanations(violations: Violations) -> tuple[Explanation, ...]:
 
 
 def _unused(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
-    """Yield a sentence on fields that the subject reads on no layer, if the plainest layer sets some, or none."""
+    """Yield a sentence on the fields that the subject never reads, if any.
+
+    With `on_plainest`, the plainest layer must set one of them; otherwise it must set none.
+    """
     ignored = violations.unread_fields
     names = never_read(violations.layers[: len(ignored)], ignored)
     if names and bool(ignored[0] & names.keys()) == on_plainest:
@@ -244,7 +251,7 @@ def _unused(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
 
 
 def _reproduced(violations: Violations) -> Iterator[Explanation]:
-    """Yield the known faults that answer as the subject does: the only one if its draws fit, or those of a fit."""
+    """Yield the known faults that use positions like the subject and fit: identified if there is only one."""
     deviations = violations.deviations
     faults, layer = deviations.matching if deviations.explanations else (), deviations.layer
     for sample in violations.samples if len(faults) == 1 else ():
@@ -269,7 +276,7 @@ def _of_lines(violations: Violations, certainty: Certainty) -> Iterator[Explanat
 
 
 def _repeated(violations: Violations) -> Iterator[Explanation]:
-    """Yield what draws have in common."""
+    """Yield how draws depend on each other, or differ between calls, if they do."""
     if violations.repeats:
         yield Explanation(violations.repeats, Certainty.IDENTIFIED)
 
@@ -281,7 +288,7 @@ def _fitting(violations: Violations) -> Iterator[Explanation]:
 
 
 def _uneven(violations: Violations) -> Iterator[Explanation]:
-    """Yield the first difference between scales, or correlation of draws, if all earlier stages are right."""
+    """Yield the first difference between scales of heads, positions or neurons, if all earlier stages are right."""
     samples, laws = violations.calls[0], violations.laws
     root = seed_sequence(violations.seed, "uneven", role="diagnosis/reference")
     for sample in samples[:1] if violations.subject else ():
@@ -306,12 +313,12 @@ def _fitting_plainest(violations: Violations) -> Iterator[Explanation]:
 
 
 def _hinted(violations: Violations) -> Iterator[Explanation]:
-    """Yield what usually violates the same checks, if no line of a program is named."""
+    """Yield the usual causes of the violated checks, unless a wrong line of a program is known."""
     yield from () if violations.line else hints(violations.tallies)
 
 
 _Source = Callable[[Violations], Iterator[Explanation]]
-# Sources with the kind of explanation that makes them unnecessary.
+# Sources in order, each skipped if an earlier explanation excludes its certainty.
 _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.OBSERVED, partial(_unused, on_plainest=True)),
     (Certainty.IDENTIFIED, _reproduced),

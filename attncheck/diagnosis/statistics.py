@@ -164,7 +164,7 @@ def _of_conditional_outputs(sample: Sample) -> Iterator[Feature]:
 
 
 def _share(of_heads: FloatArray) -> FloatArray:
-    """Return the first head's share minus the last's, for (draws, heads)."""
+    """Return the first head's share of the total minus the last head's, (draws,), for values (draws, heads)."""
     return np.asarray((of_heads[:, 0] - of_heads[:, -1]) / (of_heads.sum(axis=1) + _TINY))
 
 

@@ -30,7 +30,7 @@ _DRAWS, _NAMED, _MOST_FIELDS = 4, 4, 20
 
 
 class _WatchedLayer(AttentionLayer):
-    """A layer that notes which of its fields are read; to compare, hash or copy it is to read all of them."""
+    """A layer that records which of its fields are read; comparing, hashing or copying it reads all of them."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
@@ -81,7 +81,7 @@ def unused_fields(subject: Subject, layer: AttentionLayer, rng: np.random.Genera
 
 
 def never_read(layers: Sequence[AttentionLayer], fields: Sequence[set[str]]) -> dict[str, Any]:
-    """Return the fields that are unread on each of the layers that set them, with the first values.
+    """Return the fields that are unread on every layer that sets them, with their value on the first such layer.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def unused_text(values: Mapping[str, Any]) -> str:
 
 
 def _set_by(layer: AttentionLayer) -> Mapping[str, Any]:
-    """Return the fields of a layer that change it, with their values as in a record."""
+    """Return the non-default fields of a layer that have an effect, with their serialised values."""
     idle = set(_idle(layer))
     return {name: value for name, value in layer.to_dict().items() if name not in idle and value != _FIELDS[name]}
 

@@ -1,4 +1,4 @@
-"""Attention weights that a subject uses, determined from its outputs: sums of values times weights."""
+"""Attention weights that a subject uses, determined from its outputs, which are sums of values times weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attncheck.records.explanation import Explanation, exact
 _CLEAR = 1e-2
 # Maximum number of weights shown in a message, and of positions.
 _MOST_LINES, _MOST = 6, 16
-# Decimals of weights at the usual scores, and steps of the fit of factors.
+# Decimals of displayed weights, and number of steps of the fit of factors.
 _DIGITS, _STEPS = 4, 50
 
 
@@ -40,7 +40,7 @@ def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
 
 
 def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
-    """Find wrong attention weights at the usual scores, in a layer with one head.
+    """Find wrong attention weights at the scores of unchanged inputs, in a layer with one head.
 
     Outputs for small inputs at one position are that position's value times its weight at scores of 0.
     """

@@ -31,7 +31,7 @@ _OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
 
 
 def check_scaling(field: str, value: Any) -> str:
-    """Return a scaling of scores, by name where it has one.
+    """Return a validated score scaling: a name such as "1/n" if the power of n has one, else "n^-exponent".
 
     Examples
     --------
@@ -93,7 +93,7 @@ class AttentionLayer:
     input_std : float
         Standard deviation of the coordinates of h^i; from 1e-6 to 1e6.
     input_correlation : float
-        Correlation ρ of h^i and h^j, i ≠ j, in [0, 1]: W^i = √ρ · shared + √(1-ρ) · own.
+        Correlation ρ of h^i and h^j, i ≠ j, in [0, 1]: W^i is √ρ times a shared matrix plus √(1-ρ) times its own.
     position_std : float
         Standard deviation of the coordinates of the position vectors e^i, Gaussian and independent of h; 0, or
         from 1e-6 to 1e6.
@@ -101,8 +101,8 @@ class AttentionLayer:
         ℓ in Cov(e^i, e^j) = position_std² exp(-(i - j)²/(2ℓ²)), from 0.01 to 100; at most 2 with
         ``input_correlation=1``.
     tied_query_key : bool
-        W^Q = W^K, which Assumption 1 excludes; requires ``score_scaling="1/n"``, equal standard deviations and no
-        groups.
+        Whether W^Q = W^K, which Assumption 1 excludes; requires ``score_scaling="1/n"``, equal standard deviations and
+        no groups.
     rotary_base : float or None
         Base b of rotary positions (Llama): queries and keys at position j are rotated in `head_dim`/2 planes,
         plane f by the angle j b^{-2f/head_dim}. From 1.5 to 1e12; None: no rotation. Requires an even `head_dim`;
@@ -231,7 +231,7 @@ class AttentionLayer:
 
     @property
     def group_size(self) -> int:
-        """Heads that share one W^K and one W^V."""
+        """Number of heads that share one W^K and one W^V."""
         return self.num_heads // self.kv_heads
 
     @functools.cached_property
@@ -246,12 +246,12 @@ class AttentionLayer:
 
     @property
     def score_factor(self) -> float:
-        """Factor of the scores besides ν^{-1/2}: 1, or another power of ν if `score_scaling` is not "1/sqrt(n)"."""
+        """Factor of the scores in addition to ν^{-1/2}: 1 for "1/sqrt(n)", else ν^{1/2 - `score_exponent`}."""
         return float(self.head_width ** (0.5 - self.score_exponent))
 
     @property
     def score_exponent(self) -> float:
-        """The power of ν by which scores are divided; above 1/2, scores without ties vanish, and below it they grow."""
+        """Exponent α of the score factor ν^{-α}: for large ν, scores grow if α < 1/2; untied ones vanish if α > 1/2."""
         power = _POWER.fullmatch(self.score_scaling)
         return float(power[1]) if power else _EXPONENTS[self.score_scaling]
 
@@ -262,19 +262,19 @@ class AttentionLayer:
 
     @property
     def weight_entries(self) -> int:
-        """Number of matrix entries in one literal draw, a measure of its cost."""
+        """Number of weight entries to sample per draw if all matrices are sampled, a measure of the cost."""
         inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
         return inputs * self.width**2 + self.head_entries
 
     @property
     def head_entries(self) -> int:
-        """Number of matrix entries in one literal draw, without the matrices W^i of the inputs."""
+        """Number of weight entries to sample per draw, as `weight_entries`, but without the input matrices W^i."""
         matrices = (2 - self.tied_query_key) * self.num_heads + 2 * self.kv_heads
         return matrices * self.head_width * self.width
 
     @property
     def stored_entries(self) -> int:
-        """Entries kept per draw: all scores, and one vector per position."""
+        """Number of array entries to store per draw: all scores, and one vector per position."""
         return self.num_heads * self.seq_len**2 + self.seq_len * self.width
 
     def replace(self, **changes: Any) -> Self:
@@ -283,13 +283,13 @@ class AttentionLayer:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as built-in types, for `from_dict`; functions by import path."""
+        """Return the fields as built-in types, which `from_dict` accepts; functions are given by import path."""
         fields = {name: _as_text(value) for name, value in dataclasses.asdict(self).items()}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     @functools.cached_property
     def key(self) -> str:
-        """Permanent identifier in streams, records and digests."""
+        """Digest of the non-default fields: the layer's permanent identifier in random streams and records."""
         return digest({name: _as_text(value) for name, value in set_fields(self).items()})
 
     @classmethod
@@ -301,12 +301,13 @@ class AttentionLayer:
         fields : mapping
             As `to_dict` returns it.
         trust : sequence of str, or None
-            Modules whose functions may be imported. None: import nothing, for a layer that is only described.
+            Modules whose functions may be imported. None: import and check nothing, for a layer that is described
+            but not drawn.
 
         Raises
         ------
         InputError
-            For unknown or missing names, and for functions of other modules.
+            For unknown or missing fields, and for functions of untrusted modules.
         """
         if not isinstance(fields, Mapping):
             refuse("layer", fields, "must be a table of fields", "pass a mapping such as {'width': 64}")
@@ -342,7 +343,7 @@ class AttentionLayer:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a field's value, or the name of a function."""
+    """Return a field's value unchanged, or a function's import path or name."""
     return named_function.label(value) if callable(value) else value
 
 
@@ -352,7 +353,7 @@ def _described_fields() -> tuple[dataclasses.Field[Any], ...]:
 
 
 def check_layer(layer: Any, remedy: str = "pass attncheck.AttentionLayer(width=...)") -> AttentionLayer:
-    """Return an attention layer, or raise `InputError`."""
+    """Return `layer` if it is an `AttentionLayer`, else raise `InputError`."""
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", remedy)
     return layer

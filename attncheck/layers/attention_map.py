@@ -10,7 +10,7 @@ __all__ = ["attention_weights", "visible", "weight_slopes"]
 
 
 def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    """Return A from P for score matrices (..., seq_len, seq_len).
+    """Return the attention weights A of score matrices P, both (..., seq_len, seq_len).
 
     Examples
     --------

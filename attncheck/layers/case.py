@@ -9,7 +9,7 @@ from attncheck._lib.errors import InputError
 from attncheck.layers.attention import NAMED_FIELDS, AttentionLayer
 from attncheck.layers.program import ProgramCase
 
-#: Widths for exact checks of programs, with literal matrices.
+#: Widths for exact checks of programs, with explicit matrices.
 EXACT_WIDTHS = (16,)
 #: Widths for checks that extrapolate a power of n.
 RATE_WIDTHS = (32, 128, 512)
@@ -19,7 +19,9 @@ Case = AttentionLayer | ProgramCase
 
 
 def read_case(fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Case:
-    """Return the layer or program of a record; raise `InputError` if it is invalid, or needs code of untrusted modules.
+    """Build the layer or program that a record describes.
+
+    Invalid fields, and functions of modules that `trust` does not list, raise `InputError`.
 
     If `trust` is None, functions of a layer are kept as names and not imported.
     """
@@ -31,7 +33,7 @@ def read_case(fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Ca
 
 
 def modules_of(fields: Any) -> tuple[str, ...]:
-    """Return the modules of the functions that a serialised case names.
+    """Return the names of the modules whose functions a serialised layer or program uses.
 
     Examples
     --------

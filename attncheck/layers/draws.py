@@ -1,4 +1,4 @@
-"""What layers, stacks and programs at a width share, and their draws: arrays with one row per draw."""
+"""Common interface of layers, stacks and programs, and their draws: arrays with one row per draw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Drawn = TypeVar("_Drawn", bound="Batch", covariant=True)
 
 
 class Description(Protocol[_Drawn]):
-    """Frozen description of a layer, stack or program at a width.
+    """Interface of immutable descriptions of a layer, a stack, or a program at one width.
 
     Attributes
     ----------
@@ -25,12 +25,12 @@ class Description(Protocol[_Drawn]):
 
     @property
     def width(self) -> int:
-        """n, the number of neurons of its vectors."""
+        """n, the number of neurons per vector."""
         ...
 
     @property
     def key(self) -> str:
-        """Permanent identifier in streams, records and digests."""
+        """Digest of the description: its permanent identifier in random streams and records."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class Description(Protocol[_Drawn]):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Batch:
-    """Arrays with one row per draw, of which `outputs` is the first."""
+    """Named arrays with one row per draw; subclasses add further arrays to `outputs`."""
 
     outputs: FloatArray
 
@@ -71,15 +71,15 @@ class Batch:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __getitem__(self, index: slice) -> Self:
-        """Return consecutive draws, as views."""
+        """Return a slice of the draws, as views."""
         return type(self)(**{name: value[index] for name, value in self.as_dict().items()})
 
     def empty(self, size: int) -> Self:
-        """Return `size` uninitialised draws of the same kind."""
+        """Return a batch of `size` uninitialised draws, with the array names and shapes of this one."""
         return type(self)(**{k: np.empty((size, *v.shape[1:]), v.dtype) for k, v in self.as_dict().items()})
 
     def fill(self, start: int, part: Self) -> None:
-        """Copy `part` to the draws from `start`."""
+        """Copy the draws of `part` into this batch, from row `start` on."""
         for name, value in part.as_dict().items():
             getattr(self, name)[start : start + len(part)] = value
 
@@ -103,7 +103,8 @@ class Draws(Batch):
     value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
         V Vᵀ/ν, σ_V included.
     keys : ndarray, shape (size, num_heads, seq_len, head_dim), or None
-        K = X W^K before rotation, only with rotary positions, which rotate neurons f and f + head_dim/2 in one plane.
+        K = X W^K before rotation. Only for layers with rotary positions, which rotate neurons f and f + head_dim/2 in
+        one plane.
     attention : ndarray, shape (size, num_heads, seq_len, seq_len), or None
         A, from subjects that return it instead of scores.
     """

@@ -41,7 +41,7 @@ class AttentionProgram:
 def expand(layer: AttentionLayer) -> AttentionProgram:
     """Return the Netsor program of Example 1 for `layer`.
 
-    Rotary positions and norms are not lines of the program; methods of drawing apply them.
+    The program has no lines for rotary positions and norms; samplers apply them separately.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def expand(layer: AttentionLayer) -> AttentionProgram:
 def write_attention(
     program: Program, layer: AttentionLayer, inputs: tuple[Node, ...], prefix: str = ""
 ) -> AttentionProgram:
-    """Write the program's lines after the inputs."""
+    """Append the lines of an attention layer, from keys to outputs, to a program that contains its `inputs`."""
     positions = range(1, layer.seq_len + 1)
     inner = layer.head_dim
 
@@ -106,7 +106,7 @@ def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
 
 
 def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
-    """Write the lines h^i + e^i; correlated matrices W^i have a shared part."""
+    """Write the lines h^i + e^i; if the W^i are correlated, h^i is the sum of a shared and a separate vector."""
     h = program.initial("h")
     positions = _write_positions(program, layer)
     local_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5

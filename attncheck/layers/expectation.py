@@ -17,16 +17,16 @@ Function = Callable[[FloatArray], FloatArray]
 
 # Number of random shifts of a Sobol sequence, and log2 of the number of points per shift.
 _SHIFTS, _POINTS = 16, 14
-# For shared points: number of grid points per direction, their range, and log2 of the number of Sobol points.
+# For `normal_points`: number of grid points per direction, their range, and log2 of the number of Sobol points.
 _GRID, _RANGE, _SHARED_POINTS = 41, 7.0, 11
 
 
 def expectation(function: Function, mean: FloatArray, covariance: FloatArray) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(mean, covariance), possibly singular, and an error estimate.
 
-    `function` maps (m, points) to (points,). In one or two directions the trapezoidal rule is used, which converges
-    geometrically for smooth functions and quadratically across kinks; in more, shifted Sobol sequences with an error
-    of six standard errors.
+    `function` maps (m, points) to (points,). Covariances of rank 1 or 2 use the trapezoidal rule, which converges
+    geometrically for smooth functions and quadratically across kinks. Higher ranks use randomly shifted Sobol
+    sequences, with six standard errors as the error estimate.
 
     Examples
     --------
@@ -48,8 +48,8 @@ def expectation(function: Function, mean: FloatArray, covariance: FloatArray) ->
 def normal_points(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return quadrature points, (m, p), and weights, (p,), for N(0, covariance), shared by many integrals.
 
-    A grid in up to two directions; else Sobol points with exact mean and covariance, so squares of linear functions
-    are exact.
+    The points are a grid if the covariance has rank 2 or less. Otherwise they are Sobol points with exact mean and
+    covariance, so that squares of linear functions are integrated exactly.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from attncheck.layers.parts import named_parts
 
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
-#: Names of the features, with predicates of a layer.
+#: Maps the name of each feature to a function that tells whether a layer has it.
 FEATURES: Mapping[str, Callable[[AttentionLayer], bool]] = MappingProxyType(
     {
         "causal": lambda layer: layer.mask == "causal",

@@ -58,7 +58,7 @@ def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
 
 
 def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kernel:
-    """Return the kernel of φ(h^i) for centred Gaussian Z^{h^i} (Definition 1 (iii))."""
+    """Return the kernel E[φ(Z_j) φ(Z_k)] for centred Gaussian Z with the given covariance (Definition 1 (iii))."""
     variances = np.diagonal(covariance)
     matrix, error = phi.dual(variances[:, None], variances[None, :], covariance)
     matrix = 0.5 * (matrix + matrix.T)

@@ -11,7 +11,7 @@ from attncheck.layers.attention import AttentionLayer
 
 
 def layer_name(layer: dict[str, Any]) -> str:
-    """Return the short name of a serialised layer, program or pool, or the fields of anything else."""
+    """Return the short name of a serialised layer, program or pool, or a list of the fields if it is neither."""
     if "program" in layer:
         return _program_name(layer)
     if "pool" in layer:
@@ -23,7 +23,7 @@ def layer_name(layer: dict[str, Any]) -> str:
 
 
 def layer_call(layer: AttentionLayer) -> str:
-    """Return the constructor call of a layer.
+    """Return the Python expression that constructs a layer.
 
     Examples
     --------

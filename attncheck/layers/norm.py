@@ -38,7 +38,7 @@ def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
 
 
 def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
-    """Return the Gram matrix (..., s, s) to normalise, which for layer norm is centred by `means` (..., s)."""
+    """Return G - m mᵀ for layer norm, with Gram matrix G, (..., s, s), and neuron means m, (..., s); otherwise G."""
     return gram - means[..., :, None] * means[..., None, :] if norm == "layer" else gram
 
 
@@ -64,14 +64,14 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return vectors (..., s, n), for layer norm with a vector of ones appended."""
+    """Return vectors (..., s, n); for layer norm, append a vector of ones, whose inner products give the means."""
     if norm != "layer":
         return vectors
     return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)
 
 
 def normalised_with_ones(norm: Norm | None, gram: FloatArray) -> FloatArray:
-    """Return the normalised Gram matrix from the Gram matrix of vectors that `with_ones` returned."""
+    """Return the Gram matrix of normalised vectors from that of the vectors that `with_ones` returned."""
     if norm != "layer":
         return normalised_gram(norm, gram, np.zeros(gram.shape[:-1]))
     return normalised_gram(norm, gram[..., :-1, :-1], gram[..., :-1, -1])

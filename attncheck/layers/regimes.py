@@ -1,4 +1,4 @@
-"""Fixed layers: one of each regime, whose limits or finite-width laws differ in kind, and layers that reveal faults."""
+"""Fixed test layers: one per regime, i.e. per kind of limit or finite-width law, and layers that reveal faults."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MANY_HEADS = AttentionLayer(width=4, seq_len=2, num_heads=20)
 TIED = AttentionLayer(width=16, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True)
 #: Inputs have a mean, so that all positions are correlated: K_ii = 1/2 and K_ij = 1/(2π).
 RELU = STANDARD.replace(activation="relu")
-#: Vectors e^i correlate positions, near ones most.
+#: The vectors e^i correlate positions, most strongly near ones.
 POSITIONS = STANDARD.replace(position_std=1.0)
 #: Each position is divided by its own length over √n: K_ii = 1, and K_ij = 1/π for relu.
 NORMALISED = STANDARD.replace(activation="relu", norm="rms")
 
-#: Fewer draws show more of narrow layers.
+#: In narrow layers, few draws reveal a fault.
 NARROW = AttentionLayer(width=8, seq_len=4, num_heads=2)
-#: With two neurons, scores and outputs alone show shared matrices.
+#: With two neurons, scores and outputs suffice to reveal shared matrices.
 TWO_NEURONS = AttentionLayer(width=2, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal")
 #: Too many pairs of heads for rotation to find a shared matrix.
 EIGHT_HEADS = AttentionLayer(width=8, seq_len=4, num_heads=8)

@@ -39,7 +39,7 @@ class AttentionStack:
     Parameters
     ----------
     layer : AttentionLayer
-        Description of every layer; its inputs are those of the first.
+        Description of every layer; the law of its inputs is that of the first layer's.
     depth : int
         Number of layers, from 1 to 1,000.
     activations : str or sequence of str, optional
@@ -146,7 +146,7 @@ class AttentionStack:
 
     @property
     def weight_entries(self) -> int:
-        """Number of matrix entries in one literal draw, a measure of its cost."""
+        """Number of weight entries to sample per draw if all matrices are sampled, a measure of the cost."""
         single = self.layer.weight_entries
         hidden = self.perceptron.neurons if self.perceptron else 0
         return single + (self.depth - 1) * self.layer.head_entries + 2 * self.depth * hidden * self.width
@@ -161,7 +161,7 @@ class AttentionStack:
     def expand(self) -> StackProgram:
         """Return the Netsor program of the stack, with separate matrices per layer.
 
-        Norms are not part of the program; methods of drawing apply them.
+        The program has no lines for norms; samplers apply them separately.
         """
         return expand_layers(self.layers, self.residual, self.perceptron)
 
@@ -178,7 +178,7 @@ class AttentionStack:
 
     @property
     def key(self) -> str:
-        """Permanent identifier in streams, records and digests."""
+        """Digest of the fields: the stack's permanent identifier in random streams and records."""
         return digest({**set_fields(self), "layer": self.layer.key, "activations": list(self._names)})
 
     def describe(self) -> str:

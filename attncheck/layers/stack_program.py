@@ -86,7 +86,7 @@ def _joined(
 
 
 def _copied(program: Program, vector: Node, name: str) -> Node:
-    """Return a copy of a vector, so that the copy can be normalised and the vector left as it is."""
+    """Append a copy of a vector to the program; samplers normalise the copy and leave the vector unchanged."""
     return program.nonlin(nonlinearity.identity(), vector, name=name)
 
 

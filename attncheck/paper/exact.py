@@ -46,7 +46,7 @@ class Fit:
 
 
 def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
-    """Return the order of divergences from `compute` at several widths."""
+    """Fit the order in 1/n of KL divergences that `compute` returned at several widths."""
     distances = [Distance("kl", *(unit[name].item() for name in _FIELDS)) for unit in units]
     result = fit("kl", distances)
     order = result.order
@@ -54,11 +54,11 @@ def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
 
 
 def compute(target: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """Compute a distance and the half-width of its error interval; for scores, only the curve below.
+    """Compute the KL divergence of outputs from the limit and, if `target` names a curve, the difference of densities.
 
-    If `target` names a curve, the result has the difference of densities at `grid`, (m,), as ``difference`` and
-    ``difference_error``, (m,), and ``moments``: variance and excess kurtosis, each followed by its error. `scale`
-    multiplies the usual number of draws.
+    The curve is ``difference`` at the points `grid` and ``difference_error``, (m,) each, and ``moments``: variance and
+    excess kurtosis, each followed by its error. Scores have only the curve. `scale` multiplies the default number of
+    draws.
     """
     if target.of == "scores":
         return _of_scores(target.layer, grid)

@@ -284,7 +284,7 @@ def _over_trials(laws: Sequence[SampledLaw]) -> tuple[FloatArray, FloatArray]:
 
 
 def _floors(figure: Figure) -> list[FloatArray]:
-    """Return the published estimates for each limit against itself."""
+    """Return the published estimates of KL between two samples of each limit law, one per trial."""
     return [np.array(figure.sampled_as(limit.label).kl) for limit in figure.limits]
 
 
@@ -293,7 +293,7 @@ def _lowest(floors: Sequence[FloatArray]) -> float:
 
 
 def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_end: bool = False) -> None:
-    """Draw the range of the published estimator for the limit against itself."""
+    """Plot the range of the published estimates of KL between two samples of the limit law."""
     low, high = max(1e-12, float(floor.min())), float(floor.max())
     axes.fill_between(ends, low, high, color=BAND, linewidth=0)
     label = f"floor {number(float(f'{floor.mean():.1e}'))}: limit against itself"

@@ -25,7 +25,7 @@ class PaperStatement(NamedTuple):
 
 
 def statements_of(figure: Figure) -> list[PaperStatement]:
-    """Return the statements that a figure supports."""
+    """Return the paper's statements about a figure, each with its estimate and the computed value."""
     if figure.kind == "histogram":
         return [_scores_normal(figure), _scores_collapse(figure), _tails(figure), _heads(figure)]
     if figure.kind == "low rank":
@@ -58,7 +58,7 @@ def size_of(figure: Figure) -> str:
 
 
 def computed_with(run: PaperRun) -> str:
-    """Return a sentence on how the numbers of a run were made."""
+    """Return a text that says how the numbers of a run were computed."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
     return (
         f"Seed {run.seed}, scale {run.scale:g}, {versions}. Samples are exact in law at finite width. The "
@@ -197,5 +197,5 @@ def _largest(curve: Curve) -> str:
 
 
 def _within(law: SampledLaw, floor: SampledLaw) -> bool:
-    """Return whether the mean estimate for a law is at most the largest estimate for the limit against itself."""
+    """Return whether the mean estimate for a law is at most the largest estimate for two samples of the limit."""
     return float(np.mean(law.kl)) <= max(floor.kl)

@@ -21,9 +21,9 @@ _SIZE: dict[str, Any] = {"width": 520, "height": 340, "margins": (78, 14, 50, 14
 
 
 def write_pages(names: Sequence[str], out: Path, results: Mapping[Task, Arrays], manifest: PaperRun) -> list[Path]:
-    """Write both pages of the figures `names`; return their paths.
+    """Write the page of numbers and the HTML page for the figures `names`; return both paths.
 
-    `results` has the results of all tasks of the figures. The bytes are reproducible.
+    `results` holds the results of all tasks of the figures. The files are reproducible byte for byte.
     """
     figures = [gather(name, results, manifest) for name in names]
     page = write_file(out / NUMBERS, markdown(figures).encode())

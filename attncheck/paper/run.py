@@ -45,7 +45,7 @@ def names_of(figures: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def manifest_of(seed: int, scale: float) -> PaperRun:
-    """Return the manifest of a run with the installed versions."""
+    """Return the validated seed and scale of a run, with the versions of installed packages."""
     seed = check_integer("seed", seed, 0, "pass a whole number, e.g. 0")
     remedy = "pass the share of the published draws, e.g. 0.01"
     scale = check_number("scale", scale, remedy, minimum=LEAST_SCALE, maximum=1.0)

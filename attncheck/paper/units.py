@@ -74,7 +74,7 @@ def edges() -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One trial of a case, with ``trial`` from 1, or a computation, with ``trial`` 0."""
+    """One trial of a sampled case, numbered from 1, or the computation of a distance, with ``trial`` 0."""
 
     experiment: str
     subject: Subject
@@ -98,7 +98,7 @@ def tasks_of(name: str) -> list[Task]:
 
 @own_arithmetic()
 def perform(unit: Task, seed: int, scale: float) -> Arrays:
-    """Return a task's numbers at a share `scale` of the draws, with one BLAS thread."""
+    """Perform a task with `scale` times the published number of draws, on one BLAS thread, and return its arrays."""
     if isinstance(unit.subject, ExactDistance):
         return exact.compute(unit.subject, grid(), seed, scale)
     return _sampled(unit, unit.subject, seed, EXPERIMENTS[unit.experiment].draws_at(scale))

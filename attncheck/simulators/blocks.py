@@ -19,10 +19,10 @@ BLOCK_ENTRIES = 2**21
 
 @dataclasses.dataclass(frozen=True)
 class DrawPlan(Generic[_Batch]):
-    """Function that draws a description, with its arguments and memory.
+    """Function that draws a layer, stack or program, with its arguments and memory bounds.
 
-    `function` maps the description, a number of draws, `coordinates` and a generator to draws. `entries` and `shared`
-    bound its memory, in float64 entries, per draw and for all draws together.
+    `function` maps `described`, a number of draws, `coordinates` and a generator to draws. `entries` bounds its memory
+    per draw, and `shared` the memory for all draws together, in float64 entries.
     """
 
     function: Callable[[Any, int, int, np.random.Generator], _Batch]
@@ -36,26 +36,26 @@ class DrawPlan(Generic[_Batch]):
         return self.function(self.described, count, self.coordinates, rng)
 
     def take(self, size: int, seed: int) -> _Batch:
-        """Return `size` draws, equal to those of `attncheck.simulate`."""
+        """Return `size` draws, equal to those of `attncheck.simulate` with the same seed."""
         return next(chunks(self, size, size, root_of(seed)))
 
 
 def check_coordinates(coordinates: int, width: int, shortest: int | None = None) -> None:
-    """Raise `InputError` for more coordinates than the width, or than a `shortest` vector has."""
+    """Raise `InputError` if `coordinates` exceeds the length of the `shortest` vector, by default the width."""
     if coordinates > (width if shortest is None else shortest):
         problem = f"exceeds width={width}" if shortest in (None, width) else f"exceeds {shortest}"
         refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
 
 
 def root_of(seed: Any) -> np.random.SeedSequence:
-    """Return the `SeedSequence` of a seed, which may be one already."""
+    """Return the `SeedSequence` of a whole number, or `seed` itself if it is a `SeedSequence`."""
     if isinstance(seed, np.random.SeedSequence):
         return seed
     return np.random.SeedSequence(check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0"))
 
 
 def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
-    """Yield the blocks that make up `size` draws, from index `first` on; full blocks do not depend on `size`."""
+    """Yield blocks of draws, `size` draws in all, from block `first` on; a full block does not depend on `size`."""
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     for index, start in enumerate(range(first * block, size, block), first):
         key = (*root.spawn_key, index)

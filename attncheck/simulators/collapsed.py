@@ -52,7 +52,7 @@ def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw e^i, (size, seq_len, width); a single 0 if the layer has no position vectors."""
+    """Draw e^i, (size, seq_len, width), or a zero of shape (1, 1, 1) for a layer without position vectors."""
     if not layer.position_std:
         return np.zeros((1, 1, 1))
     root = psd_root(position_covariance(layer.inputs))
@@ -78,15 +78,16 @@ def input_entries(layer: AttentionLayer) -> int:
 def draw_collapsed(
     layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator, grams: frozenset[str] = GRAMS
 ) -> Draws:
-    """Draw inputs, scores and outputs exactly in law."""
+    """Draw inputs, scores and outputs of a layer by the collapsed method, exactly in law."""
     return attend(layer, draw_inputs(layer, size, rng), coordinates, rng, grams)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Bartlett factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and the normals N of scores, for r columns of F.
+    """Random factors of heads: Bartlett factors of keys and values, and the standard normals N of scores.
 
-    N is empty if queries are tied.
+    The Bartlett factors T_K and T_V have shape (size, kv_heads, r, min(r, ν)), where r is the number of columns of a
+    root F of the input Gram matrix. N is empty if queries are tied.
     """
 
     keys: FloatArray
@@ -94,7 +95,10 @@ class HeadDraws:
     scores: FloatArray
 
     def of(self, layer: AttentionLayer, root: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return scores P, keys B_K and values B_V of every head, for F of shape (size, seq_len, r)."""
+        """Return scores P, and roots B_K and B_V of the key and value Gram matrices, of every head.
+
+        `root` is F, (size, seq_len, r), with the Gram matrix F Fᵀ of the inputs.
+        """
         root, shrink = root[:, None], layer.head_width**-0.5
         keys = _per_head(layer, layer.key_std * shrink * (root @ self.keys))
         values = _per_head(layer, layer.value_std * shrink * (root @ self.values))
@@ -108,7 +112,7 @@ def _per_head(layer: AttentionLayer, of_groups: FloatArray) -> FloatArray:
 
 
 def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Generator) -> HeadDraws:
-    """Draw Bartlett factors and score normals for roots with `rank` columns."""
+    """Draw the random factors of all heads, for a root F of the input Gram matrix with `rank` columns."""
     batch, nu = (size, layer.kv_heads), layer.head_width
     keys, values = bartlett(rng, batch, rank, nu), bartlett(rng, batch, rank, nu)
     columns = 0 if layer.tied_query_key else keys.shape[-1]
@@ -152,7 +156,7 @@ def attend(
 
 
 def group_grams(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return V Vᵀ of each group's vectors V, given those of each head."""
+    """Return V Vᵀ for the keys or values V of each group, given the vectors of each head."""
     of_groups = vectors[:, :: layer.group_size]
     return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
@@ -160,7 +164,10 @@ def group_grams(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 def _draw_all(
     layer: AttentionLayer, root: FloatArray, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return scores, K/√ν before rotation, and B_V of every head, for F of shape (size, seq_len, r)."""
+    """Return scores, keys/√ν before rotation, and a root B_V of the value Gram matrix, of every head.
+
+    `root` is F, (size, seq_len, r), with the Gram matrix F Fᵀ of the inputs.
+    """
     (size, _, rank), nu = root.shape, layer.head_width
     normals = rng.standard_normal((size, layer.num_heads + layer.kv_heads, rank, nu))
     projected = root[:, None] @ normals
@@ -176,7 +183,7 @@ def _draw_all(
 def _outputs(
     layer: AttentionLayer, scores: FloatArray, values: FloatArray, coordinates: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Draw outputs (size, seq_len, coordinates), given scores and B_V."""
+    """Draw outputs (size, seq_len, coordinates), given scores and roots `values` of the value Gram matrices."""
     if coordinates == 0:
         return np.zeros((len(scores), layer.seq_len, 0))
     projected = values @ rng.standard_normal((len(scores), layer.num_heads, values.shape[-1], coordinates))

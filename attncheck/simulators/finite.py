@@ -1,4 +1,4 @@
-"""Finite-width methods: the same law at different costs. Stacks are drawn from their programs."""
+"""Sampling methods at finite width, which draw from the same law at different costs."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def literal_entries(stack: AttentionStack) -> Entries:
 
 
 def head_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Return a bound on the array entries per draw, without vectors of `width` neurons."""
+    """Return a bound on the array entries per draw, not counting vectors of `width` neurons."""
     s, heads = layer.seq_len, layer.num_heads
     return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
 
 
 def collapsed_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
-    """Return the plan of the collapsed method."""
+    """Return the plan to draw a layer by the collapsed method."""
     check_coordinates(coordinates, layer.width)
     return DrawPlan(draw_collapsed, layer, coordinates, input_entries(layer) + head_entries(layer, coordinates))
 

@@ -53,7 +53,7 @@ class ProgramLayout:
 
 
 def _index(positions: Sequence[tuple[int, ...]]) -> _Index:
-    """Return an index for places in all draws, if possible a slice along one axis, which copies fastest."""
+    """Return an index that selects `positions` in all draws, if possible by a slice, which copies fastest."""
     columns = [list(column) for column in zip(*positions, strict=True)]
     for axis, column in reversed(list(enumerate(columns))):
         run = slice(column[0], column[0] + len(column))
@@ -64,7 +64,7 @@ def _index(positions: Sequence[tuple[int, ...]]) -> _Index:
 
 
 def _factors(step: Step) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Return the distinct left and right factors of scores."""
+    """Return the distinct left and right vectors of the scores in a step."""
     lefts, rights = (dict.fromkeys(side) for side in zip(*(node.parents for node in step.nodes), strict=True))
     return tuple(lefts), tuple(rights)
 
@@ -136,14 +136,14 @@ def interpret(
     coordinates : int
         Neurons to return of outputs that no later line uses.
     keep : iterable of Node
-        Lines to keep in full in any case.
+        Lines to keep at full length, even if no later line uses them.
     multiply : Multiplier
     rng : numpy.random.Generator
     turn : callable, optional
-        Applied to factors of scores, (draws, m, length).
+        Applied to the left and to the right vectors of scores, (draws, m, length).
     normalise : mapping of Node to callable, optional
-        Applied to nonlinearities and outputs, (draws, 1, length), before any use; `keep` must contain these
-        outputs.
+        Applied to the arrays of lines before any use: of nonlinearities and outputs, (draws, 1, length), and of the
+        step that a score begins, (draws, lefts, rights). `keep` must contain these outputs.
     """
     layout = _layout(tuple(steps), tuple(keep))
     trimmed, values = layout.trimmed, Values(layout)
@@ -191,7 +191,7 @@ def _scores(
     values: Values,
     turn: Callable[[FloatArray], FloatArray] | None,
 ) -> FloatArray:
-    """Compute all scores between two steps; `one` is any of these scores."""
+    """Return the scores of all pairs of `lefts` and `rights`, (draws, lefts, rights); `one` is any of these scores."""
     rows, columns = values.stack(lefts), values.stack(rights)
     if turn is not None:
         rows, columns = turn(rows), turn(columns)

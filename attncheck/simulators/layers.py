@@ -89,6 +89,6 @@ def key_entries(layer: AttentionLayer) -> int:
 
 
 def matrix_entries(layer: AttentionLayer) -> int:
-    """Return the number of matrix entries in memory during a literal draw, with one matrix of each shape at a time."""
+    """Return the number of matrix entries in memory per draw of the direct method: one matrix of each shape."""
     n, nu = layer.width, layer.head_width
     return n * n if nu == n else n * n + 2 * n * nu

@@ -16,7 +16,7 @@ def gram_of(vectors: FloatArray) -> FloatArray:
 
 
 def input_root(inputs: FloatArray, gram: FloatArray) -> FloatArray:
-    """Return F (..., s, r) with F Fᵀ = gram, that of inputs (..., s, n); r is the smaller of s and n."""
+    """Return F, (..., s, min(s, n)), with F Fᵀ = `gram`, the Gram matrix of `inputs`, (..., s, n)."""
     seq_len, width = inputs.shape[-2:]
     return np.asarray(inputs * width**-0.5) if width <= seq_len else gram_root(gram)
 
@@ -43,7 +43,8 @@ def gram_root(gram: FloatArray) -> FloatArray:
 def eigen_root(gram: FloatArray) -> FloatArray:
     """Return F with F Fᵀ = gram from eigenvectors, for any rank.
 
-    Null columns and rows of zero vectors are exactly 0, since rounding errors would give a sign to scores that are 0.
+    Columns of zero eigenvalues and rows of zero vectors are exactly 0: otherwise rounding errors would give a sign to
+    scores that are 0.
     """
     values, vectors = np.linalg.eigh(gram)
     rounding = gram.shape[-1] * np.finfo(np.float64).eps * values[..., -1:]

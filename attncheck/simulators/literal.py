@@ -30,7 +30,7 @@ class Projections:
 
 
 def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Project with independent matrices: one per head for queries, one per group for keys and for values."""
+    """Project inputs with independent matrices: one per head for queries, one per group for keys and for values."""
     root = gram_root(gram_of(inputs))[:, None]
 
     def project(matrices: int, std: float) -> FloatArray:
@@ -65,7 +65,7 @@ def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng:
 
 
 def summed_over_heads(layer: AttentionLayer, images: FloatArray) -> FloatArray:
-    """Return outputs from each head's images, (draws, heads, positions, neurons), under a matrix of N(0, 1) entries."""
+    """Return outputs, given each head's product with an N(0, 1) matrix, (draws, heads, positions, neurons)."""
     std = layer.output_std * layer.head_factor * layer.head_width**-0.5
     return np.asarray(std * images.sum(axis=1))
 
@@ -95,11 +95,11 @@ class LiteralSimulator:
     finish: Callable[[AttentionLayer, FloatArray, int, np.random.Generator], FloatArray] = project_out
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw inputs and the resulting fields."""
+        """Draw inputs, and return outputs, scores and the other arrays of the draws by name."""
         return self.after(layer, self.project(layer, draw_inputs(layer, size, rng), rng), rng)
 
     def after(self, layer: AttentionLayer, projected: Projections, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw the fields that follow from projections."""
+        """Return outputs, scores and the other arrays of draws by name, given their projections."""
         projected = self.arrange(layer, projected)
         scores = self.score(layer, projected, rng)
         coordinates = min(layer.width, 2)

@@ -1,6 +1,6 @@
 """Products W h of a program's random matrices, by two methods.
 
-The direct method multiplies literal matrices, fresh for every draw: the ground truth. The matrix-free method is exact
+The direct method multiplies explicit matrices, fresh for every draw: the ground truth. The matrix-free method is exact
 in law at finite width without any n × n array, since programs apply W but never Wᵀ. Given the images of earlier
 vectors, W h = (image of the projection on their span) + ‖residual‖ (σ/√n) N(0, I).
 """
@@ -69,7 +69,7 @@ class DirectMultiplier:
 
 
 class MatrixFreeMultiplier:
-    """Keep an orthonormal basis and its images for every reused matrix."""
+    """Draw products W h without W, from an orthonormal basis and its images, kept for every reused matrix."""
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
@@ -104,7 +104,7 @@ class MatrixFreeMultiplier:
 
 
 def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Extend orthonormal rows to span further vectors, by Gram–Schmidt done twice.
+    """Extend orthonormal rows to span further vectors, by two passes of Gram–Schmidt.
 
     Maps `basis` (draws, d, n) and `vectors` (draws, m, n) to a basis (draws, d + m, n), zero where already
     spanned, and coefficients (draws, m, d + m) with ``coefficients @ basis`` equal to `vectors`.

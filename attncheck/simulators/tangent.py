@@ -31,7 +31,7 @@ class TangentDraws(Batch):
     outputs : ndarray, shape (size, seq_len, coordinates)
     scores : ndarray, shape (size, num_heads, seq_len, seq_len)
     parts : ndarray, shape (size, 4, coordinates, coordinates, seq_len, seq_len)
-        Shares of W^Q (or a tied matrix), W^K, W^V and W^O in Θ^{ii'}_{rr'}, axes i, i', r, r'.
+        Contributions of W^Q (or a tied matrix), W^K, W^V and W^O to Θ^{ii'}_{rr'}, with axes i, i', r, r'.
     """
 
     scores: FloatArray
@@ -44,7 +44,7 @@ class TangentDraws(Batch):
 
 
 def draw_tangent(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
-    """Draw the tangent kernel from literal matrices."""
+    """Draw layers with explicit matrices, and return their outputs, scores and tangent kernels."""
     n, nu, heads, groups = layer.width, layer.head_width, layer.num_heads, layer.kv_heads
     shapes = {
         "query": (heads, n, nu),

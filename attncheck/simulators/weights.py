@@ -127,7 +127,9 @@ class WeightLaws:
 
     @classmethod
     def of(cls, value: Any, field: str = "weights") -> Self:
-        """Return the laws that one name gives to all matrices, or a mapping to some, with Gaussian others.
+        """Return the laws from one name for all matrices, or from a mapping of matrices to names.
+
+        Matrices that the mapping omits are Gaussian.
 
         A mapping may include "query_bias" etc., pairs of law and standard deviation times √fan_in. Unknown names
         raise `InputError`.
@@ -137,7 +139,7 @@ class WeightLaws:
         if isinstance(value, str):
             return cls(**dict.fromkeys(_MATRICES, check_choice(field, value, tuple(WEIGHT_LAWS))), biases=())
         if not isinstance(value, Mapping):
-            remedy = f"name a law, e.g. 'uniform', or those of some of {', '.join(_MATRICES)}"
+            remedy = f"name a law, e.g. 'uniform', or map some of {', '.join(_MATRICES)} to laws"
             refuse(field, value, "is neither a name nor a mapping of matrices to names", remedy)
         for name in value:
             check_choice(f"{field}, matrix", name, (*_MATRICES, *_BIASED))
@@ -213,7 +215,7 @@ GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Multiply by literal matrices of given laws and add biases; Gaussian matrices stay matrix-free."""
+    """Multiply by explicit matrices of given laws and add biases; Gaussian matrices stay matrix-free."""
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)
@@ -243,7 +245,7 @@ def draw_with_weights(
     rng: np.random.Generator,
     weights: str | Mapping[str, str] | WeightLaws,
 ) -> Draws:
-    """Draw `layer` with literal matrices and biases, see `WeightLaws.of`.
+    """Draw `layer` with explicit matrices and biases of the laws `weights`; see `WeightLaws.of`.
 
     Examples
     --------

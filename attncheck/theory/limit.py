@@ -14,7 +14,7 @@ from attncheck.theory.stacks.law import StackLaw
 
 
 def cached_limit(layer: AttentionLayer) -> LimitLaw:
-    """Return the limit of a layer, cached for all layers that differ from it in width only."""
+    """Return the limit law of a layer; layers that differ only in width share one cached law."""
     return _cache(layer.replace(width=2))  # layer norm needs a width of 2
 
 
@@ -39,8 +39,8 @@ def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | Progra
     Parameters
     ----------
     layer : AttentionLayer, Program or AttentionStack
-        The law of a stack of two layers or more, or of one with a perceptron, is a conjecture. With a `head_dim`, the
-        limit is that of width and head_dim both going to infinity. Heads of a group that share W^K and W^V have the
+        The law of a stack of two layers or more, or of one with a perceptron, is a conjecture. With a `head_dim`,
+        width and head_dim both go to infinity. Heads of a group that share W^K and W^V have the
         same limit as separate heads.
 
     Returns

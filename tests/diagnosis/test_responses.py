@@ -206,7 +206,7 @@ WRONG: dict[str, Answering] = {
         "attention weights or values: outputs are those of other scores than returned: "
         "times 1 in head 0 and 1.3 in head 1"
     ): on_inputs(LiteralSimulator(weigh=heated)),
-    "after the scores: the output at position 3 is not computed as those at the others": on_inputs(
+    "after the scores: the output at position 3 is computed differently from those at other positions": on_inputs(
         weigh(last_attends_equally)
     ),
     (

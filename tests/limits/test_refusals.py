@@ -281,7 +281,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             lambda law, score: law.average(np.abs, [score], row()),
         )
     ),
-    (lambda: program_law().second("nope", "nope"), "vector='nope': is no vector of the program of this limit"),
+    (lambda: program_law().second("nope", "nope"), "vector='nope': is not a vector of this limit's program"),
     # What takes more memory than there is for a sequence of this length.
     *(
         (

@@ -1,7 +1,7 @@
 """Nonlinearities φ of Netsor programs, with closed forms or quadrature for E[φ(Z₁)φ(Z₂)].
 
-A new known function needs an entry in ``attncheck.layers.nonlinearity.function`` and a constructor; use `declared`
-for any other function.
+To add a built-in function, add it to `FAMILIES` in ``attncheck.layers.nonlinearity.function``, and write a constructor.
+For a function of your own, use `declared`.
 """
 
 from attncheck.layers.nonlinearity.declared import DeclaredFunction, DeclaredMix, declared

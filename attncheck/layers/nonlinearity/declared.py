@@ -95,9 +95,10 @@ def declared(
 def declared(
     function: Callable[..., FloatArray], *, order: int, bounded: bool, name: str | None = None
 ) -> DeclaredFunction | DeclaredMix:
-    """Return any function as a nonlinearity, or a mix if it takes several arrays, with order and boundedness declared.
+    """Return a user's function as a nonlinearity, with declared order and boundedness.
 
-    Declarations are not verified. A larger order or ``bounded=False`` is always safe.
+    Both declarations are trusted, not verified. A larger order or ``bounded=False`` is always safe. A function of
+    several arrays becomes a `DeclaredMix`.
 
     Parameters
     ----------
@@ -119,7 +120,8 @@ def declared(
     ------
     InputError
         If a property is invalid, or a function of one array is not vectorised, not finite up to 256, or mixes
-        coordinates. Functions of several arrays are tried where a program uses them, for shape and coordinates only.
+        coordinates. Functions of several arrays are checked when a program uses them, and only for their shape and
+        for mixing coordinates.
 
     Examples
     --------

@@ -30,7 +30,7 @@ def identity(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Paramete
 
 
 def relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """The arc-cosine kernel of degree one."""
+    """The arc-cosine kernel of degree one, for ReLU."""
     rho, scale = correlation(v1, v2, c)
     sine = np.sqrt((1 - rho) * (1 + rho))
     value = scale * (sine + (np.pi - np.arccos(rho)) * rho) / (2 * np.pi)
@@ -72,7 +72,7 @@ def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Clip, by clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised X and the bound a of clip in standard deviations."""
+    """Clip, from clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised X, with the bound a in standard deviations."""
     (limit,) = parameters
     rho, scale = correlation(v1, v2, c)
     # Double precision shows no clipping beyond 40 standard deviations.

@@ -33,8 +33,8 @@ def trapezoidal(
 ) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(0, I), and an estimate of the error.
 
-    Convergence is geometric for functions that are analytic in a strip around the real axis, even if poles are close,
-    which spoil Gauss-Hermite rules, and quadratic for functions with kinks.
+    Convergence is geometric for functions that are analytic in a strip around the real axis, even with close poles,
+    for which Gauss-Hermite rules fail. It is quadratic for functions with kinks.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _sum(function: Function, rank: int, steps: int, half_range: float) -> tuple[
 def dual(
     phi: Function, order: int, v1: FloatArray, v2: FloatArray, c: FloatArray, smooth: bool = True
 ) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] and an error estimate, entry by entry.
+    """Return E[φ(Z₁)φ(Z₂)] and an error estimate for each entry of the variances `v1`, `v2` and covariances `c`.
 
     `order` is the pseudo-Lipschitz order of φ. Unless φ is `smooth`, the estimate is larger, to allow for kinks.
 

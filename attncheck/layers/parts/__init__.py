@@ -38,7 +38,7 @@ PARTS: tuple[LayerPart, ...] = (
 
 
 def refuse_parts(layer: AttentionLayer, reading: str) -> None:
-    """Raise `InputError` if a layer has a part that `reading`, e.g. "tangent kernel", does not support."""
+    """Raise `InputError` if a layer has a part that the computation `reading`, e.g. "tangent kernel", rejects."""
     for part in refusing(layer, reading):
         field = next(name for name, absent in part.fields.items() if getattr(layer, name) != absent)
         absent = part.fields[field]
@@ -46,10 +46,10 @@ def refuse_parts(layer: AttentionLayer, reading: str) -> None:
 
 
 def refusing(layer: AttentionLayer, reading: str) -> list[LayerPart]:
-    """Return the parts of a layer that a computation, e.g. "tangent kernel", does not support."""
+    """Return the parts of a layer that the computation `reading`, e.g. "tangent kernel", does not support."""
     return [part for part in PARTS if part.present(layer) and reading in part.refusals_of(layer)]
 
 
 def named_parts() -> tuple[LayerPart, ...]:
-    """Return the parts beyond the paper's layer, which strategies draw on request only."""
+    """Return the parts that the paper's layer lacks; `attncheck.strategies` draws them on request only."""
     return tuple(part for part in PARTS if part.name)

@@ -224,7 +224,7 @@ class HeadMaps(AttentionMap):
 
     @property
     def traits(self) -> Traits:
-        """The mathematical properties of every head's map."""
+        """The mathematical properties, which the maps of all heads share."""
         return self.maps[0].traits
 
     def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
@@ -237,14 +237,14 @@ class HeadMaps(AttentionMap):
         return self._by_head(scores, lambda head, rows: self.maps[head].slopes(rows, mask, values[..., head, :]))
 
     def _by_head(self, scores: FloatArray, of: Callable[[int, FloatArray], FloatArray]) -> FloatArray:
-        """Return an array of a head's rows of scores, of all heads; one head's scores may stand for all."""
+        """Apply `of` to the scores of each head and stack the results; one head's scores may stand for all heads."""
         scores = np.broadcast_to(scores, (*scores.shape[:-3], len(self.maps), *scores.shape[-2:]))
         return np.stack([of(head, scores[..., head, :, :]) for head in range(len(self.maps))], axis=-3)
 
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
-    """A user's function of (scores, visible), with no helpful property in `Traits` assumed."""
+    """A user's function of (scores, visible), with the least favourable `Traits` assumed."""
 
     function: Callable[[FloatArray, BoolArray], Any]
     name: str
@@ -300,7 +300,7 @@ def map_of(layer: AttentionLayer) -> AttentionMap:
 
 
 class AttentionMapPart(LayerPart):
-    """The field `attention_map`."""
+    """Part of a layer with the field `attention_map`."""
 
     fields: ClassVar[Mapping[str, Any]] = {"attention_map": "softmax"}
 

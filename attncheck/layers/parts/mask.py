@@ -56,9 +56,9 @@ def _visible(mask: Any, window: int | None, seq_len: int) -> BoolArray:
 
 
 def nested(mask: BoolArray) -> bool:
-    """Return whether a mask lets scores be drawn through triangular factors, as no mask and the causal mask do.
+    """Return whether visible scores P = U N Lᵀ, with triangular U and L, depend on visible entries of N alone.
 
-    In P = U N Lᵀ, with triangular U and L, visible scores then depend on visible entries of N alone.
+    This is so without a mask and with the causal mask; scores can then be drawn through triangular factors.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def nested(mask: BoolArray) -> bool:
 
 
 class MaskPart(LayerPart):
-    """The field `mask`."""
+    """Part of a layer with the field `mask`."""
 
     fields: ClassVar[Mapping[str, Any]] = {"mask": "none"}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Misreading:
-    """Plausible mistake about a part: the layer that is computed instead of the declared one.
+    """Plausible mistake about a part: the simulator computes another layer than the declared one.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class LayerPart(abc.ABC):
         return any(getattr(layer, field) != absent for field, absent in self.fields.items())
 
     def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
-        """Return whether two layers that differ in this part only can have different weights."""
+        """Return whether two layers that differ in this part only can have visibly different attention weights."""
         return layer.seq_len > 1
 
     def describe(self, fields: Mapping[str, Any]) -> str:
@@ -71,7 +71,7 @@ class LayerPart(abc.ABC):
         return vectors
 
     def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-        """Return the limiting kernel of queries and keys, divided by their variances, from that of the inputs."""
+        """Return the limiting kernel of queries and keys for query_std = key_std = 1, given the inputs' `kernel`."""
         return kernel
 
     def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
@@ -79,9 +79,10 @@ class LayerPart(abc.ABC):
         return None
 
     def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
-        """Return the law of the centred normal numbers that the part adds to scores, or None.
+        """Return the law of the random bias that the part adds to scores, or None without one.
 
-        The law is a standard deviation and (seq_len, seq_len) indices; scores with the same index share a number.
+        The bias is centred normal. The law is its standard deviation and indices, (seq_len, seq_len): scores with the
+        same index share one random number.
         """
         return None
 
@@ -90,14 +91,14 @@ class LayerPart(abc.ABC):
         return {}
 
     def refusals_of(self, layer: AttentionLayer) -> Mapping[str, str]:
-        """Return the `refusals` of the part with its values in a layer."""
+        """Return the `refusals` that apply to the part with the field values of this layer."""
         return self.refusals
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
-        """Return standard deviations, by role, of arrays that cannot be read from a module because of the part.
+        """Return standard deviations of the module parameters that the part hides from inspection, by role.
 
-        The role is what such an array changes: the "query", the "key", or the attention "weights" at inputs of 0. With
-        the role "key" the keys, and with "weights" the scores of a module cannot be read either.
+        The role names what such a parameter changes: the "query", the "key", or the attention "weights" at inputs of 0.
+        The role "key" also hides a module's keys, and the role "weights" its scores.
         """
         return {}
 
@@ -106,5 +107,5 @@ class LayerPart(abc.ABC):
         """Return the validated values of the fields, or raise `InputError`; called if at least one field is set."""
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return the values of the fields that a random layer chooses from, given the layer without the part."""
+        """Return the field values from which a random layer chooses; `layer` is that layer without the part."""
         return ()

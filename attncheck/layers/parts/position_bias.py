@@ -38,7 +38,7 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 
 def slopes_of(layer: AttentionLayer) -> tuple[float, ...]:
-    """Return the slope of each head, 0 without slopes."""
+    """Return the slope of each head; all are 0 if the layer has none."""
     if layer.bias_slopes is None:
         return (0.0,) * layer.num_heads
     return alibi_slopes(layer.num_heads) if isinstance(layer.bias_slopes, str) else layer.bias_slopes
@@ -117,7 +117,7 @@ class PositionBiasPart(LayerPart):
         return np.asarray(-np.array(slopes_of(layer))[:, None, None] * np.abs(_steps(layer)))
 
     def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
-        """Return `bias_std`, and j - i counted from 0."""
+        """Return `bias_std` and the indices j - i + seq_len - 1, or None without a random bias."""
         return (layer.bias_std, _steps(layer) + layer.seq_len - 1) if layer.bias_std else None
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
@@ -129,13 +129,13 @@ class PositionBiasPart(LayerPart):
         return {} if layer.bias_slopes is None else {"bias_slopes": (slopes_of(layer)[head],)}
 
     def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
-        """Return whether biases differ by a tenth of a score's standard deviation at this width."""
+        """Return whether biases differ by more than a tenth of a score's standard deviation at this width."""
         spread = 0.1 * layer.query_std * layer.key_std * layer.score_factor * layer.inputs.scale**2
         slopes = np.abs(np.subtract(slopes_of(layer), slopes_of(variant))).max() * (layer.seq_len - 1)
         return max(slopes, abs(layer.bias_std - variant.bias_std)) > spread and layer.seq_len > 1
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values for random layers."""
+        """Return field values for random layers."""
         if layer.softcap is not None:
             return []
         return [{"bias_slopes": "alibi"}, {"bias_slopes": (0.5,) * layer.num_heads}, {"bias_std": 0.5}]

@@ -76,9 +76,9 @@ class QKNormPart(LayerPart):
         return np.asarray(kernel / lengths[:, None] / lengths)
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
-        """Return the scale of W_Q and W_K, which their norm removes."""
+        """Return the standard deviation 1/√n of W_Q and W_K, which the norm hides from inspection."""
         return dict.fromkeys(("query", "key"), layer.width**-0.5) if layer.qk_norm else {}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values for random layers."""
+        """Return field values for random layers."""
         return [] if layer.tied_query_key or layer.head_width == 1 else [{"qk_norm": True}]

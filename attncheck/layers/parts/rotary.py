@@ -27,7 +27,7 @@ _RANDOM_BASES = (10_000.0, 100.0, 500_000.0)
 
 
 class RotaryPart(LayerPart):
-    """The field `rotary_base`."""
+    """Rotary positions, the part of a layer with the field `rotary_base`."""
 
     fields: ClassVar[Mapping[str, Any]] = {"rotary_base": None}
     name: ClassVar[str] = "rotary positions"
@@ -52,7 +52,7 @@ class RotaryPart(LayerPart):
         return {"rotary_base": base}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values for random layers."""
+        """Return field values for random layers."""
         if layer.tied_query_key:
             return []
         return [{"head_dim": width, "rotary_base": base} for width in _HEAD_DIMS for base in _RANDOM_BASES]

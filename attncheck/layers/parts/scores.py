@@ -27,14 +27,14 @@ def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 
 
 def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the limiting kernel of queries and keys, divided by their variances, from that of the inputs, `kernel`."""
+    """Return the limiting kernel of queries and keys for query_std = key_std = 1, given the inputs' `kernel`."""
     for part in PARTS:
         kernel = part.kernel(layer, kernel)
     return kernel
 
 
 def mean_offset(layer: AttentionLayer) -> FloatArray:
-    """Return the mean of the biases of scores, (num_heads, seq_len, seq_len); a zero (1, 1, 1) without slopes.
+    """Return the mean bias of each score, (num_heads, seq_len, seq_len), or a zero of shape (1, 1, 1) without slopes.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def mean_offset(layer: AttentionLayer) -> FloatArray:
 
 
 def offset_variance(layer: AttentionLayer) -> float:
-    """Return the variance of the random numbers that are added to scores."""
+    """Return the variance of the random bias of a score, 0 if biases are not random."""
     return sum(std**2 for std, _ in _random_offsets(layer))
 
 
@@ -61,7 +61,7 @@ def offset_covariance(layer: AttentionLayer, rows: IntArray, columns: IntArray) 
 
 
 def offset_count(layer: AttentionLayer, mask: BoolArray) -> int:
-    """Return how many random numbers are added to the given scores of a head."""
+    """Return how many distinct random biases the scores of one head have where `mask` is True."""
     return sum(len(np.unique(index[mask])) for _, index in _random_offsets(layer))
 
 
@@ -94,7 +94,7 @@ def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
 
 
 def distinct_heads(layer: AttentionLayer) -> list[AttentionLayer]:
-    """Return layers with one head each, whose average is that over all heads: the first head, unless heads differ."""
+    """Return one-head layers for averages over heads: one per head if heads differ, else the first head only."""
     return [of_head(layer, head) for head in range(layer.num_heads if heads_differ(layer) else 1)]
 
 
@@ -104,7 +104,7 @@ def _random_offsets(layer: AttentionLayer) -> list[tuple[float, IntArray]]:
 
 
 def one_covariance(layer: AttentionLayer) -> bool:
-    """Return whether the covariance of a head's scores is not a product of query and key covariances."""
+    """Return whether the covariance of a head's scores does not factor into query and key covariances."""
     return layer.rotary_base is not None or offset_variance(layer) > 0.0
 
 

@@ -1,4 +1,4 @@
-"""Sinks: softmax with a constant in its denominator, one for all heads (off-by-one softmax) or each (GPT-OSS)."""
+"""Sinks: a constant in softmax's denominator, the same for all heads (off-by-one softmax) or one per head (GPT-OSS)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BY_HEAD = {
 
 
 class SinkPart(LayerPart):
-    """The field `sink`: A_ij = exp(P_ij)/(exp(sink) + Σ_k exp(P_ik)), with the sink of the head."""
+    """The field `sink`: A_ij = exp(P_ij)/(exp(sink) + Σ_k exp(P_ik)); heads may have different sinks."""
 
     fields: ClassVar[Mapping[str, Any]] = {"sink": None}
     name: ClassVar[str] = "sink"
@@ -77,7 +77,7 @@ class SinkPart(LayerPart):
         return f"{'sinks' if len(sinks) > 1 else 'sink'} {', '.join(f'{sink:.3g}' for sink in sinks)}"
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values for random layers."""
+        """Return field values for random layers."""
         if layer.attention_map != "softmax":
             return []
         by_head = tuple(head % 3 - 1.0 for head in range(layer.num_heads))

@@ -48,5 +48,5 @@ class SoftcapPart(LayerPart):
         return {"softcap": check_number("softcap", layer.softcap, remedy, minimum=_RANGE[0], maximum=_RANGE[1])}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values for random layers."""
+        """Return field values for random layers."""
         return [{"softcap": cap} for cap in (1.0, 3.0, 30.0)]

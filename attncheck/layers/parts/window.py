@@ -49,5 +49,5 @@ class WindowPart(LayerPart):
         return {"window": check_integer("window", layer.window, 1, "pass how many positions are visible, or None")}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values for random layers."""
+        """Return field values for random layers."""
         return [{"window": window} for window in (1, 2, 3) if window < layer.seq_len]

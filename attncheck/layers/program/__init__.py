@@ -1,6 +1,6 @@
 """Netsor programs with dot-product scores.
 
-A program is a list of n-vectors and scalar scores, each made from earlier ones:
+A program is a list of n-vectors and scalar scores, each computed from earlier ones:
 
 - *initial*: i.i.d. coordinates, jointly Gaussian within a group of vectors;
 - *MatMul*: W h, entries of W i.i.d. N(0, std²/fan-in); using a `Weight` object twice shares the matrix;

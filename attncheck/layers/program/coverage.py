@@ -54,14 +54,14 @@ class CoverageKind(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LineCoverage:
-    """The paper's statement about one line: the weakest of those about the line and its ancestors.
+    """The paper's statement about one line: the weakest that applies to the line or to one of its ancestors.
 
     Attributes
     ----------
     name : str
     statement : CoverageKind
     reason : str
-        The line or weight at fault and a remedy, if any.
+        The line or weight that weakens the statement, and a remedy; empty if there is none.
     """
 
     name: str
@@ -154,7 +154,7 @@ def _passes_on(statement: CoverageKind) -> bool:
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
-    """Return the statement about a line if there are no findings against the line."""
+    """Return the strongest statement of the paper about a line of this type."""
     if isinstance(node, Score):
         return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after
@@ -162,7 +162,7 @@ def _basis(node: Node, after: set[Node]) -> LineCoverage:
 
 
 def _local_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
-    """Return the findings against each line."""
+    """Return the weaker statements that apply to each line itself, regardless of its ancestors."""
     scores = [node for node in nodes if isinstance(node, Score)]
     sides = {side for score in scores for side in score.parents}
     of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
@@ -194,7 +194,7 @@ def _local_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
 
 
 def _of_score(score: Score, extra: dict[Weight, MatMul], dependents: set[Node]) -> Iterator[LineCoverage]:
-    """Check one score against Assumption 1."""
+    """Yield a finding for each condition of Assumption 1 that a score does not meet."""
     first, second = _sides(score)
     if first.weight is second.weight:
         tied = f"{first.weight.name} is on both sides; give the score two matrices"
@@ -219,7 +219,7 @@ def _why_zero(score: Score, zero: set[Node]) -> str:
 
 
 def _first_defined(node: Node, dependents: set[Node]) -> MatMul:
-    """Return a line's first ancestor in `dependents`."""
+    """Return the MatMul at which a chain of ancestors in `dependents` begins."""
     for parent in node.parents:
         if parent in dependents:
             return _first_defined(parent, dependents)
@@ -239,7 +239,7 @@ def _known(function: Any) -> bool:
 
 
 def _bounded(node: Node) -> bool:
-    """Return whether a line is a bounded function, or a known one, hence continuous, of bounded lines."""
+    """Return whether a line applies a bounded function, or a known, hence continuous, function to bounded lines."""
     if not isinstance(node, Nonlin):
         return False
     if isinstance(node.function, Nonlinearity | DeclaredMix) and node.function.bounded:
@@ -250,9 +250,10 @@ def _bounded(node: Node) -> bool:
 def _cycles(
     scores: Sequence[Score], correlated: Callable[[Node, Node], bool]
 ) -> dict[Score, tuple[Weight, Weight, Weight]]:
-    """Map each score in a triangle A·B, B·C, C·A whose joint third moment is of order n^{-1/2} to that triangle.
+    """Return the three matrices A, B, C of each score that belongs to a triangle of scores A·B, B·C, C·A.
 
-    The third moment is n^{-1/2} times E[x x'] of the two vectors of each matrix.
+    Only triangles count whose joint third moment is of order n^{-1/2}. It is n^{-1/2} times the product, over the three
+    matrices, of E[x x'] for the two vectors x, x' that a matrix multiplies.
     """
     edges: dict[frozenset[Weight], list[Score]] = {}
     for score in scores:
@@ -282,7 +283,10 @@ def _sides(score: Score) -> tuple[MatMul, ...]:
 
 
 def _correlations(nodes: Sequence[Node], after: set[Node]) -> Callable[[Node, Node], bool]:
-    """Return whether E[Z^x Z^x'] may differ from 0; always so for vectors that depend on scores, the nodes `after`."""
+    """Return a predicate of two lines: whether E[Z^x Z^x'] may differ from 0; always True for lines in `after`.
+
+    `after` contains the lines that depend on scores.
+    """
     moments = Moments()
 
     def correlated(one: Node, two: Node) -> bool:

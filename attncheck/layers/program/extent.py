@@ -1,4 +1,4 @@
-"""Lines of a program that draws contain, and memory bounds of a draw."""
+"""The lines of a program whose values a draw returns, and bounds on the memory that a draw needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def vectors_of(program: Lines) -> tuple[Node, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """Bounds on the array entries of one draw: values of lines, literal matrices, bases of the matrix-free method."""
+    """Bounds on array entries per draw: line values, explicit matrices, and vector bases of the matrix-free method."""
 
     lines: int
     matrices: int

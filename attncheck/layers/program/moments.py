@@ -43,7 +43,7 @@ class Moments:
         return 0.0
 
     def second(self, one: Node, two: Node) -> float:
-        """Return E[Z^x Z^x'] of two lines without scores."""
+        """Return E[Z^x Z^x'] for the limit variables of two lines that do not depend on scores."""
         key = frozenset((one, two))
         if key not in self._known:
             value, error = self._second(one, two)
@@ -128,7 +128,7 @@ def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> li
 
 
 def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
-    """Return the value of a line, in the shape of the Gaussian lines `known`: Definition 1 (iii), Theorem 1."""
+    """Return a line's value, given its Gaussian lines, `known`, and its `scores` (Definition 1 (iii), Theorem 1)."""
     values = dict(known)
 
     def value(line: Node) -> FloatArray:

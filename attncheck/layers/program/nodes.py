@@ -10,9 +10,9 @@ from attncheck.layers.program.functions import Coordinatewise, StackedFunction
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A random matrix with i.i.d. N(0, std²/columns) entries; two objects are two independent matrices.
+    """A random matrix with i.i.d. N(0, std²/columns) entries; distinct objects are independent matrices.
 
-    `rows` and `columns` are None for the width n.
+    `rows` and `columns` may be None, which stands for the width n.
     """
 
     name: str

@@ -42,7 +42,7 @@ class Program(Lines):
 
     @property
     def key(self) -> str:
-        """Permanent identifier in streams, records and digests."""
+        """Digest of the program: its permanent identifier in random streams and records."""
         return digest(self.to_dict())
 
     def at(self, width: int) -> ProgramAt:
@@ -91,7 +91,7 @@ class ProgramCase:
     ----------
     program : Program
     widths : tuple of int
-        In ascending order; several show how a difference decreases with the width.
+        In ascending order; several widths show how a difference decreases with the width.
 
     Raises
     ------
@@ -124,13 +124,13 @@ class ProgramCase:
 
     @property
     def weight_entries(self) -> int:
-        """Approximate cost of a draw in entries."""
+        """Approximate number of array entries to compute per draw at all widths, a measure of the cost."""
         bounds = [entries_of(self.program, n) for n in self.widths]
         return sum(entry.lines + min(entry.matrices, 2 * entry.bases) for entry in bounds)
 
     @property
     def stored_entries(self) -> int:
-        """Entries kept per draw: the vectors at all widths."""
+        """Bound on the number of array entries to store per draw: the vectors at all widths."""
         return sum(entries_of(self.program, n).lines for n in self.widths)
 
     def describe(self) -> str:
@@ -138,7 +138,7 @@ class ProgramCase:
         return layer_name({"program": self.program.to_dict(), "widths": self.widths})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return built-in types, for `from_dict`."""
+        """Return the program and its widths as built-in types, which `from_dict` accepts."""
         return {"program": self.program.to_dict(), "widths": list(self.widths)}
 
     @staticmethod
@@ -148,14 +148,14 @@ class ProgramCase:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] = ()) -> ProgramCase:
-        """Build a case from the result of `to_dict`, as `Program.from_dict` does."""
+        """Build a case from the result of `to_dict`; see `Program.from_dict` for `trust`."""
         if not isinstance(fields.get("widths"), list | tuple):
             refuse("widths", fields.get("widths"), "must be a list of widths", "pass e.g. [16]")
         return cls.of(Program.from_dict(fields["program"], trust), fields["widths"])
 
     @functools.cached_property
     def key(self) -> str:
-        """Permanent identifier in streams, records and digests."""
+        """Digest of the program and its widths: the case's permanent identifier in random streams and records."""
         return digest(self.to_dict())
 
     def __eq__(self, other: object) -> bool:

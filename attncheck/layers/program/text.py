@@ -40,7 +40,7 @@ def to_dict(program: Lines) -> dict[str, Any]:
 def from_dict(program: _Program, fields: Mapping[str, Any], trust: Sequence[str]) -> _Program:
     """Write the result of `to_dict` into an empty program; see `Program.from_dict` for `trust`."""
     if isinstance(trust, str) or not all(isinstance(module, str) for module in trust):
-        refuse("trust", trust, "must be a list of names of modules", "pass e.g. trust=['mymodule']")
+        refuse("trust", trust, "must be a list of module names", "pass e.g. trust=['mymodule']")
     _check_table("program", fields, required=("lines",), optional=("weights",))
     weights: dict[str, Weight] = {}
     for number, row in enumerate(_listed("program.weights", fields.get("weights", [])), 1):
@@ -180,7 +180,7 @@ def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any
 
 
 def _without_parameters() -> Nonlinearity:
-    """Stand in for the constructor of a mix: mixes have no parameters, and with any, the usual TypeError is raised."""
+    """Stand in for the constructor of a mix, which takes no parameters: calls with any raise the usual TypeError."""
     raise AssertionError
 
 

@@ -31,14 +31,14 @@ def output_factor(layer: AttentionLayer) -> float:
 
 
 def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return S = (σ_V² σ_O²/H) Σ_a A_a K A_aᵀ (Example 1) for scores of shape (..., H, s, s)."""
+    """Return the output covariance S = (σ_V² σ_O²/H) Σ_a A_a K A_aᵀ given scores (..., H, s, s) (Example 1)."""
     projected = attention_weights(layer, scores) @ psd_root(kernel)
     grams = projected @ projected.swapaxes(-1, -2)
     return np.asarray(output_factor(layer) * grams.sum(axis=-3))
 
 
 def mean_covariance(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return E[S] and its error, each of shape (s, s).
+    """Return the mean E[S] of the output covariance given the scores, and its error, each of shape (s, s).
 
     Linear and ReLU attention have closed forms; other maps use the points of `head_means`.
     """
@@ -86,7 +86,7 @@ def infinite_heads_kernel(layer: AttentionLayer, *, scramble: int = 0) -> Kernel
 
 
 def many_heads_inputs(layer: AttentionLayer) -> FloatArray:
-    """Return K of a layer that has a limit for infinitely many heads, or raise `InputError`."""
+    """Return the kernel K of a layer's inputs; raise `InputError` if the layer has no limit for H → ∞."""
     check_layer(layer)
     if not layer.head_scaling:
         refuse("layer.head_scaling", False, "leaves no limit for infinitely many heads", "use head_scaling=True")

@@ -13,7 +13,7 @@ from attncheck.theory.limits import rows
 
 
 def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
-    """Draw scores p°, values ṽ, outputs Σ_a A_a ṽ^a/√H, and inputs Z^{x^i} of a layer in the limit.
+    """Draw scores p°, outputs Σ_a A_a ṽ^a/√H with values ṽ, and inputs Z^{x^i} from the limit of a layer.
 
     Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl, Cov(ṽ^{a,j}, ṽ^{b,k}) = δ_ab σ_V²σ_O² K_jk, and p°, ṽ and
     the inputs are independent. For rotary positions see ``rows.score_covariance``.

@@ -1,6 +1,6 @@
 """Means over the attention weights of one head in the limit, where its scores are Gaussian.
 
-Points of scrambled Sobol sequences stand for the scores, each with its negative, so that odd parts cancel. Their number
+Scores are integrated over scrambled Sobol points and their negatives, so that odd parts cancel. The number of points
 doubles until the error is at most `TOLERANCE`, or until the next doubling would exceed the budget; the stated error is
 then larger. Errors come from the spread of independent scramblings.
 """
@@ -20,9 +20,9 @@ from attncheck.theory.limits import rows
 
 #: Error at which the number of points is no longer doubled, in units of a moment.
 TOLERANCE = 1e-4
-# Number of scramblings, and score entries of all points of one of them: the first ones, and the most.
+# Number of scramblings, and number of score entries per scrambling: of the first points, and of all points at most.
 _SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**24
-# First points at most, and score entries that count for a point at least.
+# Maximum number of first points, and minimum number of score entries counted per point.
 _FIRST_POINTS, _LEAST = 2**5, 16
 # Score entries per block.
 _BLOCK = 2**18
@@ -31,14 +31,15 @@ _ROUNDING = 1e-13
 # Number of points, and factors of their scores, that show how large weights become.
 _PROBES, _PROBE_SCALES = 2**5, (1.0, 4.0, 16.0)
 
-#: For a kernel, a sum over points of a function of attention weights, (points, s, s) to (s, s), and its unit.
+#: Maps a kernel to a function and the unit of its results; the function maps attention weights, (points, s, s), to a
+#: sum over points, (s, s).
 Moment = Callable[[FloatArray], tuple[Callable[[FloatArray], FloatArray], float]]
 
 
 def head_means(
     layer: AttentionLayer, kernel: FloatArray, seed: int, moments: Sequence[Moment]
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Return the means of moments of the attention weights, averaged over heads, and their errors, (s, s) each."""
+    """Return the mean of each moment over the scores and heads of a layer, and its error, (s, s) each."""
     functions, units = zip(*(moment(kernel) for moment in moments), strict=True)
     scores_of, dimension = _scores(layer, kernel)
     s, heads = layer.seq_len, distinct_heads(layer)
@@ -77,18 +78,18 @@ def head_means(
 def _largest(
     layer: AttentionLayer, scores: FloatArray, functions: Sequence[Callable[[FloatArray], FloatArray]]
 ) -> FloatArray:
-    """Return the largest entries of each moment at single points, for scores of several sizes."""
+    """Return the maximum of each entry of each moment over points, with the points' scores at several scales."""
     weights = np.concatenate([attention_weights(layer, scale * scores) for scale in _PROBE_SCALES])
     return np.stack([np.max([np.abs(function(point[None])) for point in weights], axis=0) for function in functions])
 
 
 def kernel_moment(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
-    """Return the moment A K Aᵀ."""
+    """Return the moment A K Aᵀ, as a function that sums over weights A of several points, and its unit."""
     return squares_of(lambda weights: weights, kernel), float(np.diagonal(kernel).max())
 
 
 def squares_of(change: Callable[[FloatArray], FloatArray], kernel: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Return the sum over points of B K Bᵀ, for a function B of the weights."""
+    """Return a function that sums B K Bᵀ over points, with B = ``change(weights)``."""
     root = _root(kernel)
 
     def total(weights: FloatArray) -> FloatArray:
@@ -115,7 +116,7 @@ def _scores(layer: AttentionLayer, kernel: FloatArray) -> tuple[Callable[[FloatA
 
 
 def _root(kernel: FloatArray) -> FloatArray:
-    """Return F with F Fᵀ = K, from the correlations: directly, positions of much smaller variance would be dropped."""
+    """Return F with F Fᵀ = K, from the correlation matrix: a root of K itself drops positions of tiny variance."""
     stds = np.sqrt(np.diagonal(kernel))
     scale = np.where(stds > 0, stds, 1.0)
     return np.asarray(stds[:, None] * psd_root(kernel / scale[:, None] / scale))

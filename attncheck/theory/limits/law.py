@@ -54,7 +54,8 @@ class LimitLaw(MixtureLaw):
     array([0.1839, 0.5   , 0.8161])
     """
 
-    # The largest of many layers was 6e-7: sums of heads of sigmoid attention with score standard deviations of ten.
+    # The largest error found among many layers was 6e-7: sums over heads of sigmoid attention with a score standard
+    # deviation of ten.
     _condensing: ClassVar[float] = 1e-6
 
     layer: AttentionLayer
@@ -240,7 +241,7 @@ class LimitLaw(MixtureLaw):
         return float(self._error(np.array([of(law) for law in self._replicated(position)])))
 
     def _sum_heads(self, position: int, pick: Callable[[tuple[ScaleMixture, ...]], ScaleMixture]) -> ScaleMixture:
-        """Return the law of the sum over heads; `pick` selects each head's law from those of all replicates."""
+        """Return the law of v, a sum over heads; `pick` makes one law from the replicates of a head's law."""
         heads = self.layer.num_heads
         if heads_differ(self.layer):
             laws = (pick(self._head_laws(position, head)) for head in range(heads))

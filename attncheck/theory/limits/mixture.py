@@ -108,7 +108,7 @@ def symmetric_quantile(
 
 
 def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
-    """Return a law with at most two points per cell of log v, which keep the cell's weight and first three moments."""
+    """Condense a discrete law of v to one or two points per cell of log v, with the cell's weight and three moments."""
     weights = weights / weights.sum()
     positive = (variances > 0) & (weights > 0)
     atom = float(weights[variances == 0].sum())
@@ -150,7 +150,7 @@ def _cells(logs: FloatArray, weights: FloatArray) -> IndexArray:
 
 
 def _refined(position: FloatArray, cell: IndexArray, weights: FloatArray) -> IndexArray:
-    """Return cells that are narrower near most of the weight and in the upper tail, given places in equal cells."""
+    """Return cells that are narrower near most of the weight and in the upper tail, given positions in equal cells."""
     evenly = np.linspace(0.0, 1.0, _CELLS + 1)
     below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
     below /= below[-1]

@@ -162,7 +162,7 @@ class ProgramLimit:
         """
         scores = self._checked(scores)
         if isinstance(vectors, str | Node) or not vectors:
-            refuse("vectors", vectors, "is not a list of lines", "pass those that psi takes, in a list")
+            refuse("vectors", vectors, "is not a list of lines", "pass a list of the lines that psi takes")
         lines = self._vectors(*vectors)
         bases = bases_of(lines)
         indices = [self.lines.index(node) for node in bases]
@@ -182,7 +182,7 @@ class ProgramLimit:
         return np.array([value for value, _ in averages]), max(error for _, error in averages)
 
     def _vectors(self, *lines: Node | str) -> list[Node]:
-        """Return lines given by themselves or by name; raises InputError for what is no vector of the program."""
+        """Return lines, given as nodes or names, as nodes; raise `InputError` unless all are vectors of the program."""
         named = {node.name: node for node in self.program.nodes}
         nodes: list[Node] = []
         for line in lines:
@@ -192,7 +192,7 @@ class ProgramLimit:
                 refuse("vector", node.name, "is a score", remedy)
             if not isinstance(node, Node) or not {*bases_of([node])} <= {*self.lines}:
                 names = first_few(vector.name for vector in vectors_of(self.program))
-                refuse("vector", line, "is no vector of the program of this limit", f"pass one, such as {names}")
+                refuse("vector", line, "is not a vector of this limit's program", f"pass one, such as {names}")
             nodes.append(node)
         return nodes
 
@@ -214,7 +214,7 @@ class ProgramLimit:
 
 
 def _correlations(names: Sequence[str], covariance: FloatArray, error: float) -> list[str]:
-    """Return a line of text for each pair of names whose covariance exceeds the error."""
+    """Return the correlation of each pair of names whose covariance exceeds the error, as a line of text."""
     stds = np.sqrt(np.diag(covariance))
     return [
         f"corr({names[k]}, {one}): {covariance[i, k] / (stds[i] * stds[k]):.4g}"
@@ -255,7 +255,7 @@ def limit_of_program(program: Program) -> ProgramLimit:
 
 
 def _score_covariance(scores: Sequence[Score], moments: Moments) -> FloatArray:
-    """Return Cov(p°_i, p°_k) by Isserlis' formula, whose two terms are nonzero for shared matrices."""
+    """Return Cov(p°_i, p°_k) by Isserlis' formula, whose terms are nonzero only if the scores share matrices."""
 
     def shared(first: Node, second: Node) -> float:
         same = isinstance(first, MatMul) and isinstance(second, MatMul) and first.weight is second.weight

@@ -1,5 +1,6 @@
 """Law of one head's contribution u = αᵀKα to the conditional variance v = c Σ_a u_a, by quasi-Monte Carlo.
 
+Here α is a row of attention weights in the limit, a function of Gaussian scores, and K the kernel of the inputs.
 Standard normals z are drawn from a mixture of proposals and weighted by the balance heuristic. Half of the points are
 plain standard normals, so weights are at most two; the other half covers the far tail of the output.
 """
@@ -47,8 +48,8 @@ _NORMALS = 2**18
 # Array entries per block, points × seq_len.
 _BLOCK = 2**20
 _PILOT = 2**9
-# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ². They shrink like the
-# standard deviation of log χ² from `_LOG_CHI_HALF`, half the degrees of freedom, on.
+# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ². If half the degrees of
+# freedom exceed `_LOG_CHI_HALF`, step and range shrink like the standard deviation of log χ².
 _TOLERANCE = 1e-12
 _LOG_CHI_STEP, _LOG_CHI_RANGE, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 25.0
 
@@ -97,7 +98,7 @@ def weigh(proposals: tuple[Proposal, ...], points: FloatArray) -> FloatArray:
 
 
 def enlarged(dimension: int) -> tuple[Proposal, ...]:
-    """Return plain and enlarged proposals up to the radius that determines the far tail.
+    """Return a standard normal proposal and two wider ones, which reach the radius that determines the far tail.
 
     Linear scores have the heaviest tail. There, points of length |z| contribute exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2),
     which is largest where |z|⁴ - (r - 2)|z|² = t², with t = 12√r, twelve standard deviations.
@@ -133,7 +134,7 @@ def towards_keys(
     )
 
 
-#: An event that n independent draws do not meet is less likely than `MISSED`/n, except with that probability.
+#: An event that occurs in none of n independent draws has probability below `MISSED`/n, at confidence 1 - `_EXCEEDED`.
 MISSED = float(-np.log(_EXCEEDED))
 
 
@@ -158,7 +159,7 @@ def score_std(layer: AttentionLayer) -> float:
 
 
 def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the mean limiting scores of each head, (H, s, s), or of all, (1, s, s).
+    """Return the mean limiting scores of each head, (H, s, s), or (1, s, s) if they are equal in all heads.
 
     These are σ_Qσ_K K if queries and keys are tied, else 0, plus the mean of the biases added to scores.
     """
@@ -167,7 +168,7 @@ def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
-    """Return F, (visible, r), with visible scores F z in row `position` for normal z; centred for softmax."""
+    """Return F, (visible, r), such that row `position` has visible scores F z, z ~ N(0, I); centred for softmax."""
     mask, kernel = visible(layer)[position], score_kernel(layer, kernel)
     between = (kernel * row_alignment(layer, limit=True))[np.ix_(mask, mask)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
@@ -220,7 +221,7 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
 
 
 def normal_points(dimension: int, rng: np.random.Generator) -> Callable[[int], FloatArray]:
-    """Return a function that returns the next `count` points of a sequence, as `scrambled_normals`."""
+    """Return a function of `count` that returns the next points of one scrambled sequence, (count, dimension)."""
     if dimension > scipy.stats.qmc.Sobol.MAXDIM:
         return lambda count: rng.standard_normal((count, dimension))
     sequence = scipy.stats.qmc.Sobol(dimension, scramble=True, bits=30, rng=rng)
@@ -237,7 +238,7 @@ def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArra
 def head_laws(
     layer: AttentionLayer, kernel: FloatArray, position: int, seed: int, head: int = 0
 ) -> tuple[ScaleMixture, ...]:
-    """Return the law of one head's contribution u = αᵀKα at `position`, from each replicate."""
+    """Return the law of αᵀKα for the attention weights α of a head at `position`, from each replicate."""
     layer = of_head(layer, head)
     mask = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(mask, mask)])
@@ -270,9 +271,9 @@ def head_laws(
 
 
 def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
-    """Return the law of Σ_a u_a, with u = αᵀKα of each head, if it is a multiple of χ², else None.
+    """Return the law of Σ αᵀKα, summed over heads with attention weights α, if it is a multiple of χ², else None.
 
-    For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
+    For linear attention αᵀKα = zᵀ M z with r normals z; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
     if layer.map != Linear() or layer.tied_query_key or has_offset(layer) or root.shape[1] == 0:

@@ -49,8 +49,8 @@ def infinite_heads_tangent(layer: AttentionLayer, *, scramble: int = 0) -> Kerne
     Raises
     ------
     InputError
-        As `infinite_heads_kernel`, with rotary positions, a position bias or normalised queries and keys, for softmax
-        with a window, cap, sink or user's mask, and for a user's map.
+        In the cases of `infinite_heads_kernel`; also with rotary positions, a position bias, or normalised queries and
+        keys; for softmax with a window, cap, sink or user's mask; and for a user's map.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def infinite_heads_tangent(layer: AttentionLayer, *, scramble: int = 0) -> Kerne
 
 
 def mean_tangent(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return Θ and its error, each of shape (s, s)."""
+    """Return the tangent kernel Θ with infinitely many heads, and its error, each of shape (s, s)."""
     std, factor = score_std(layer), 2.0 * covariance.output_factor(layer) * layer.num_heads
     if std > 0 and kernel.any() and covariance.plain_softmax(layer):
         values, slopes = head_means(layer, kernel, seed, (kernel_moment, _softmax_slopes))

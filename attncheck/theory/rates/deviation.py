@@ -1,8 +1,8 @@
 """Difference between the law at finite width and the limit: a signed measure of conditional variances.
 
-Let δ be the deviations of the Gram matrices (`Drivers`) from their limits, and g(δ) the average over score normals of
-a function of the conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The
-controls
+Let δ be the deviations of the Gram matrices (`Drivers`) from their limits, and g(δ) the average of a function of the
+conditional variance over the normals from which scores are computed. Draws of g(δ) - g(0) have noise of order n^{-1/2}
+and mean of order 1/n. The controls
 
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
@@ -61,7 +61,7 @@ class Cells:
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
 
     def spread(self, variances: FloatArray) -> FloatArray:
-        """Return measures with equal mass at each variance of a row, (rows, cells + 1)."""
+        """Return a measure on the cells per row of variances, with equal mass at each variance, (rows, cells + 1)."""
         rows, points = variances.shape
         count = len(self.variances) - 1
         lower, weights = self._around(variances)
@@ -89,7 +89,7 @@ class Cells:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviation:
-    """Signed measure of variances: the law at finite width minus the limit.
+    """Signed measure: the law of the conditional variance v at finite width minus that in the limit.
 
     Attributes
     ----------
@@ -138,12 +138,12 @@ class Deviation:
 
 
 def tails(variances: FloatArray, size: FloatArray) -> FloatArray:
-    """Return P(√v N > size), (sizes, variances)."""
+    """Return P(√v N > size) for standard normal N, each size and each variance v, (sizes, variances)."""
     return np.asarray(special.ndtr(-_ratios(variances, size)))
 
 
 def bells(variances: FloatArray, size: FloatArray) -> FloatArray:
-    """Return densities of √v N, (sizes, variances)."""
+    """Return the density of √v N at each size, for standard normal N and each variance v, (sizes, variances)."""
     ratios = _ratios(variances, size)
     roots = np.sqrt(np.where(variances > 0, variances, 1.0))
     return np.where(variances > 0, np.exp(-0.5 * ratios**2) / (roots * math.sqrt(2 * math.pi)), 0.0)
@@ -164,7 +164,7 @@ def points_for(normals: int) -> int:
 
 
 def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, infinite: bool = False) -> Deviation:
-    """Return the law of a marginal at finite width minus its limit, from `size` draws in all."""
+    """Return the law of an output or score at finite width minus its limit, from `size` draws in total."""
     fluctuations = marginal.fluctuations(infinite)
     pilot, *streams = seed.spawn(1 + REPLICATES)
     cells = _cells(marginal, fluctuations, np.random.default_rng(pilot))
@@ -181,7 +181,8 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedSequence], infinite: bool) -> FloatArray:
     """Return the terms of order 1/n of the signed measure, (REPLICATES, cells + 1), or NaN if unknown.
 
-    At a width so large that all other terms vanish, they are the means of the effect of the width, of L and of Q.
+    They are computed at a width so large that all other terms vanish, as the effect of the width plus the means of L
+    and Q.
     """
     if not expands(marginal):
         return np.full((REPLICATES, len(cells.variances)), np.nan)
@@ -198,7 +199,7 @@ def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedS
 
 
 def expands(marginal: Marginal) -> bool:
-    """Return whether the mean of the quadratic control is known."""
+    """Return whether the mean of the quadratic control Q can be computed: no kinks, and not too many directions."""
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
@@ -226,7 +227,7 @@ def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Genera
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Repetition:
-    """Sums over the draws of one repetition, each (cells + 1,).
+    """Averages over the draws of one repetition, each (cells + 1,).
 
     Attributes
     ----------
@@ -252,7 +253,7 @@ class _Repetition:
     def draw(
         cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
     ) -> _Repetition:
-        """Draw score normals and deviations, and return their sums."""
+        """Draw score normals and deviations, and average g(δ) - g(0), L and Q over them."""
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
         sums, probes = np.zeros((3, len(cells.variances))), []
@@ -282,7 +283,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Measures of variances, and their derivatives, along lines through the limits of the Gram matrices."""
+    """Measures of conditional variances, and their derivatives, on lines through the limits of the Gram matrices."""
 
     marginal: Marginal
     fluctuations: Fluctuations
@@ -295,12 +296,12 @@ class _Lines:
         object.__setattr__(self, "centre", self.cells.spread(at_limits)[0])
 
     def shift(self) -> FloatArray:
-        """Return the effect of the width at the limits of the Gram matrices."""
+        """Return the effect of the width if the Gram matrices equal their limits; nonzero only with "1/n" scaling."""
         limiting = self.marginal.variances(self.fluctuations.limits, self.normals, limit=True)
         return np.asarray(self.centre - self.cells.spread(limiting)[0])
 
     def at(self, deviations: Drivers, steps: FloatArray) -> FloatArray:
-        """Return measures at steps along deviations, (draws, cells + 1)."""
+        """Return the measures for Gram matrices at `steps` along `deviations` from the limits, (draws, cells + 1)."""
         changed = self.fluctuations.limits.moved(deviations, steps)
         return self.cells.spread(self.marginal.variances(changed, self.normals))
 
@@ -347,7 +348,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
-    """Return the best coefficients of the controls L and Q at the probes."""
+    """Return the least-squares coefficients of the controls L and Q, fitted to the test functions `probes`."""
     change, linear, quadratic = (
         np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
     )

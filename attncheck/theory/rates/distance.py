@@ -47,12 +47,12 @@ def distance(
     seed : int
         The same seed gives the same digits.
     width : float, optional
-        Overrides the layer's. ``math.inf`` with a `head_dim` gives the distance that remains.
+        Overrides the layer's width. ``math.inf`` gives the distance that remains at the layer's `head_dim`.
     reference : {"limit", "infinite width"}
         Law to measure the distance from. "infinite width" keeps the `head_dim`. Scores with ``score_scaling="1/n"``,
         and outputs if the map is also linear or relu, have the limit 0: "w1" decreases as n^{-1/2}, "ks" and "tv" do
-        not decrease, and "kl" is infinite. √ν times the number (ν = n or head_dim) has the law of the layer with
-        ``score_scaling="1/sqrt(n)"``.
+        not decrease, and "kl" is infinite. Times √ν (ν = n or head_dim), such an output or score has the same law as
+        with ``score_scaling="1/sqrt(n)"``.
 
     Returns
     -------

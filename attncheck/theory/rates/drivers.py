@@ -54,11 +54,11 @@ class Drivers:
         return len(self.gram)
 
     def mapped(self, change: Callable[..., FloatArray], *operands: Drivers) -> Drivers:
-        """Return the results of `change` for each of the three arrays, together with the same arrays of `operands`."""
+        """Apply `change` to each of the three arrays, with the corresponding arrays of `operands` as arguments."""
         return Drivers(*map(change, *((operand.gram, operand.keys, operand.values) for operand in (self, *operands))))
 
     def __getitem__(self, chosen: slice) -> Drivers:
-        """Return the chosen draws; an array of a single draw is kept."""
+        """Return a slice of the draws; an array with a single draw, which stands for all, is returned whole."""
         return self.mapped(lambda values: values if len(values) == 1 else values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
@@ -99,7 +99,7 @@ class Fluctuations:
         return self.limits.mapped(np.zeros_like)
 
     def draw(self, size: int, rng: np.random.Generator) -> Drivers:
-        """Draw deviations from the limits."""
+        """Draw deviations of the Gram matrices from their limits."""
         limits = self.limits
         gram = np.zeros((size, *limits.gram.shape[1:])) if self.infinite else self._grams(size, rng) - limits.gram
         if self.still_heads:
@@ -150,7 +150,7 @@ class Fluctuations:
 
     @functools.cached_property
     def mean(self) -> Drivers:
-        """Mean deviations, one draw; nonzero only for G."""
+        """Mean deviations of the Gram matrices from their limits, as one draw; nonzero only for G."""
         if self.infinite:
             return self.still
         radii, weights = gamma_rule(0.5 * self.layer.width, _RADII_OF_MEAN)
@@ -179,12 +179,15 @@ class Fluctuations:
 
     @functools.cached_property
     def _kernels_by_radius(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Nodes and weights of ‖h‖²/n, and E[G] given each."""
+        """Quadrature nodes and weights for ‖h‖²/n, and E[G] given each node."""
         radii, weights = gamma_rule(0.5 * self.layer.width, _RADII)
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of keys, of one group or of each group in turn, and the factor that covers all groups."""
+        """Return directions of the deviations of keys or values, and the factor that extends their sum to all groups.
+
+        If heads share keys, directions are those of one group. Otherwise the group changes from point to point.
+        """
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0
@@ -201,7 +204,7 @@ class Fluctuations:
         return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
-        """Return the largest relative eigenvalue of deviations, (draws,)."""
+        """Return the largest eigenvalue of each draw's deviations, relative to the limits, (draws,)."""
         inverse = self._whitening
         largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
         for heads in (deviations.keys, deviations.values):
@@ -238,7 +241,7 @@ def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
 def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     """Return Gauss nodes and weights for g/shape, g ~ Gamma(shape): for χ²_ν/ν, shape = ν/2.
 
-    Golub–Welsch, stable for any shape.
+    Computed by the Golub–Welsch algorithm, which is stable for any shape.
 
     Examples
     --------
@@ -255,6 +258,6 @@ def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
 
 
 def symmetric_root(gram: FloatArray) -> FloatArray:
-    """Return the smooth symmetric root of (..., m, m) matrices."""
+    """Return the symmetric square root of positive semi-definite matrices (..., m, m), a smooth function of them."""
     values, vectors = np.linalg.eigh(gram)
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2))

@@ -13,8 +13,8 @@ from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
 
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
-#: Number of standard errors in an error. Student's t with 7 degrees of freedom exceeds it with probability 0.5%, and
-#: heavier tails in about 2% of values (76 of 4,095 at 512 draws).
+#: Number of standard errors in a reported error. Student's t with 7 degrees of freedom exceeds it with probability
+#: 0.5%. With the heavier tails of actual values, about 2% exceed it (76 of 4,095 at 512 draws).
 ERRORS = 4.0
 # Gauss–Legendre panels in u, nodes per panel, and range in std, where t = std · sinh(u).
 _PANELS, _NODES, _RANGE = 24, 16, 40.0
@@ -62,7 +62,7 @@ class Gap:
         return self.deviation.density(self._grid[0])
 
     def distance(self, metric: str) -> tuple[float, float]:
-        """Return a distance and its linearised error.
+        """Return the distance of the law at finite width from the limit, and its linearised error.
 
         The error of "ks" is that of the largest difference. The errors of "w1" and "tv" use the signs of the mean
         difference.

@@ -80,8 +80,8 @@ class FiniteWidthLaw(SymmetricLaw):
 
     The law is a scale mixture of normals: given inputs, scores and values, y is normal. Draws of its conditional
     variance estimate the difference from the limit, with the same score normals for both laws, and with control
-    variates of known mean. Every ``…_error`` is four standard errors from eight repetitions, which about 2% of values
-    exceed, as residuals have heavy tails. It is infinite where too few draws contribute (see `cdf_error` and
+    variates of known mean. Every ``…_error`` is four standard errors, from eight repetitions; about 2% of actual
+    errors exceed it, as residuals have heavy tails. It is infinite where too few draws contribute (see `cdf_error` and
     `excess_kurtosis_error`).
 
     With scores divided by n and a linear or relu map, the limit is 0. The law is then computed for √ν y, where ν is n
@@ -220,9 +220,9 @@ class FiniteWidthLaw(SymmetricLaw):
         return math.hypot(self._of_draws(linear, position), self._limit_at_scale.excess_kurtosis_error(position))
 
     def _missed(self, position: int) -> float:
-        """Return an upper bound on the probability of an output 0 if no draw has met one.
+        """Return an upper bound on the probability of an output 0 if no draw contains one.
 
-        Under relu, the input of a position, without which its output is not 0, is 0 with probability 2^-width.
+        With relu inputs, the output of a position is 0 only if its input is, which has probability 2^-width.
         """
         if self.layer.activation != "relu":
             return 0.0
@@ -234,14 +234,14 @@ class FiniteWidthLaw(SymmetricLaw):
         return min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs, (size, seq_len, coordinates), by the collapsed method."""
+        """Draw outputs, (size, seq_len, coordinates), with the method "collapsed" of `attncheck.simulate`."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_integer("coordinates", coordinates, 1, "pass how many neurons to draw")
         check_coordinates(coordinates, self.layer.width)
         return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
 
     def gap(self, position: int = 0) -> Gap:
-        """Return the laws at a position, at finite width and in the limit."""
+        """Return the laws of the output at a position, at finite width and in the limit."""
         return self._gap(check_position("position", position, self.layer.seq_len))
 
     @kept
@@ -249,7 +249,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
 
     def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
-        """Return E v and E v² of each repetition."""
+        """Return E v and E v² of the conditional variance v, from each repetition."""
         gap = self.gap(position)
         second = gap.limit.variance() + gap.limit.mean() ** 2
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)

@@ -39,7 +39,7 @@ class Marginal(Protocol):
         """The width n."""
 
     def widened(self, factor: int) -> Marginal:
-        """Return the same output or score at `factor` times the width, and times the head_dim unless it stays."""
+        """Return the same output or score at `factor` times the width; the head_dim grows likewise or stays fixed."""
 
     @property
     def normals(self) -> int:
@@ -107,7 +107,10 @@ class OutputEntry(_Entry):
 
     @property
     def kinked(self) -> bool:
-        """Whether ReLU attention sees several positions, as the sign of a single score is fixed, or weights jump."""
+        """Whether the variance has kinks: weights may jump, or ReLU attention sees several positions.
+
+        With one visible position there is no kink, as the sign of its score does not depend on the Gram matrices.
+        """
         traits = self.layer.map.traits
         return traits.may_jump or (traits.may_vanish and len(self._seen) > 1)
 
@@ -216,7 +219,7 @@ def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
 
 
 def falls_as_inverse_width(layer: AttentionLayer) -> bool:
-    """Return whether squares of finite-width scores differ from those of the limit by at most about 1/n."""
+    """Return whether squared scores at finite width differ from their limits by O(1/n)."""
     return layer.score_exponent == 0.5 or layer.score_exponent >= 1.0
 
 
@@ -231,7 +234,7 @@ _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 
 @dataclasses.dataclass(frozen=True)
 class FixedHeads:
-    """Output or score of a layer with a head_dim, at its width compared with infinite width.
+    """Output or score of a layer with a fixed head_dim, for comparison with infinite width at the same head_dim.
 
     At infinite width, the keys and values of a head still vary by a factor √(χ²_ν/ν) each. These factors are computed
     from further score normals.

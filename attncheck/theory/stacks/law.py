@@ -64,7 +64,7 @@ class StackLaw(MixtureLaw):
 
     @functools.cached_property
     def conditional_variances(self) -> FloatArray:
-        """Draws of v, shape (draws, seq_len)."""
+        """Draws of the conditional variances v of all positions, shape (draws, seq_len)."""
         return self._drawn[0]
 
     @property

@@ -165,7 +165,7 @@ def draw_normals(stack: AttentionStack, size: int, rng: np.random.Generator) -> 
 
 
 def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
-    """Return the limit's covariances of the streams, given the `normals` of the scores.
+    """Return the limiting covariances of all streams, given the standard normals that determine the scores.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def _perceive(perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray)
 
 
 def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Return E[φ(z)φ(z)ᵀ], E φ(z) for layer norm (else 0), and an error bound."""
+    """Return E[φ(z)φ(z)ᵀ] for z ~ N(0, `stream`), E φ(z) for layer norm (else 0), and an error bound of the kernel."""
     phi = nonlinearity.of_inputs(layer.inputs)
     kernel, error = image_kernels(phi, stream)
     diagonal = np.diagonal(kernel, axis1=-2, axis2=-1)
@@ -229,7 +229,7 @@ def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def _limit_heads(layer: AttentionLayer, normals: FloatArray) -> HeadDraws:
-    """Return the random factors of a layer's heads in the limit."""
+    """Return the factors T_K and T_V and score normals N of a layer's heads in the limit."""
     size, _, s, _ = normals.shape
     factor = layer.head_width**0.5 * np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
     # With "1/n" scaling scores vanish; if queries and keys are tied, scores depend only on keys.
