@@ -43,7 +43,7 @@ class InputFindings:
     kinds : mapping of str to tuple of str
         By role ("query", "key", "value"), how queries, keys or values differ from x W + b.
     unclaimed : frozenset of str
-        Roles without a matrix.
+        Roles whose matrix is unknown or absent.
     normalised : frozenset of str
         Roles whose vectors are x W + b, normalised and possibly rotated.
     """

@@ -46,7 +46,7 @@ class ModelsAtWidths:
     def make(self, width: int, seed: int) -> ModelAtWidth:
         """Return a model of this width with inputs."""
         new = self.kind(functools.partial(self.build, width), self.call, fields=("build", "call"))
-        adapter = self._adapters.setdefault(width, new)  # models of one width share what is compiled
+        adapter = self._adapters.setdefault(width, new)  # models of one width share compiled functions
 
         adapter.inputs = lambda module: (self.drawn(width, stream(seed, "inputs", width), adapter.tokens(module)), {})
         module = adapter.evaluated(adapter.make(seed), single=True)  # half precision would hide small changes
@@ -84,7 +84,7 @@ class ModelAtWidth(Model):
     _step: Callable[[], Any] | None = None
 
     def taps(self) -> Mapping[str, Tap]:
-        """Run the module; return the taps by module name."""
+        """Run the module; return its taps (recorded outputs, scores and weights) by module name."""
         dtypes = (parameter.entries[0].dtype for parameter in self.adapter.stored(self.module))
         precision = 2 * roundoff(next(dtypes, "float32"))
         collector = TapCollector(self.adapter, precision, tuple(self.tensors[0].shape)[:2][-1], self._shared)
@@ -95,7 +95,7 @@ class ModelAtWidth(Model):
 
     @functools.cached_property
     def _shared(self) -> frozenset[str]:
-        """Names of modules that share a matrix with an embedding, and of that embedding."""
+        """Names of embeddings with a shared matrix, and of the modules that share it."""
         owners = ([name.rpartition(".")[0] for name in (p.name, *p.tied)] for p in self.adapter.stored(self.module))
         groups = [names for names in owners if len(names) > 1]
         modules = self.adapter.modules(self.module) if groups else {}
@@ -196,7 +196,7 @@ class TapCollector(Trace):
             self._add(f"{where}.{suffix}".lstrip("."), tap)
 
     def ends_with(self, array: Any, tokens: Array | None = None) -> None:
-        """Mark the tap of this array as the model's output, and taps that are the output before a factor.
+        """Mark the tap of an array as the model's output, and mark taps that the output equals up to a factor.
 
         `tokens` are the input tokens at the positions of logits. A token's logit at its own position is left out: if
         embedding and readout share a matrix, it does not fall as other logits do.

@@ -52,7 +52,7 @@ class Probe:
         self.num_heads = matrices.query.shape[1]
         self.bound = rounding(reader.adapter.precision, max(reader.width, self.num_heads * self.value_dim))
         self.maps = reader.layout.parallel
-        #: Which of queries, keys and values the attention maps share.
+        #: Roles whose matrices all attention maps share.
         self.by_maps = matrices.shared_by(self.maps, reader.adapter.precision)
         self.length = _POSITIONS if reader.any_length else reader.length
         for smaller in range(1 + _TRIES):
@@ -153,7 +153,7 @@ class Probe:
         return description, formula
 
     def derivation(self, call: AttentionCall) -> str:
-        """Return how the attention weights come from those of a known formula, or an empty string."""
+        """Return a text if a second softmax, or rescaled rows, lead from a known formula to the weights; else ""."""
         sums = call.weights.sum(-1, keepdims=True)
         if np.abs(sums - 1.0).max() <= max(_TOLERANCE, 4 * self.bound):
             text = "softmax is applied twice; the first time, the weights are"

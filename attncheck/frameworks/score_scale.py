@@ -69,7 +69,7 @@ def about_scale(
 
 
 def _whole_root(factor: float) -> int:
-    """Return the whole number m ≥ 2 of a factor 1/√m, or 0.
+    """Return m if a factor is 1/√m for a whole number m ≥ 2, else 0.
 
     Examples
     --------

@@ -24,7 +24,7 @@ _TOLERANCE, _ROUNDOFFS = 1e-3, 16
 
 
 def cache(probe: TorchModel) -> Iterator[Note]:
-    """Report a cache with which calls on a few tokens each differ from one call."""
+    """Report a cache if calls on a few tokens at a time, with this cache, differ from one call on all tokens."""
     accepted = inspect.signature(probe.model.forward).parameters
     name = next((name for name in accepted if _CACHE.fullmatch(name)), None)
     if name is None:
@@ -51,7 +51,7 @@ def cache(probe: TorchModel) -> Iterator[Note]:
 
 
 def _step_by_step(probe: TorchModel, name: str, options: Mapping[str, Any], lengths: Sequence[int]) -> Any:
-    """Return the outputs of calls with a cache, of which the last ones are on these numbers of tokens."""
+    """Return the outputs of successive calls with a cache; `lengths` are the numbers of tokens after the first call."""
     main, tokens = next(iter(probe.arguments.items()))
     first = tokens.shape[1] - sum(lengths)
     if first < 1:

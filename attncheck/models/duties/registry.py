@@ -1,4 +1,4 @@
-"""All properties, and their measurement on a model."""
+"""Registry of the properties of attention models, and their measurement on one model."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _HERE = __name__.rpartition(".")[0]
 #: Functions that measure the properties, in the order of their notes. For a `duties.probe.TorchModel`, each yields
 #: notes on violations, or raises `NotExaminedError`.
 DUTIES = {
-    # Every tensor that computes is registered.
+    # Every tensor with a gradient is a registered parameter.
     "registration": f"{_HERE}.gradients:registration",
     # Buffers and tables are initialised, and equal tensors are tied.
     "state": f"{_HERE}.state:state",
     # Outputs of causal attention do not depend on later inputs.
     "causality": f"{_HERE}.positions:causality",
-    # Outputs of a sequence do not depend on the others.
+    # Outputs of a sequence do not depend on other sequences.
     "sequences": f"{_HERE}.positions:sequences",
     # A block whose branches return 0 is the identity.
     "residual": f"{_HERE}.blocks:residual",
-    # A norm of queries reaches keys, and none is on values alone.
+    # A norm acts on both queries and keys, and never on values alone.
     "norms": f"{_HERE}.blocks:norms",
     # Dropout acts in training, and not on scores.
     "dropout": f"{_HERE}.blocks:dropout",
@@ -59,10 +59,10 @@ def measured(factory: ModelFactory, model: Any, calls: Sequence[ModuleCall], ste
 
 
 def _result(name: str, probe: Any, end: float) -> DutyResult:
-    """Measure a property, unless the earlier ones took too long."""
+    """Measure a property, unless the measurements of earlier properties took too long."""
     if time.process_time() > end:
         return DutyResult(name, reason="the model is too slow")
-    measure = find(DUTIES[name])  # whose absence is no property of the model
+    measure = find(DUTIES[name])  # outside of `try`: a failed import is no property of the model
     try:
         return DutyResult(name, tuple(dict.fromkeys(measure(probe))))
     except Exception as error:  # of the measurement, of the model for changed inputs, or of its backward pass
