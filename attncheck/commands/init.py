@@ -24,7 +24,7 @@ def init(folder: str = ".", /, *, framework: Template = "numpy", program: Flag =
     Parameters
     ----------
     folder
-        Folder to create them in: the root of a repository, so that GitHub finds the workflow.
+        Folder for the new files: the root of a repository, so that GitHub finds the workflow.
     framework
         NumPy simulator, or layer of a framework.
     program

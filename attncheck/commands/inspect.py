@@ -1,4 +1,4 @@
-"""`attncheck inspect`: arguments, and what it prints."""
+"""`attncheck inspect`: arguments and output."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def inspect(
     width
         Number of input neurons of a layer; omit it for a whole model.
     inputs
-        Function that returns the inputs of a model, by argument name or in order, MODULE:FUNCTION; models of
-        transformers for text or images have defaults.
+        Function that returns the inputs of a model, by argument name or in order, MODULE:FUNCTION; transformers
+        models of text or images have defaults.
     call
         Function of (module, *inputs) that returns the outputs, MODULE:FUNCTION; default: call the module.
     draws

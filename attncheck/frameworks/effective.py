@@ -85,7 +85,7 @@ def unit_size(norm: str, width: int) -> float:
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return the kind of norm before attention: with a norm, doubling its inputs leaves results of `probe` unchanged."""
+    """Return the kind of norm before attention: with a norm, results of `probe` do not change if inputs are doubled."""
     # Large compared with a norm's epsilon, but small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(inputs) for inputs in (x, 2 * x, x + 32.0))

@@ -146,7 +146,7 @@ def of_layer(result: Result) -> bool:
 
 
 def case_label(result: Result) -> str:
-    """Return what a result is on: a "layer", a "program", or several "cases"."""
+    """Return the kind of a result's case: "layer", "program", or "cases" for a pool."""
     return "cases" if of_pool(result) else "layer" if of_layer(result) else "program"
 
 

@@ -66,7 +66,7 @@ class Tally:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """The smallest and largest look; empty if there was none."""
+        """Smallest and largest number of draws in a look; empty without looks."""
         return _range([result.size for result in self._looked_at])
 
     @cached_property
