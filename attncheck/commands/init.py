@@ -19,7 +19,7 @@ _PLACEHOLDER = "https://github.com/OWNER/attncheck"
 def init(folder: str = ".", /, *, framework: Template = "numpy", program: Flag = False) -> int:
     """Create a starter layer or program, test and GitHub workflow.
 
-    Existing files are never overwritten. The workflow names a repository of attncheck to replace.
+    Existing files are never overwritten. The workflow contains a placeholder for attncheck's repository.
 
     Parameters
     ----------

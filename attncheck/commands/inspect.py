@@ -22,7 +22,7 @@ def inspect(
 ) -> int:
     """Describe an attention layer, or every layer and parameter of a model, at initialisation.
 
-    The exit code is 1 if something is wrong, or not as expected, and 3 if no attention of a model was read.
+    The exit code is 1 if something is wrong, or not as expected, and 3 if no attention in a model could be inspected.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def inspect(
         Expected property of the layer, such as causal, mup, query=normal(0.02) or query_std=1.0; for a model also an
         initialiser by name pattern, such as "*.bias=zeros"; can be repeated.
     strict
-        Fail on choices that are errors unless they are meant, and that no expectation declares.
+        Fail on choices that no expectation declares, and that are errors unless they are intended.
     json
         Print JSON.
     """

@@ -101,9 +101,9 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def run(self, state: Any, x: FloatArray, trace: Trace, path: str) -> Any:
-        """Return the output, (batch, positions, m), for inputs `x`, (batch, positions, n), and report to the trace.
+        """Run the module on `x`, (batch, positions, n), on a code path; return the output, (batch, positions, m).
 
-        Pass each attention core to ``trace.core(core)``; unless None, use the return value in place of its result.
+        Pass each attention core to ``trace.core(core)``; if this returns an array, use it as the core's result.
         """
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:

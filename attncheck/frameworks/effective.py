@@ -172,7 +172,7 @@ class ModuleReader:
         self.norm = self._norm(state)
 
     def _norm(self, state: Any) -> str:
-        """Return the kind of norm before attention, as values show it; `NONE` if queries grow with the inputs."""
+        """Return the kind of norm before attention, found from the values; `NONE` if queries grow with the inputs."""
 
         def first(role: str, x: FloatArray) -> FloatArray:
             return self.see(state, self.placed(x[0]), silent=True)[role][:, :, :1]
@@ -181,7 +181,7 @@ class ModuleReader:
         return values if queries != NONE else NONE
 
     def placed(self, x: FloatArray) -> FloatArray:
-        """Return sequences, (N, positions, n), of a vector from `x`, (N, n), and zeros at later positions."""
+        """Return one sequence per vector of `x`, (N, n): the vector, then zeros at all later positions."""
         sequences = np.zeros((len(x), self.length, self.width))
         sequences[:, 0] = x
         return sequences
@@ -217,7 +217,7 @@ class ModuleReader:
         return AttentionCall(y, **fields, calls=calls)
 
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
-        """Return the output, (batch, positions, m), on a code path, also if the module attends over its first axis."""
+        """Return the output, (batch, positions, m), on a code path; swap axes if the module has positions first."""
         swapped = self.layout.first_axis
         y = self.adapter.outputs(state, x.swapaxes(0, 1) if swapped else x, trace, path)
         return y.swapaxes(0, 1) if swapped else y
@@ -348,7 +348,7 @@ class ModuleReader:
         return None
 
     def _layout(self, state: Any) -> CoreLayout:
-        """Return the layout; raise `NoAttentionCall` if there is no attention."""
+        """Return the layout of the attention cores; raise `NoAttentionCall` if there are none."""
 
         def cores(x: FloatArray, silenced: int) -> list[AttentionCore]:
             trace = CoreTrace(lambda core: zeros(core) if core.index < silenced else None)

@@ -56,7 +56,7 @@ _FULL_MATCH = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 
 
 def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, Any]:
-    """Parse an expectation: a word, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
+    """Parse an expectation: a keyword, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
 
     The argument of an initialiser is the standard deviation of an entry, an expression that may contain fan_in.
 

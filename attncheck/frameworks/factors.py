@@ -104,7 +104,7 @@ class ParameterBlocks:
         return max(_TOLERANCE, _ROUNDED * self.precision)
 
     def _like(self, matrix: FloatArray) -> Iterator[FloatArray]:
-        """Yield all blocks of the shape of a matrix, (number of blocks, d, n), one parameter and packing at a time."""
+        """Yield, per parameter and packing, all blocks of the size of a matrix, (n, d): (number of blocks, d, n)."""
         n, d = matrix.shape
         for parameter in _flat(self.parameters).values():
             if not np.ptp(parameter):

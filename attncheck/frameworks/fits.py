@@ -61,7 +61,7 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
 
 
 def _mask_of(support: BoolArray) -> str:
-    """Return the name of a mask, (positions, keys) or (heads, positions, keys); `OTHER` if it hides an extra key."""
+    """Return the name of a mask, (..., positions, keys); `OTHER` if it has none, or hides keys beyond the positions."""
     rows = support.shape[-2]
     if not support[..., rows:].all():
         return OTHER

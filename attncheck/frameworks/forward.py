@@ -99,7 +99,7 @@ class Forward:
         return self.error <= self.bound
 
     def beside(self, unlike: str) -> Forward:
-        """Return the formula with the description of a part that no field expresses; unchanged if it is empty."""
+        """Return the formula with `unlike`, the description of a part that no field expresses, unless it is empty."""
         scale = OTHER if unlike == BY_HEAD else self.scale
         return dataclasses.replace(self, scale=scale, unlike=unlike) if unlike else self
 

@@ -227,7 +227,7 @@ def equal(arrays: Mapping[str, FloatArray]) -> list[list[str]]:
 
 
 def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Report equal parameters, and equal thirds of a packed query-key-value parameter, where matrices cannot be read.
+    """Report equal parameters, and equal thirds of a packed query-key-value parameter, if W_Q or W_K is unknown.
 
     Examples
     --------

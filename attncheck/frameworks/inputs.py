@@ -138,7 +138,7 @@ def multiplied_inputs(times: float) -> Note:
 
 
 def _steady(lengths: FloatArray) -> bool:
-    """Return whether the entries of each row are equal."""
+    """Return whether the entries of each row are nearly equal."""
     return bool(np.all(lengths.std(axis=1) <= _STEADY * lengths.mean(axis=1)))
 
 

@@ -192,7 +192,7 @@ def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple
 
 
 def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, after: Any) -> tuple[int, ...]:
-    """Return the operand that each axis comes from, after a primitive that moves entries."""
+    """Return the operand from which each axis of a result comes, after a primitive that moves entries."""
     if name == "transpose":
         return tuple(sides[axis] for axis in params["permutation"])
     if name == "squeeze":

@@ -124,7 +124,7 @@ def _full(order: str) -> str:
 
 
 def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray:
-    """Transpose an array with the axes of an order to (batch, heads, positions, ·)."""
+    """Transpose an array, whose axes are in the given order, to (batch, heads, positions, ·)."""
     split = a.reshape([sizes[axis] for axis in order] + [a.shape[-1]])
     transposed = split.transpose([order.index(axis) for axis in _full(order)] + [len(order)])
     return np.asarray(transposed.reshape(sizes[BATCH], -1, sizes[POSITIONS], a.shape[-1]))
@@ -191,11 +191,11 @@ def _orders(sizes: Mapping[str, int]) -> list[str]:
 
 
 def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
-    """Return the layout of a module's cores, found by changing one sequence, and one position of all sequences.
+    """Find the layout of a module's attention cores by changing one sequence, and one position of all sequences.
 
-    `cores` returns the cores on inputs (batch, positions, n), after replacing the results of a given number of first
-    cores by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds the positions, or keys do
-    not belong to the inputs.
+    ``cores(inputs, count)`` returns the attention cores for inputs (batch, positions, n), with the results of the
+    first `count` cores replaced by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds
+    the positions, or keys do not belong to the inputs.
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ _EQUAL = 1e-3
 def beyond(
     probe: Probe, forward: Forward, formula: Formula, paths: Mapping[str, Forward]
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
-    """Compare the formula with weights on a longer sequence; return it, the formulas of all code paths, and notes.
+    """Compare the formula with weights on a longer sequence; return the formula, those of all code paths, and notes.
 
     If the longer sequence shows another mask, this mask replaces the one found. Formulas are unchanged if the module
     accepts no longer sequence, or rounding hides the effect of single positions.

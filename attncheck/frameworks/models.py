@@ -138,7 +138,7 @@ class ModelAtWidth(Model):
 
 
 class TapCollector(Trace):
-    """Collector of taps while modules run; `precision` is the unit in the last place of 1.0.
+    """Collector of taps (intermediate values) while modules run; `precision` is the unit in the last place of 1.0.
 
     A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
     `shared` names an embedding and the modules that share its matrix.
@@ -181,7 +181,7 @@ class TapCollector(Trace):
         self._kept[where] = label, array
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
-        """Tap the unmasked scores and weights of a softmax."""
+        """Record the unmasked scores and weights of a softmax."""
         scores = np.moveaxis(np.where(scores <= _HIDDEN, -np.inf, scores), axis, -1)
         with np.errstate(invalid="ignore"):  # fully masked rows
             weights = np.exp(scores - scores.max(-1, keepdims=True))

@@ -19,7 +19,7 @@ class PrintedInspection(abc.ABC):
 
     @property
     def all_notes(self) -> Sequence[Note]:
-        """All notes."""
+        """All notes, in the order in which they are printed."""
         return self.notes
 
     @property

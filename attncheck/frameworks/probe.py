@@ -109,7 +109,7 @@ class Probe:
     # The formula ----------------------------------------------------------------------------------
 
     def formula(self, call: AttentionCall) -> Formula:
-        """Return the formula of attention weights."""
+        """Fit a formula to the attention weights of a call."""
         query, key, weights = call.query, call.key, np.where(np.isfinite(call.weights), call.weights, 0.0)
         if self.reader.layout.among_heads:
             query, key, weights = (a.swapaxes(1, 2) for a in (query, key, weights))
@@ -130,7 +130,7 @@ class Probe:
         return min(candidates, key=lambda candidate: candidate.error)
 
     def forward(self, call: AttentionCall) -> tuple[Forward, Formula]:
-        """Return the formula of attention weights, as `Forward` for users and as `Formula`."""
+        """Fit a formula to the attention weights of a call; return it as `Forward`, for users, and as `Formula`."""
         formula = self.formula(call)
         factor = max(formula.factors or (formula.factor,), key=abs) * self.gain
         names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.4g}",)

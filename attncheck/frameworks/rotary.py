@@ -27,7 +27,7 @@ _FINE = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Rotation:
-    """Rotation of queries or keys.
+    """Rotation of queries or keys by angles that grow with the position.
 
     Attributes
     ----------

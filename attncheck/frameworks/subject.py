@@ -273,10 +273,10 @@ def _copied(adapter: Adapter, state: Any) -> Arrays:
 
 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviation with which to redraw each array, by array name; `stds` gives them by role.
+    """Return the standard deviation with which to redraw each array, by array name; `stds` is by role.
 
-    Biases get 0, and arrays without an entry keep their values. Each array is doubled in turn; the matrices and biases
-    that change show its roles.
+    Biases get 0, and arrays that are not in the result keep their values. Each array is doubled in turn; the matrices
+    and biases that change show its roles.
     """
     adapter = view.adapter
     arrays = _copied(adapter, state)

@@ -268,7 +268,7 @@ def _kind(module: Any) -> str:
 
 
 def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the fans of a weight, if the class of its module says which axis is which."""
+    """Return (fan_in, fan_out) of a weight, or None if the class of its module does not determine the axes."""
     if len(shape) < 2:
         return None
     if isinstance(owner, _PROJECTIONS) and name == "weight":

@@ -44,7 +44,7 @@ class AttentionModules:
     ----------
     names : tuple of str
     kind : str
-        Their class.
+        Class of the modules.
     source : str
         In cross-attention, the name of the argument from which keys and values are computed.
     inspection : Inspection
@@ -86,7 +86,7 @@ def attention_calls(calls: Sequence[ModuleCall], replayed: Callable[[ModuleCall]
 def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> ModuleCall | None:
     """Return the call if attention runs in it, else None.
 
-    In cross-attention, a replay of the returned call replaces the source of keys and values with the hidden states.
+    In cross-attention, the returned call takes new hidden states as the source of keys and values, too.
     """
     if call.given is None or call.given.long:
         return None
@@ -113,7 +113,7 @@ def mixing_calls(
 
 
 def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
-    """Return how outputs of a module with matrices depend on inputs at other positions, or an empty string."""
+    """Return a text on how a module with matrices mixes positions; empty if it does not, or has no matrix."""
     if not any(array.ndim == 2 for array in adapter.initialised(0).values()):
         return ""
     state, length = adapter.fresh(0), hidden.lengths[-1 if hidden.lengths[-1] <= _ENOUGH else 0]

@@ -167,7 +167,7 @@ class ParameterTable:
     Raises
     ------
     InputError
-        If no parameter has the name.
+        On indexing by a name that no parameter has.
 
     Examples
     --------

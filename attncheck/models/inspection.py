@@ -253,7 +253,7 @@ def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection
 
 
 def _depth(calls: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int | None:
-    """Return the number of blocks: the most attention modules whose names differ only in numbers.
+    """Return the number of blocks: the largest number of attention modules whose names differ only in numbers.
 
     A module that several blocks share counts once for each.
     """

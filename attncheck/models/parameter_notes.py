@@ -184,8 +184,8 @@ def _divisor(family: Family, std: float) -> str | None:
 def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
     """Find the initialiser, other than a default, that most projections share up to depth scaling.
 
-    Returns the name of the divisor of each family that shares it, by the name of the first member; empty if there is
-    no such initialiser.
+    Returns the name of the divisor of each family that shares this initialiser, by the name of the family's first
+    member; empty if there is no such initialiser.
     """
     chosen = {family.first.name for family in projections if not family.keeps_default}
     best, score = dict[str, str](), (0, 0, 0)

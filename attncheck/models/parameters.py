@@ -147,7 +147,7 @@ def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStat
 
 
 def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
-    """Return what is wrong with the entries (or ""), and their laws, scale, mean, and error of the mean."""
+    """Return a problem of the entries (or ""), and their laws, scale, mean, and error of the mean."""
     if not parameter.initialised:
         return NOT_INITIALISED, (UNKNOWN,), _NOTHING, math.nan, math.inf
     first = parameter.entries[0]

@@ -172,7 +172,7 @@ def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: in
 def _replacing(
     arguments: CallArguments, batch: tuple[int | None, ...], hidden: Mapping[int, Any], width: int
 ) -> HiddenStates:
-    """Return the `HiddenStates` whose leaves `hidden` (index to offset) are replaced, cut to the shortest of them."""
+    """Return `HiddenStates` that replace the leaves in `hidden` (index to offset), cut to the shortest sequence."""
     axis = batch[next(iter(hidden))]
     assert axis is not None
     sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]
@@ -363,7 +363,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def _copied_in_part(leaf: Any) -> Any:
-    """Return an object or container with copies of those fields or elements that can be copied."""
+    """Return a copy of an object or container, which shares what cannot be copied; itself if this fails."""
     try:
         twin = copy.copy(leaf)
         if isinstance(leaf, list):

@@ -169,7 +169,7 @@ class ModelInspection(PrintedInspection):
         return dataclasses.replace(self, attention=tuple(groups), modules=modules)._confirmed(meant, met)
 
     def _confirmed(self, names: set[str], patterns: Iterable[str]) -> ModelInspection:
-        """Return a copy in which choices on the expected `names`, or on parameters of `patterns`, are declared."""
+        """Return a copy whose notes do not ask about the expectations `names` or parameters that match `patterns`."""
         globs = tuple(patterns)
         rows = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in globs)}
         groups = (dataclasses.replace(group, inspection=group.inspection.confirmed(names)) for group in self.attention)

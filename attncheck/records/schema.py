@@ -287,7 +287,7 @@ def _decoded(source: _Source, number: int, raw: bytes) -> Any:
 
 
 def decoded(raw: bytes, kind: Any) -> Any:
-    """Decode JSON from a file, making texts inert; raises ``msgspec.DecodeError`` for any invalid content."""
+    """Decode JSON, without control characters in texts; raises ``msgspec.DecodeError`` for any invalid content."""
     try:
         return msgspec.convert(inert(msgspec.json.decode(raw)), kind)
     except (UnicodeDecodeError, RecursionError) as error:

@@ -74,7 +74,7 @@ class RunReport:
         return bad, failed
 
     def diagnose(self, workers: Workers) -> None:
-        """Find causes of violated results on `workers`, so that a crash of the subject does not end this process."""
+        """Find causes of violated results; in a worker process, a crash of the subject does not end this process."""
         if not self.run.explains or not any(result.verdict == Verdict.VIOLATED for result in self.results):
             return
         subject = self.run.subject

@@ -95,7 +95,7 @@ class Examination(NamedTuple):
 
     @classmethod
     def failed(cls, error: InputError) -> Examination:
-        """Return an error of the subject, with texts that cannot steer a terminal."""
+        """Return the examination for an error of the subject, without control characters in its texts."""
         traceback = "\n".join(map(inert, foreign_traceback(error).splitlines()))
         return cls([], inert(str(error)), traceback, isinstance(error, StoppedCall))
 
@@ -126,6 +126,6 @@ def subject_here(subject: Subject | SubjectName) -> Subject:
 
 @functools.lru_cache(maxsize=2)
 def _named(name: SubjectName) -> Subject:
-    """Return the subject with a name; cached, because creating a subject may inspect a module."""
+    """Return a subject by name; cached, because creating a subject may include an inspection."""
     with guarded(name.timeout):
         return Subject.of(name)

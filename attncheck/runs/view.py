@@ -99,7 +99,7 @@ class RunView:
 
     @property
     def smallest(self) -> Result:
-        """The violated result of the first failure on the smallest case."""
+        """Violated result of the first violated check, on the smallest case."""
         return self.failures[0].smallest or self.failures[0].worst[0]
 
     @cached_property
@@ -117,7 +117,7 @@ class RunView:
 
     @property
     def _first_cause(self) -> str:
-        """The first explanation, with a number if it has none."""
+        """The first explanation, followed by a number unless it names the measured quantity."""
         if not self.failures:
             return next(finding.text for finding in self.run.conclusion.findings if finding.verdict == Verdict.VIOLATED)
         cause, number = str(self.explanations[0]), (self.observed or [self.smallest.text])[0]

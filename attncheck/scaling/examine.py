@@ -69,7 +69,7 @@ def examine(
     false_alarm: float = 1e-6,
     tolerance: float = TOLERANCE,
 ) -> Widths:
-    """Estimate with which exponent of the width each tap (intermediate value) grows, and test predictions.
+    """Estimate the exponents with which taps (intermediate values) grow with the width, and test predictions.
 
     Parameters
     ----------

@@ -127,7 +127,7 @@ def _has_more_matrices(probe: TorchModel, name: str, call: ModuleCall) -> bool:
 
 
 def _is_norm(h: Any, x: Any, y: Any) -> bool:
-    """Return whether h is proportional to x, or both are less their means, at each position; y must have x's shape."""
+    """Return whether h is x normalised at each position (RMS or layer norm), and y has the shape of x."""
     if not h.shape == x.shape == y.shape or torch.equal(h, x):
         return False
     pairs = ((h, x), (h - h.mean(-1, keepdim=True), x - x.mean(-1, keepdim=True)))
@@ -160,7 +160,7 @@ def _recorded(probe: TorchModel, names: Sequence[str]) -> Mapping[str, tuple[Any
 
 
 def _hidden(values: Any) -> Any:
-    """Return a copy of the first hidden states in nested containers, or None."""
+    """Return a copy of the first real tensor with three axes in nested containers, or None."""
     tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
     return next((tensor.clone() for tensor in tensors if tensor.ndim == 3), None)
 
@@ -204,8 +204,8 @@ class _Dropping(Trace, TorchFunctionMode):
     called, dropping : set of str
         Names of modules that are called, and of those that call functions for dropout.
     of_scores : set of str
-        Modules whose dropout acts on scores: a softmax follows on an array of the same shape with negative numbers,
-        without a product between them.
+        Modules whose dropout acts on scores: its input has negative numbers, and a softmax of the same shape follows
+        without a matrix product in between.
     """
 
     def __init__(self) -> None:

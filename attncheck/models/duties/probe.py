@@ -75,7 +75,7 @@ class TorchModel:
             yield
 
     def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return all outputs for the inputs with some `changes` by name."""
+        """Return all outputs for the inputs, some of which are replaced by `changes`, by index or name."""
         values = {**self.arguments, **(changes or {})}
         args = tuple(value for name, value in values.items() if isinstance(name, int))
         kwargs = {name: value for name, value in values.items() if not isinstance(name, int)}
@@ -95,7 +95,7 @@ class TorchModel:
 
     @functools.cached_property
     def vectors(self) -> Vectors:
-        """Vectors of the tokens; not examined if tokens affect the outputs by any other path."""
+        """Vectors of the tokens; raises `NotExaminedError` if tokens affect the outputs by another path."""
         vectors = self._vectors
         if vectors.module is not None and self.steady:
             ids = self.arguments[vectors.name]
@@ -134,7 +134,7 @@ class TorchModel:
         return y
 
     def influence(self, changes: Mapping[Any, Any] | None = None) -> tuple[list[int], Any]:
-        """Return positions i, and the largest derivatives of outputs there by all inputs, (i, batch, positions)."""
+        """Return some positions, and the largest derivatives of outputs there by all inputs, (·, batch, positions)."""
         x = self.vectors.values.clone().requires_grad_()
         y = self.for_vectors(x, changes)
         most = min(max(_WORK // self.work, 2), _POSITIONS)

@@ -48,7 +48,7 @@ _SECONDS = 2.0
 
 
 def measured(factory: ModelFactory, model: Any, calls: Sequence[ModuleCall], steady: bool) -> tuple[DutyResult, ...]:
-    """Measure all properties of a model with attention modules `calls`; it is restored afterwards."""
+    """Measure all properties of a model, and restore it; `calls` are the calls of its attention modules."""
     if framework_of(model) != "torch":
         return tuple(DutyResult(name, reason="measured in PyTorch models only") for name in NAMES)
     from attncheck.models.duties.probe import TorchModel

@@ -47,7 +47,7 @@ def _is_zero_table(name: str, tensor: Any) -> bool:
 
 
 def _is_unwritten(tensor: Any) -> bool:
-    """Return whether a buffer contains NaN, or only the number that marks new memory for integers."""
+    """Return whether a buffer contains NaN, or only the largest integer, which marks new memory."""
     if tensor.is_floating_point() or tensor.is_complex():
         return bool(tensor.isnan().any())
     return tensor.numel() > 1 and tensor.dtype != torch.bool and bool((tensor == torch.iinfo(tensor.dtype).max).all())
