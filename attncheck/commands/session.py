@@ -51,7 +51,7 @@ def examined(run: Run, items: Sequence[Item], workers: Workers) -> Iterator[tupl
         if stopped == _HOPELESS and not examines:
             break
     if pending:
-        problem = f"other cases were given up after calls on {stopped} of them were stopped"
+        problem = f"the other cases were given up after calls on {stopped} cases were stopped"
         skipped = Examination([], f"subject={run.subject.name}: {problem}; mend the simulator")
         yield from ((item, skipped) for index in sorted(pending) for item in tasks[index].items)
 

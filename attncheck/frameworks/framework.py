@@ -188,7 +188,7 @@ class FrameworkAdapter(Adapter):
         return None
 
     def address(self, tensor: Any) -> Hashable:
-        """Return a key that is the same for tensors that share memory."""
+        """Return a key that identifies the memory of a tensor."""
         return id(tensor)
 
     def trainer(

@@ -167,7 +167,7 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
         if zero and _all_drawn(parameters):
             zero = not all(array.any() for array in parameters.values())
             by = "0, or a parameter that starts at 0" if zero else "0"
-            cause = f"no weight matrix is, but the forward pass multiplies {PLURALS[role]} by {by}"
+            cause = f"no weight matrix is 0, but the forward pass multiplies {PLURALS[role]} by {by}"
         # Zeros may be intended, so they are a choice to declare, not an error.
         text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {cause}", (f"{role}_std", f"{role}_law")
         yield Note(text, ASKS if zero else WRONG, declared)

@@ -46,7 +46,7 @@ from attncheck.frameworks.weights_notes import about_weights, own_scales
 _ENTRIES = 2**16
 # Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.
 _GAIN = 1e-2
-# Factors are the same in every draw if they agree to this, or to this many unit roundoffs of the module's type.
+# Relative tolerances for factors that are the same in every draw: a number, and unit roundoffs of the module's type.
 _CONSTANT, _ROUNDED = 1e-5, 16.0
 
 
@@ -302,7 +302,7 @@ def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, fl
         return gains
     reader, fixed = probe.reader, gains
     constant = max(_CONSTANT, _ROUNDED * reader.adapter.precision)
-    # Factors that vary agree by chance in one draw in some thousand, so two more draws are compared.
+    # Factors that vary agree by chance about once in a thousand draws, so two more draws are compared.
     for state in (reader.adapter.fresh(seed + i) for i in (1, 2)):
         redraw = _gains(reader, state, reader.read(state))
         fixed = {role: gain for role, gain in fixed.items() if abs(redraw.get(role, math.inf) / gain - 1) <= constant}

@@ -51,7 +51,7 @@ class Scope:
         return cls.of(Counter(r.check for r in single if r.p_values), Counter(r.check for r in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return a message if fewer than `fewest` results, or fewer than 3 on laws, were examined, else ""."""
+        """Return a message if too few results were examined: fewer than `fewest`, or than 3 on laws; else ""."""
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)

@@ -118,7 +118,8 @@ class _Sample:
 
     def __init__(self, make: Make, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
         self._make, self.widths, self._steps, self._seed = make, widths, steps, seed
-        # Even more narrow models would cost little, but few wide ones would dominate errors, with skewed p-values.
+        # Still more narrow models would cost little, but then the few wide ones would dominate the errors, and p-values
+        # would suffer from skewness.
         self.seeds = tuple(round(seeds * (max(widths) / width) ** 0.25) for width in widths)
         self.seconds = 0.0
         narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])

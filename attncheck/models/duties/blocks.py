@@ -20,11 +20,12 @@ from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, restored, same
 from attncheck.models.replay import ModuleCall
 
-# Cosine of an array and its norm.
+# Minimum cosine of the angle between an array and its normalised copy.
 _PARALLEL = 1 - 1e-6
-# Relative changes of linear and of normalised arrays when inputs are doubled, and variation of normalised ones.
+# Bounds on relative changes of linear and of normalised arrays if inputs are multiplied by 3, and on the variation of
+# the lengths of normalised vectors.
 _LINEAR, _NORMALISED, _CONSTANT = 0.5, 0.05, 1e-3
-# Names of functions after which a tensor no longer has the entries that were dropped.
+# Names of matrix products, whose results no longer have the entries that dropout changed.
 _PRODUCTS = ("linear", "matmul", "__matmul__", "bmm", "einsum")
 
 
@@ -36,7 +37,7 @@ def residual(probe: TorchModel) -> Iterator[Note]:
     recorded = _recorded(probe, sorted({name for call in probe.attention for name in (call.name, *_around(call))}))
     all_blocks = [blocks for call in probe.attention if (blocks := _blocks(probe, call, recorded))]
     if not all_blocks:
-        raise NotExaminedError("no module around attention passes a norm of its input to it")
+        raise NotExaminedError("no module around attention normalises its input for attention")
     if not _wrong(probe, all_blocks):  # seldom wrong; if one is, blocks are tested alone, as it may hide later errors
         return
     returned = {name: _described(*pair) for blocks in all_blocks for name, pair in _wrong(probe, [blocks]).items()}

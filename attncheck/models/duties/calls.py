@@ -19,7 +19,7 @@ from attncheck.models.duties.probe import TorchModel, same
 _CACHE = re.compile(r"past|(past_)?key_values?|caches?|(past|kv)_caches?|layer_past")
 # Numbers of tokens in the last calls with a cache.
 _CALLS = {"single tokens": (1, 1), "two tokens": (2, 1)}
-# Relative tolerance, and largest number of roundoffs.
+# Relative tolerance of outputs with a cache, and largest error in bfloat16 relative to that of rounded weights.
 _TOLERANCE, _ROUNDOFFS = 1e-3, 16
 
 

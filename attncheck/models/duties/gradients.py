@@ -18,7 +18,7 @@ from attncheck.models.duties.probe import TorchModel, noise, restored
 _STEPS, _STEP = 3, 0.02
 # Names of parameters that only some tokens reach.
 _ROUTED = re.compile("expert|router|moe")
-# Smallest number of neurons in a head.
+# Fewest consecutive unused rows that count as a head.
 _HEAD = 4
 
 

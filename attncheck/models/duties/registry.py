@@ -35,9 +35,9 @@ DUTIES = {
     "reach": f"{_HERE}.gradients:reached",
     # Permuted tokens do more than permute outputs.
     "permutation": f"{_HERE}.positions:permutation",
-    # Padding changes nothing at other tokens.
+    # Padding does not change the outputs at other tokens.
     "pad_tokens": f"{_HERE}.positions:pad_tokens",
-    # A cache returns the outputs of one call.
+    # Calls with a cache return the outputs of one call on all tokens.
     "cache": f"{_HERE}.calls:cache",
     # bfloat16 differs from float32 by roundoff only.
     "precision": f"{_HERE}.calls:precision",
