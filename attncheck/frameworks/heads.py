@@ -96,7 +96,7 @@ def _of_lines(
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
-    """Return a draw in which each head is rescaled so that the median size of its neurons is 1."""
+    """Return a draw in which each head is rescaled so that the median RMS of its neurons' weights is 1."""
     heads = draw.query.shape[1]
     blocks = _blocks(draw, role, heads)
     size = np.median(np.sqrt(np.mean(blocks**2, axis=2 if role == "output" else 1)), axis=1)

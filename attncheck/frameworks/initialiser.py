@@ -59,7 +59,7 @@ class MatrixStatistics:
 
 
 def kv_labels(first: Effective, unknown: Collection[str], precision: float) -> tuple[int, ...]:
-    """Return one label per head, from 0 by first appearance; heads with the same keys and values share one.
+    """Return one label per head, numbered by first appearance; heads with the same keys and values share a label.
 
     Roles in `unknown` are not compared, unless both keys and values are unknown.
     """

@@ -236,7 +236,7 @@ def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
 
 
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
-    """Return the factors of q, k and v relative to parameters, by role; empty unless q and k both have one."""
+    """Return, by role, factors c if W_Q, W_K and W_V are c times a parameter; empty unless W_Q and W_K both are."""
     blocks = _blocks(reader, state)
     known = {}
     for role in ROLES:
@@ -248,7 +248,7 @@ def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float
 
 
 def _own_gains(reader: ModuleReader, state: Any, read: Effective, seed: int) -> dict[str, FloatArray]:
-    """Return the factors of q or k relative to parameters, (heads,), by role, if they differ between heads.
+    """Return, by role, the factors of W_Q or W_K relative to parameters, (heads,), if they differ between heads.
 
     Only factors that two draws share, such as temperatures, are returned.
     """
@@ -261,7 +261,7 @@ def _own_gains(reader: ModuleReader, state: Any, read: Effective, seed: int) -> 
 
 
 def _gains_by_head(blocks: ParameterBlocks, read: Effective) -> dict[str, FloatArray]:
-    """Return the factors of q or k in one draw, (heads,), if they are known and differ between heads."""
+    """Return, by role, the factors of W_Q or W_K in one draw, (heads,), if they are known and differ between heads."""
     own = {}
     for role in ("query", "key"):
         gains = (blocks.gain(read[role][:, head]) for head in range(read[role].shape[1]))
@@ -279,10 +279,7 @@ def _order_of_queries(blocks: ParameterBlocks, first: Effective) -> list[int]:
 
 
 def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
-    """Report matrices, (rows, heads, d), whose second head is a rotated block of a parameter.
-
-    Their first head is an unrotated block.
-    """
+    """Report matrices, (rows, heads, d), in which the second head, but not the first, is a rotated parameter block."""
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
     rotated = [PLURALS[role] for role, head in second.items() if blocks.gain(head) is None and blocks.rotates(head)]
     text = "are rotated in the same way at every position, by angles that depend on the head"

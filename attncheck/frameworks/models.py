@@ -226,7 +226,7 @@ class TapCollector(Trace):
 
 
 def _proportional(tap: Tap, output: Tap) -> bool:
-    """Return whether the output is a tap's values times one factor, neither 0 nor 1."""
+    """Return whether the output equals a tap's values times a factor other than 0 and 1."""
     if tap.values.shape != output.values.shape or tap.values.size < 2 or 0.0 in (tap.size, output.size):
         return False
     factor = np.vdot(tap.values, output.values) / np.vdot(tap.values, tap.values)

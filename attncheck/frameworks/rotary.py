@@ -138,7 +138,7 @@ def _rotated_neurons(vectors: FloatArray, small: float) -> slice:
 
 
 def _off(planes: NDArray[np.complex128], rotated: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Return the largest difference of `rotated` from `planes`, (batch, heads, positions, d/2), rotated by `angles`."""
+    """Rotate planes, (batch, heads, positions, d/2), by angles per position; return the largest error of `rotated`."""
     positions = np.arange(planes.shape[2])[:, None]
     return float(np.abs(planes * np.exp(1j * positions * angles) - rotated).max())
 

@@ -242,7 +242,7 @@ def _joined(samples: Sequence[Sequence[Parameter]], unused: tuple[str, ...] | No
 
 
 def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection]:
-    """Mark attention over the first axis as a convention instead of an error if all modules have it."""
+    """Mark attention over the first axis as a convention, not an error, if all modules attend over that axis."""
     if not all(FIRST_AXIS in map(str, module.notes) for module in inspections.values()):
         return inspections
     meant = asks(FIRST_AXIS)

@@ -105,7 +105,7 @@ def _states(parameters: _Parameters) -> Iterator[Note]:
 
 
 def _within_families(parameters: _Parameters) -> Iterator[Note]:
-    """Report families whose members differ."""
+    """Report families of parameters whose members have different initialisers."""
     for parts in parts_of(parameters.table):
         main, rest = parts[0], parts[1:]
         if not rest or state_of(main.first):
@@ -199,7 +199,7 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
 
 
 def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
-    """Return the main part of each family, and, unless it dominates, the other parts that keep their default."""
+    """Return the largest part of each family and, unless it dominates, other parts that keep a default initialiser."""
     every = parts_of(table)
     defaults = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
     return [*(parts[0] for parts in every), *defaults]

@@ -227,9 +227,9 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
 def _shows_depth(scale: ScaleEstimate, std: float, depth: int) -> bool:
     """Return whether an interval contains a depth-scaled standard deviation, but not those of nearby depths.
 
-    Nearby depths differ by one block, or by an eighth. If the logarithm of a standard deviation is uniform over three
-    decades, whatever the depth, the deviation matches one of the six scales with probability 3% if 2^16 entries are
-    known, and at most 17% with fewer.
+    Nearby depths differ by one block, or by an eighth. Suppose that the logarithm of a standard deviation is uniform
+    over three decades, whatever the depth. Then the deviation matches one of the six scales by chance with probability
+    3% if 2^16 entries are known, and at most 17% with fewer.
 
     Examples
     --------

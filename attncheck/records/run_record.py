@@ -119,7 +119,7 @@ class RunRecord:
 
     @cached_property
     def claim_layers(self) -> dict[str, dict[str, str]]:
-        """The worst verdict on each claim and case, by claim and then by key of the case."""
+        """Mapping of each claim to the claim's worst verdict on each case, by case key."""
         by_claim: dict[str, dict[str, str]] = {}
         for result in self.results:
             if result.p_values:

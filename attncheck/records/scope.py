@@ -61,7 +61,7 @@ class Scope:
         return f"too little was examined: {self.examined:,} of {self.planned:,} results, {law_text}; {least} are needed"
 
     def beside(self, verdict: str) -> str:
-        """Return a verdict with its qualification, for the first line.
+        """Return a verdict with its qualification, e.g. "limit only", for the first line of a report.
 
         Examples
         --------

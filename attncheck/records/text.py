@@ -49,7 +49,7 @@ def most_informative(reasons: Mapping[str, int]) -> str:
 
 
 def unexamined(reasons: Mapping[str, int]) -> list[str]:
-    """Return lines on missing results: on those that more returned fields would add, and on others not examined.
+    """Return lines on results that were not examined: those that need more returned fields, and all others.
 
     Examples
     --------

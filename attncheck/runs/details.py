@@ -69,7 +69,7 @@ def _percent(ratio: float | None) -> str:
 
 
 def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Map each claim to the examined results of its first main check."""
+    """Map each claim to the examined results of its first main check that has any."""
     groups: dict[str, list[Result]] = {}
     for check in MAIN_CHECKS:
         group = [r for r in results if r.check == check and r.p_values and r.mde is not None]

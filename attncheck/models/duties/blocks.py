@@ -122,7 +122,7 @@ def _blocks(probe: TorchModel, call: ModuleCall, recorded: Mapping[str, tuple[An
 
 
 def _has_more_matrices(probe: TorchModel, name: str, call: ModuleCall) -> bool:
-    """Return whether a module has matrices outside of attention, as blocks have."""
+    """Return whether a module has matrices outside of its attention, as a transformer block has."""
     parameters = probe.model.get_submodule(name).named_parameters()
     return any(p.ndim > 1 and not f"{name}.{at}".startswith(f"{call.name}.") for at, p in parameters)
 

@@ -76,7 +76,7 @@ def _cache_of(outputs: Any, name: str) -> Any:
 
 
 def precision(probe: TorchModel) -> Iterator[Note]:
-    """Report outputs in bfloat16 that differ from those in float32 by more than rounded weights explain.
+    """Report outputs in bfloat16 that differ from those in float32 by more than the rounding of weights explains.
 
     Errors are medians over the entries, as experts and other discrete choices may change at some tokens.
     """
