@@ -32,12 +32,12 @@ def _option(read: Callable[[str, str], Any]) -> Parameter:
 
 
 def integer_of(field: str, text: str) -> int:
-    """Return a positive whole number.
+    """Parse a positive whole number.
 
     Raises
     ------
     InputError
-        If the text is not one.
+        If the text is not a positive whole number.
 
     Examples
     --------
@@ -70,7 +70,7 @@ Seconds = Annotated[float, _option(_positive("pass seconds"))]
 
 
 def folder_of(text: str, field: str = "out") -> Path:
-    """Return a folder to write into.
+    """Return the path of a folder to write into.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`attncheck calibrate`: arguments, and the table that it prints."""
+"""`attncheck calibrate`: arguments and output table."""
 
 from __future__ import annotations
 

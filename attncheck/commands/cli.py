@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Output:
-    """Standard output that may fail: the rest is discarded, and the command goes on.
+    """Standard output that tolerates errors: after an error, text is discarded, and the command goes on.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class _Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write text, or discard it after an error."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -104,14 +104,14 @@ class _Output:
             return len(text)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Flush the stream, or discard its content after an error."""
         try:
             self._stream.flush()
         except OSError as error:
             self._discard(error)
 
     def _discard(self, error: OSError) -> None:
-        """Discard what the stream still holds, which Python writes again when it ends, and all that follows."""
+        """Redirect the stream to the null device, as Python would write its buffer again on exit."""
         self.failure = None if isinstance(error, BrokenPipeError) else error
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 

@@ -1,4 +1,4 @@
-"""`attncheck gate`: arguments, and what it prints and writes."""
+"""`attncheck gate`: arguments and output."""
 
 from __future__ import annotations
 

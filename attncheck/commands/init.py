@@ -19,12 +19,12 @@ _PLACEHOLDER = "https://github.com/OWNER/attncheck"
 def init(folder: str = ".", /, *, framework: Template = "numpy", program: Flag = False) -> int:
     """Create a starter layer or program, test and GitHub workflow.
 
-    Existing files are never overwritten. The workflow names a repository of attncheck to replace.
+    Existing files are never overwritten. The workflow contains a placeholder for attncheck's repository.
 
     Parameters
     ----------
     folder
-        Folder to create them in: the root of a repository, so that GitHub finds the workflow.
+        Folder for the new files: the root of a repository, so that GitHub finds the workflow.
     framework
         NumPy simulator, or layer of a framework.
     program

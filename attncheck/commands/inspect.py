@@ -1,4 +1,4 @@
-"""`attncheck inspect`: arguments, and what it prints."""
+"""`attncheck inspect`: arguments and output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def inspect(
 ) -> int:
     """Describe an attention layer, or every layer and parameter of a model, at initialisation.
 
-    The exit code is 1 if something is wrong, or not as expected, and 3 if no attention of a model was read.
+    The exit code is 1 if something is wrong, or not as expected, and 3 if no attention in a model could be inspected.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ def inspect(
     width
         Number of input neurons of a layer; omit it for a whole model.
     inputs
-        Function that returns the inputs of a model, by argument name or in order, MODULE:FUNCTION; models of
-        transformers for text or images have defaults.
+        Function that returns the inputs of a model, by argument name or in order, MODULE:FUNCTION; transformers
+        models of text or images have defaults.
     call
         Function of (module, *inputs) that returns the outputs, MODULE:FUNCTION; default: call the module.
     draws
@@ -43,7 +43,7 @@ def inspect(
         Expected property of the layer, such as causal, mup, query=normal(0.02) or query_std=1.0; for a model also an
         initialiser by name pattern, such as "*.bias=zeros"; can be repeated.
     strict
-        Fail on choices that are errors unless they are meant, and that no expectation declares.
+        Fail on choices that no expectation declares, and that are errors unless they are intended.
     json
         Print JSON.
     """

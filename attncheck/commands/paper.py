@@ -1,4 +1,4 @@
-"""`attncheck paper`: arguments, and progress."""
+"""`attncheck paper`: arguments and progress display."""
 
 from __future__ import annotations
 

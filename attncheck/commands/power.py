@@ -1,4 +1,4 @@
-"""`attncheck power`: arguments, and the table that it prints."""
+"""`attncheck power`: arguments and output table."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def repeat(
 ) -> Result:
     """Repeat a recorded result on the same draws.
 
-    `trust` lists modules of program functions; `record` holds the cases of a pool.
+    `trust` lists modules from which functions of a program may be imported; `record` holds the cases of a pool.
     """
     if record is not None and of_pool(recorded):
         return repeat_pool(recorded, read_run(record).part_of(recorded.id).results, subject, seed, trust)

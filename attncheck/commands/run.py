@@ -39,9 +39,9 @@ def run(
     false_alarm
         Probability of a violated verdict for a correct simulator, over the whole run.
     draws
-        Draws of a look at any case, however costly, with --profile thorough.
+        Number of draws per look at every case, whatever their cost; only with --profile thorough.
     min_examined
-        Fewest examined results for a pass.
+        Minimum number of examined results for a pass.
     record
         Write the record to this path. A run that cannot begin renames an earlier one to PATH.earlier.
     report

@@ -28,14 +28,14 @@ from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import CaseTask, Examination, examine
 
-# The remaining cases are given up if no case has results and this many lost their process or had a call stopped.
+# If this many cases lost their process or had a call stopped, and no case has results, the others are given up.
 _HOPELESS = 3
 
 
 def examined(run: Run, items: Sequence[Item], workers: Workers) -> Iterator[tuple[Item, Examination]]:
     """Iterate over items and their examinations as cases end; the order depends on the workers, the results do not.
 
-    If the subject is hopeless, the items that are left are yielded with the reason.
+    If too many calls of the subject are stopped, the remaining items are yielded with this reason, unexamined.
     """
     # Longest first, to balance the load, but after the cheapest, which is the most likely to end in time.
     tasks = sorted(run.tasks(items, workers.travels), key=lambda task: -task.entries)
@@ -51,7 +51,7 @@ def examined(run: Run, items: Sequence[Item], workers: Workers) -> Iterator[tupl
         if stopped == _HOPELESS and not examines:
             break
     if pending:
-        problem = f"other cases were given up after calls on {stopped} of them were stopped"
+        problem = f"the other cases were given up after calls on {stopped} cases were stopped"
         skipped = Examination([], f"subject={run.subject.name}: {problem}; mend the simulator")
         yield from ((item, skipped) for index in sorted(pending) for item in tasks[index].items)
 
@@ -63,7 +63,7 @@ def _lost(run: Run, task: CaseTask, lost: LostTask) -> dict[str, Examination]:
 
 
 class LiveDisplay:
-    """Shows progress; with `verbose`, each violated layer as it is found."""
+    """Display of progress and, with `verbose`, of violations as they are found."""
 
     def __init__(self, progress: Progress, run: Run, verbose: bool) -> None:
         self._progress = progress
@@ -85,7 +85,7 @@ class LiveDisplay:
         self._tell_how_far()
 
     def together(self) -> None:
-        """Announce further looks at suspicious pools."""
+        """Announce that pools are examined."""
         self._progress.update(self._task, description="all together")
 
     def took_pools(self, results: Sequence[Result]) -> None:
@@ -110,7 +110,7 @@ class LiveDisplay:
         self._quarters = quarter
 
     def _show(self, text: str) -> None:
-        """Print a message above the bar, or on standard output."""
+        """Print a message above the progress bar, or to standard output without a terminal."""
         if self._progress.console.is_terminal:
             self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -152,12 +152,12 @@ def run_properties(
 
 
 def _finished(report: RunReport) -> str:
-    """Say what a record holds of a run that was not finished."""
+    """Return a sentence on the number of results in the record of an unfinished run."""
     return f"{report.run.record} holds {counted(len(report.results), 'finished result')}"
 
 
 def _take_all(run_report: RunReport, items: Sequence[Item], workers: Workers, live: LiveDisplay) -> None:
-    """Examine items, then the pools, and find causes."""
+    """Examine items, then pools, and diagnose violations."""
     live.begin(len(items))
     for item, outcome in examined(run_report.run, items, workers):
         run_report.take(outcome.results, outcome.unusable)

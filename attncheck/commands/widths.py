@@ -1,4 +1,4 @@
-"""`attncheck widths`: arguments, and what it prints."""
+"""`attncheck widths`: arguments and output."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def widths(
     steps
         Number of optimiser steps; default: 2 with an optimiser.
     seeds
-        Models of the largest width in one look; narrower widths have more.
+        Number of models of the largest width per look; smaller widths get more models.
     seed
         Seed of the measurement.
     json

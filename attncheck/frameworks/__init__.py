@@ -1,1 +1,1 @@
-"""Inspection of attention layers of PyTorch, flax, keras and equinox, each imported only when needed."""
+"""Inspection of PyTorch, flax, keras and equinox layers; each framework is imported only when needed."""

@@ -1,4 +1,4 @@
-"""Base of the adapters to JAX: attention cores of compiled forward passes, and softmaxes of eager ones."""
+"""Base of the JAX adapters, which trace attention in compiled forward passes and softmaxes in eager ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class JaxAdapter(FrameworkAdapter):
         return _named(self._split(module)[1])
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
-        """Return a fresh module's arrays, by a compiled initialiser if that draws the same ones as the uncompiled."""
+        """Return a fresh module's arrays; the initialiser is compiled unless compilation changes the arrays."""
         if self.draws or self._compiled_make is None:
             return super().initialised(seed)
         with on_cpu():
@@ -61,7 +61,7 @@ class JaxAdapter(FrameworkAdapter):
 
     @functools.cached_property
     def _compiled_make(self) -> Callable[[int], Any] | None:
-        """Compiled initialiser, or None if it draws other arrays than the uncompiled one."""
+        """Compiled initialiser, or None if compilation fails or changes the arrays."""
         compiled: Callable[[int], Any] = jax.jit(lambda seed: self._split(self.make(seed))[1])
         for seed in (0, 1):
             arrays = self.parameters(self.make(seed))
@@ -109,7 +109,7 @@ class JaxAdapter(FrameworkAdapter):
             yield
 
     def tensor(self, module: Any, value: Any) -> Any:
-        """Return a NumPy array as an array of JAX, and other values unchanged."""
+        """Convert a NumPy array to a JAX array; return other values unchanged."""
         return jax.numpy.asarray(value) if isinstance(value, np.ndarray) else value
 
     def first(self, outputs: Any) -> Any:
@@ -129,7 +129,7 @@ class JaxAdapter(FrameworkAdapter):
         return (self._watch.over(forward) if watched else forward)(arrays, x)
 
     def _outputs(self, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the outputs; the first element if the module returns a tuple."""
+        """Return the module's output for x, or the first element if the output is a tuple."""
         y = self.apply(self._joined(structure, arrays), x)
         return y[0] if isinstance(y, tuple) else y
 
@@ -140,7 +140,7 @@ class Watch:
     Attributes
     ----------
     precision : float
-        Unit roundoff of the coarsest queries, keys and values seen; at least that of float32.
+        Largest unit roundoff of the types of queries, keys and values so far; at least that of float32.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Watch:
             raise self._failure
 
     def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return a function of parameters and x that reports the attention cores in their order."""
+        """Wrap a function of parameters and x, so that it reports its attention cores in order."""
 
         def watched(parameters: Any, x: Any) -> Any:
             results: list[Any] = []
@@ -174,7 +174,7 @@ class Watch:
         return watched
 
     def _answer(self, index: int, *operands: Any) -> Any:
-        """Report a core; return the trace's result, shaped and typed like the core's own, or else that."""
+        """Report an attention core; return the trace's replacement of its result, or without one, the result itself."""
         q, k, v, weights, result, *_ = (np.asarray(array) for array in operands)
         self.precision = max(self.precision, *(roundoff(array.dtype) for array in (q, k, v)))
         wide = [array.astype(np.float64).reshape(-1, *array.shape[-2:]) for array in (q, k, v, weights)]
@@ -205,7 +205,7 @@ def _is_real(leaf: Any) -> bool:
 
 @contextlib.contextmanager
 def softmax_traced(trace: Trace, *modules: Any) -> Iterator[None]:
-    """Report every softmax, also inside JAX's attention, to a trace that uses these events.
+    """Report every softmax, including the one inside JAX's attention function, if the trace records softmaxes.
 
     `modules` are Python modules other than `jax.nn` that have their own softmax.
     """
@@ -227,7 +227,7 @@ def softmax_traced(trace: Trace, *modules: Any) -> Iterator[None]:
 
 
 def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
-    """Compute JAX's attention, (batch, positions, heads, head_dim), with a softmax that is reported."""
+    """Compute `jax.nn.dot_product_attention`, (batch, positions, heads, head_dim), with a softmax that is traced."""
     known = {"scale", "is_causal", "implementation"}
     if query.ndim != 4 or any(argument is not None for name, argument in options.items() if name not in known):
         return _OWN_ATTENTION(query, key, value, bias, mask, **options)

@@ -1,4 +1,4 @@
-"""Interface between the inspection of a layer and its framework."""
+"""Interface between the inspection of a layer and the layer's framework."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SINGLE = float(np.finfo(np.float32).eps) / 2
 # Unit roundoffs of other types, by name.
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
 _MESSAGE = 200
-#: Remedy for a call that is not one of attention on hidden states.
+#: Remedy for a call that does not map hidden states to hidden states.
 PASS_CALL = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 # Default of `Adapter.lengths`, without 1: products over a single position are not recognised as attention.
 _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
@@ -29,7 +29,7 @@ _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 
 _REMEDIES = {
     "make": "pass a function that returns a new module, e.g. lambda: MyAttention(64); it may take width, rngs or key",
     "call": "check the width and the module, or pass call=lambda module, x: ...; "
-    "for a whole model, or a module that needs more of it than hidden states, pass the model and no width",
+    "for a whole model, or a module that needs other inputs than hidden states, pass the model and no width",
     "model": "check the inputs of the model, or pass call=lambda model, ...: ...",
     "build": "pass a function of the width that returns a new model",
     "inputs": "pass a function that returns arrays: without arguments for inspect, of (width, rng) for widths",
@@ -45,7 +45,7 @@ class NoAttentionCall(Exception):
 
 
 class Adapter(abc.ABC):
-    """Interface that the inspection of a layer needs from a framework.
+    """Base class of framework adapters: the methods that layer inspection calls.
 
     `make` and `run` are required. Attributes and overridden methods declare what else the framework supports.
 
@@ -55,11 +55,11 @@ class Adapter(abc.ABC):
         Names of code paths, such as ``("eval", "train")``. The first is inspected in full; the others are compared
         with it.
     spare : frozenset of str
-        Code paths that belong to other configurations of the module; if they differ, that is no error.
+        Code paths that may differ from the first one, because they belong to another configuration of the module.
     precision : float
         Unit roundoff of the forward pass.
     lengths : tuple of int
-        Numbers of positions to try in turn until the module accepts one.
+        Sequence lengths to try in turn until the module accepts one.
     fills : bool
         Whether `parameters` and `fill` are implemented, so that weights can be replaced.
     draws : sequence
@@ -101,9 +101,9 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def run(self, state: Any, x: FloatArray, trace: Trace, path: str) -> Any:
-        """Return the output, (batch, positions, m), for inputs `x`, (batch, positions, n), and report cores to a trace.
+        """Run the module on `x`, (batch, positions, n), on a code path; return the output, (batch, positions, m).
 
-        ``trace.core(core)`` receives every attention core, and returns a result to use in place of its own, or None.
+        Pass each attention core to ``trace.core(core)``; if this returns an array, use it as the core's result.
         """
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
@@ -115,7 +115,7 @@ class Adapter(abc.ABC):
         return self.parameters(self.fresh(seed))
 
     def fill(self, state: Any, arrays: Arrays) -> Any:
-        """Return the module with these arrays; it may modify `state`."""
+        """Return the module with its arrays replaced by `arrays`; `state` may be modified."""
         raise NotImplementedError  # called only if `fills`
 
     def random(self, state: Any, x: FloatArray, path: str) -> bool | None:
@@ -139,7 +139,7 @@ class Adapter(abc.ABC):
         return in_words("make", self.fill, state, arrays)
 
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
-        """Return the output, (batch, positions, m)."""
+        """Run the module on `x` and return its output, (batch, positions, m); refuse outputs of another form."""
         with np.errstate(all="ignore"):  # unit vectors are scaled up, which gives large scores
             result = in_words("call", self.run, state, np.ascontiguousarray(x), trace, path)
         if result is None:
@@ -160,7 +160,7 @@ class Adapter(abc.ABC):
 
 
 def in_words(field: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call the user's function for the argument `field`; its exceptions become a one-line `InputError`."""
+    """Call a user's function, and convert its exceptions to a one-line `InputError` about the argument `field`."""
     try:
         return function(*arguments, **options)
     except (KeyboardInterrupt, InputError, NoAttentionCall):
@@ -175,7 +175,7 @@ def in_words(field: str, function: Callable[..., Any], *arguments: Any, **option
 
 
 def roundoff(dtype: Any) -> float:
-    """Return the unit roundoff of a framework's or NumPy's real type.
+    """Return the unit roundoff of a floating-point type of NumPy or of a framework.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Recovery of a module's matrices from its outputs on unit vectors, with attention replaced."""
+"""Recovery of a module's query, key, value and output matrices from forward passes on unit vectors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace, zeros
 
 #: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
-#: Factor of the unit vectors: much larger than biases, to limit rounding.
+#: Factor by which unit vectors are multiplied: much larger than biases, to limit rounding.
 LENGTH = 2.0**10
-#: Factor of unit vectors that a norm receives: much larger than the norm's epsilon.
+#: Factor of unit vectors before a norm: much larger than the norm's epsilon.
 SHORT = 2.0**7
 #: Kinds of normalisation of the inputs before attention.
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
@@ -34,12 +34,12 @@ PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
 _TOLERANCE = 0.02
 # Numbers of positions that suffice to identify the axes, and to detect how heads are merged.
 _POSITIONS, _SEVERAL = 3, 7
-# Largest number of entries of the inputs of one call that reads matrices.
+# Maximum number of input entries per call when matrices are read.
 _CALL = 2**19
 
 
 def agree(first: FloatArray, second: FloatArray, precision: float) -> bool:
-    """Return whether arrays of one shape agree up to rounding, relative to the largest entry."""
+    """Return whether two arrays have the same shape and agree up to rounding, relative to the largest entry."""
     if first.shape != second.shape:
         return False
     return bool(np.all(np.abs(first - second) <= _ROUNDED * precision * np.abs(first).max(initial=0.0)))
@@ -64,12 +64,12 @@ def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]
 
 
 def rounding(precision: float, terms: int) -> float:
-    """Return the relative error that rounding explains in sums of `terms` terms, taken in float32 or better."""
+    """Return the largest relative error that rounding explains in a sum of `terms` terms, in float32 or better."""
     return _STORED * precision + _SUMMED * min(precision, SINGLE) * math.sqrt(terms)
 
 
 def normed(x: FloatArray, norm: str) -> FloatArray:
-    """Return the inputs after the module's own normalisation, if any."""
+    """Apply a norm, one of `NONE`, `RMS` and `LAYER`, to the last axis of the inputs."""
     if norm == NONE:
         return x
     x = x - x.mean(axis=-1, keepdims=True) if norm == LAYER else x
@@ -77,7 +77,7 @@ def normed(x: FloatArray, norm: str) -> FloatArray:
 
 
 def unit_size(norm: str, width: int) -> float:
-    """Return the factor of unit vectors in the normalised inputs, if the inputs are unit vectors times `LENGTH`.
+    """Return the factor of a unit vector that was multiplied by `LENGTH` and then normalised.
 
     A layer norm also subtracts the mean of each unit vector.
     """
@@ -85,7 +85,7 @@ def unit_size(norm: str, width: int) -> float:
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return the kind of norm before attention; with a norm, results of `probe` do not grow with its inputs."""
+    """Return the kind of norm before attention: with a norm, results of `probe` do not change if inputs are doubled."""
     # Large compared with a norm's epsilon, but small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(inputs) for inputs in (x, 2 * x, x + 32.0))
@@ -97,7 +97,7 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCall:
-    """Output of a module, with the inputs and weights of its attention.
+    """Output of a module, with the queries, keys, values and weights of its attention.
 
     The output y has shape (batch, positions, m), queries (batch, heads, positions, d), keys and values (batch, key
     heads, keys, ·), weights (batch, heads, positions, keys). `calls` counts how often attention runs in the forward
@@ -117,7 +117,7 @@ class AttentionCall:
 
 @dataclasses.dataclass(frozen=True)
 class Effective:
-    """Matrices recovered from forward passes, or selected rows of them.
+    """Query, key, value and output matrices recovered from forward passes, or selected rows of these matrices.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class Effective:
         return np.asarray(getattr(self, role))
 
     def shared_by(self, maps: int, precision: float) -> list[str]:
-        """Return which matrices several attention maps, each of as many heads, share; W_O up to a factor."""
+        """Return the roles whose matrices are equal in all `maps` attention maps, W_O up to a factor."""
         if maps == 1:
             return []
         parts = {role: np.split(self[role], maps, axis=1) for role in ROLES}
@@ -149,7 +149,7 @@ class Effective:
         return [role for role, part in parts.items() if len(groups_of(part, precision)) == 1]
 
     def of_first(self, maps: int) -> Effective:
-        """Return the matrices of the heads of the first of some attention maps."""
+        """Return the matrices of the first of `maps` attention maps, each with the same number of heads."""
         queries, keys = self.query.shape[1] // maps, self.key.shape[1] // maps
         output = self.output[: queries * self.value.shape[2]]
         parts = self.query[:, :queries], self.key[:, :keys], self.value[:, :keys], output
@@ -157,9 +157,9 @@ class Effective:
 
 
 class ModuleReader:
-    """Reader of the matrices of modules on one code path; the layout of attention is determined once for all draws.
+    """Reader of a module's matrices on one code path; it determines the layout of attention once, for all draws.
 
-    Raises `NoAttentionCall` without attention, and `InputError` for an unknown layout.
+    Raises `NoAttentionCall` if the forward pass contains no attention, and `InputError` for an unknown layout.
     """
 
     def __init__(self, adapter: Adapter, state: Any, width: int, path: str) -> None:
@@ -172,7 +172,7 @@ class ModuleReader:
         self.norm = self._norm(state)
 
     def _norm(self, state: Any) -> str:
-        """Return the norm before attention: that of values, or none if queries grow with the inputs."""
+        """Return the kind of norm before attention, found from the values; `NONE` if queries grow with the inputs."""
 
         def first(role: str, x: FloatArray) -> FloatArray:
             return self.see(state, self.placed(x[0]), silent=True)[role][:, :, :1]
@@ -181,7 +181,7 @@ class ModuleReader:
         return values if queries != NONE else NONE
 
     def placed(self, x: FloatArray) -> FloatArray:
-        """Return sequences, (N, positions, n), each of a vector from `x`, (N, n), followed by zeros."""
+        """Return one sequence per vector of `x`, (N, n): the vector, then zeros at all later positions."""
         sequences = np.zeros((len(x), self.length, self.width))
         sequences[:, 0] = x
         return sequences
@@ -217,7 +217,7 @@ class ModuleReader:
         return AttentionCall(y, **fields, calls=calls)
 
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
-        """Return the output, (batch, positions, m), on a code path; attention runs over the axis called positions."""
+        """Return the output, (batch, positions, m), on a code path; swap axes if the module has positions first."""
         swapped = self.layout.first_axis
         y = self.adapter.outputs(state, x.swapaxes(0, 1) if swapped else x, trace, path)
         return y.swapaxes(0, 1) if swapped else y
@@ -233,7 +233,7 @@ class ModuleReader:
         return {r: self._first(none, r)[0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
-        """Return the matrices, or only `rows` of query, key and value and `output_rows` of the output matrix."""
+        """Return the matrices; `rows` selects rows of W_Q, W_K and W_V, and `output_rows` rows of W_O."""
         none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self._firsts(length * np.eye(self.width)[rows], lambda x: self.see(state, self.placed(x), silent=True))
@@ -272,7 +272,7 @@ class ModuleReader:
         return call[role][:, :, 0]
 
     def _split(self, state: Any) -> dict[str, str]:
-        """Return how queries, keys and values are split into heads, from the effect of the first position's input."""
+        """Return how queries, keys and values are split into heads, found by changing the input at position 0."""
         length = _SEVERAL if self.any_length else self.length
         x = np.zeros((2, length, self.width))
         x[0] = x[1] = np.round(np.random.default_rng(0).standard_normal((length, self.width)) * 8) / 8
@@ -289,7 +289,7 @@ class ModuleReader:
         return splits
 
     def _heads(self, chosen: FloatArray) -> FloatArray:
-        """Return attention results, (N, heads, positions, e), that become `chosen`, (N, heads, e), at position 0."""
+        """Return attention results, (N, heads, positions, e), that merge to `chosen`, (N, heads, e), at position 0."""
         batch, number, size = chosen.shape
         heads = np.zeros((batch, number, self.length, size))
         at = np.arange(number)
@@ -320,7 +320,7 @@ class ModuleReader:
         return None
 
     def _change(self, result: FloatArray, before: FloatArray) -> FloatArray:
-        """Return the change of a result due to unit vectors, or 0 if it is only rounding."""
+        """Return `result` minus `before`, or zeros if rounding explains the difference."""
         change = result - before
         size = float(np.abs(before).max(initial=0.0))
         rounded = np.all(np.abs(change) <= _ROUNDED * self.adapter.precision * size)
@@ -348,7 +348,7 @@ class ModuleReader:
         return None
 
     def _layout(self, state: Any) -> CoreLayout:
-        """Return the layout; raise `NoAttentionCall` if there is no attention."""
+        """Return the layout of the attention cores; raise `NoAttentionCall` if there are none."""
 
         def cores(x: FloatArray, silenced: int) -> list[AttentionCore]:
             trace = CoreTrace(lambda core: zeros(core) if core.index < silenced else None)

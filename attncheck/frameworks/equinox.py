@@ -23,7 +23,7 @@ class Equinox(JaxAdapter):
             return self.new_module(key=jax.random.PRNGKey(seed))
 
     def plain(self, module: Any, x: Any) -> Any:
-        """Call a module on each sequence; attention of equinox gets it as queries, keys and values."""
+        """Call a module on each sequence; `equinox.nn.MultiheadAttention` gets the sequence as query, key and value."""
         several = 3 if isinstance(module, equinox.nn.MultiheadAttention) else 1
         return jax.vmap(lambda sequence: module(*[sequence] * several))(x)
 

@@ -1,4 +1,4 @@
-"""Expectations on an inspection, and messages for unmet ones."""
+"""Expectations on the results of an inspection: parsing, validation, and messages for those not met."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CHOICES = {
 }
 
 
-# Words that stand for an expectation.
+# Single words that stand for an expectation with a value.
 _KEYWORDS = {
     "causal": ("mask", "causal"),
     "unmasked": ("mask", "none"),
@@ -49,16 +49,16 @@ _KEYWORDS = {
     "unbiased": ("bias", False),
 }
 _INITIALISER = re.compile(r"(query|key|value|output)=([a-z ]+)\((.+)\)")
-#: Remedy for initialisers that cannot be read.
+#: Remedy for initialisers that cannot be parsed.
 EXAMPLE = "write e.g. 'normal(0.02)', 'zeros', or by its standard deviation 'uniform(1/sqrt(3*fan_in))'"
 # A whole number in an expression. Floats overflow where powers of integers would take forever.
 _FULL_MATCH = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 
 
 def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, Any]:
-    """Parse an expectation: a word, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
+    """Parse an expectation: a keyword, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
 
-    The number of an initialiser, or an expression with fan_in, is the standard deviation of an entry.
+    The argument of an initialiser is the standard deviation of an entry, an expression that may contain fan_in.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, An
 
 
 def evaluated(field: str, text: str, expression: str, names: Mapping[str, float]) -> float:
-    """Return the value of an expression of the user's own test or shell."""
+    """Evaluate an arithmetic expression, which is safe because users pass it from their own tests or shell."""
     known = {"__builtins__": {}, "sqrt": math.sqrt, **{name: float(number) for name, number in names.items()}}
     try:
         value = eval(_FULL_MATCH.sub(r"\g<0>.0", expression.strip()), known)
@@ -121,7 +121,7 @@ def unmet(
     shape: Mapping[str, int],
     notes: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Return one sentence per unmet expectation; `notes` are texts of notes for each of `LEVELS`."""
+    """Return one sentence per unmet expectation; `notes` maps each of `LEVELS` to the texts of its notes."""
     sentences: list[str] = []
     for name, value in expected.items():
         value = _checked(name, value)
@@ -141,7 +141,7 @@ def unmet(
 
 
 def excluding(texts: Sequence[str], allowed: Any) -> list[str]:
-    """Return the texts of notes that are not allowed: all for False, else those without any of the given parts.
+    """Return the texts that are not allowed: all if `allowed` is False, else those that contain no allowed part.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def _cut(parameter: FloatArray, transposed: bool, way: str, d: int) -> FloatArray:
-    """Cut a parameter, transposed if `transposed`, into blocks of d rows, (number of blocks, d, n); maybe none."""
+    """Cut a parameter, or its transpose, into blocks of d rows, (number of blocks, d, n); none if d does not fit."""
     matrix = parameter.T if transposed else parameter
     rows, n = matrix.shape
     if rows % d or (way != "consecutive" and (d == 1 or rows == d)) or ("thirds" in way and rows % (3 * d)):
@@ -62,7 +62,7 @@ class ParameterBlocks:
     centred: bool = False
 
     def rotates(self, matrix: FloatArray) -> bool:
-        """Return whether the rows of a matrix, (n, d), are as long as those of a transposed block, as after a rotation.
+        """Return whether a matrix, (n, d), may be a rotated block: its rows have the norms of a block's columns.
 
         Examples
         --------
@@ -76,12 +76,12 @@ class ParameterBlocks:
         return len(matrix) >= _FEWEST and any(matches.all(axis=1).any() for matches in close)
 
     def gain(self, matrix: FloatArray) -> float | None:
-        """Return the factor by which a matrix, (n, d), is a multiple of a block, or None; see `match`."""
+        """Return c if a matrix, (n, d), is c times a transposed block, or None if no block matches."""
         found = self.match(matrix)
         return None if found is None else found[0]
 
     def match(self, matrix: FloatArray) -> tuple[float, int] | None:
-        """Return the factor by which a matrix, (n, d), is a multiple of a block, and the number of that block, or None.
+        """Return c and the block's index if a matrix, (n, d), is c times a transposed block, or None without a match.
 
         Examples
         --------
@@ -104,7 +104,7 @@ class ParameterBlocks:
         return max(_TOLERANCE, _ROUNDED * self.precision)
 
     def _like(self, matrix: FloatArray) -> Iterator[FloatArray]:
-        """Yield all blocks of the shape of a matrix, (number of blocks, d, n), one parameter and packing at a time."""
+        """Yield, per parameter and packing, all blocks of the size of a matrix, (n, d): (number of blocks, d, n)."""
         n, d = matrix.shape
         for parameter in _flat(self.parameters).values():
             if not np.ptp(parameter):

@@ -37,8 +37,8 @@ _FILLED = ("causal", "anticausal")
 def formula_of(weights: FloatArray, products: FloatArray, rounding: float, groups: str = REPEATED) -> Formula:
     """Return the formula that maps products q·k to weights, both (batch, heads, positions, keys).
 
-    The batch has at least 2 sequences. `rounding` is the rounding error of a weight if scores are of order 1; `groups`
-    is that of `Formula`.
+    The batch has at least 2 sequences. `rounding` is the rounding error of a weight if scores are of order 1; for
+    `groups`, see `Formula`.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
 
 
 def _mask_of(support: BoolArray) -> str:
-    """Return the name of a mask, (positions, keys) or (heads, positions, keys); `OTHER` if it hides an extra key."""
+    """Return the name of a mask, (..., positions, keys); `OTHER` if it has none, or hides keys beyond the positions."""
     rows = support.shape[-2]
     if not support[..., rows:].all():
         return OTHER
@@ -76,7 +76,7 @@ def _visible(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
     supports: list[BoolArray] = []
     for least in (_NOTHING, _HARDLY):
         per_head = np.asarray((np.abs(weights) > least).any(axis=0))
-        # A sharp head gives keys that others see a weight below the threshold.
+        # A head with sharp weights may give a visible key a weight below the threshold.
         union = np.asarray(per_head.any(axis=0))
         # Maps that do not normalise may give weight 0 to visible keys.
         is_normalised = np.abs(weights.sum(-1) - 1).max() <= FITTED * tolerance
@@ -137,7 +137,7 @@ def _softmaxes(
 def _with_sinks(
     plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
-    """Yield the softmax formula with a sink, one more score per head, for rows that sum to less than 1."""
+    """Yield the softmax formula with a sink (an additional score per head) if rows of weights sum to less than 1."""
     use, sums = np.broadcast_to(support, weights.shape), weights.sum(-1)
     if not np.all(weights[use] > 0) or np.any((sums <= 0) | (sums > 1 + tolerance)) or not np.any(sums < 1):
         return
@@ -151,7 +151,7 @@ def _with_sinks(
 
 
 def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterator[Formula]:
-    """Yield formulas in which hidden scores are a finite number."""
+    """Yield masked formulas in which all hidden scores are the same finite number."""
     if plain.mask != "none" or plain.map != "softmax" or products.shape[-1] <= _FEWEST:
         return
     logs = np.log(np.maximum(weights, 1e-300))

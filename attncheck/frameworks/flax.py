@@ -21,7 +21,7 @@ from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
 
 class Flax(JaxAdapter):
-    """Base of the adapters to flax; optimisers are those of optax."""
+    """Base of the flax adapters; models are trained by optax optimisers."""
 
     _compiled_step: Callable[..., Any] | None = None
 
@@ -36,7 +36,7 @@ class Flax(JaxAdapter):
     def trainer(
         self, module: Any, optimizer: Callable[..., Any], loss: Callable[..., Any], data: Sequence[Any]
     ) -> Callable[[], Any]:
-        """Return a function that takes a step of an optimiser of optax, compiled once, and returns the module."""
+        """Return a function that takes one step of an optax optimiser, compiled once, and returns the module."""
         structure, parameters, frozen = self._trainable(module)
         transformation = in_words("optimizer", optimizer, parameters)
         state = parameters, transformation.init(parameters)
@@ -66,7 +66,7 @@ class Flax(JaxAdapter):
 
 
 class Linen(Flax):
-    """Adapter to flax.linen modules that ``make()`` returns, bound to their variables."""
+    """Adapter to flax.linen modules; it initialises the module that ``make()`` returns, and binds its variables."""
 
     def __init__(self, *options: Any, **keywords: Any) -> None:
         super().__init__(*options, **keywords)
@@ -86,7 +86,7 @@ class Linen(Flax):
 
     @contextlib.contextmanager
     def traced(self, trace: Trace, model: Any) -> Iterator[None]:
-        """Report the calls of all modules, and softmaxes."""
+        """Report the calls of all modules, and all softmaxes, to the trace."""
 
         def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
             if context.method_name != "__call__":
@@ -145,7 +145,7 @@ class NNX(Flax):
 
     @contextlib.contextmanager
     def traced(self, trace: Trace, model: Any) -> Iterator[None]:
-        """Report the calls of a model and of all modules in it, and softmaxes."""
+        """Report the calls of a model and of its modules, and all softmaxes, to the trace."""
         modules = self.modules(model)
         names = {id(module): name for name, module in modules.items()}
         with softmax_traced(trace, nn, nnx), contextlib.ExitStack() as stack:
@@ -190,7 +190,7 @@ def _dotted(path: Sequence[Any]) -> str:
 
 
 def _variables_at(model: Any, name: str) -> dict[str, Any]:
-    """Return the variables of the module of that name in a linen model."""
+    """Return the variables of the module called `name` in a linen model."""
     variables = {}
     for collection, subtree in model.variables.items():
         for key in name.split(".") if name else ():
@@ -208,7 +208,7 @@ def _stored(owner: Any, name: str, value: Any) -> Parameter:
 
 
 def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the fans of the kernel of a dense layer, None for other parameters."""
+    """Return (fan_in, fan_out) of a dense layer's kernel, or None for other parameters."""
     dense = (nn.Dense, nn.DenseGeneral, nnx.Linear, nnx.LinearGeneral)
     if name != "kernel" or not isinstance(owner, dense):
         return None

@@ -33,7 +33,7 @@ _FEWEST = 3
 _BY_ANY_NUMBER = ("causal", "anticausal")
 
 
-#: A part that no field of a layer expresses.
+#: Description of a part that no field of `AttentionLayer` expresses.
 BY_HEAD = "a scale of scores for each head"
 #: Description of attention maps whose outputs are added before they are multiplied by W_O.
 ADDED = "several attention maps that are added or subtracted"
@@ -54,9 +54,9 @@ class Forward:
         "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w", "two-sided window
         of w" or "other".
     scale : str
-        Factor of the products of queries and keys, by name or digits; "other" if unknown, or one for each head.
+        Factor of the products of queries and keys, as a name or number; "other" if unknown or different per head.
     factor : float
-        The scale as a number; the largest if there is one for each head.
+        The scale as a number; the largest if heads have different scales.
     error : float
         Largest difference of a weight from the formula, relative to the largest weight.
     bound : float
@@ -99,13 +99,13 @@ class Forward:
         return self.error <= self.bound
 
     def beside(self, unlike: str) -> Forward:
-        """Return the formula with a part that no field expresses, or the same if `unlike` is empty."""
+        """Return the formula with `unlike`, the description of a part that no field expresses, unless it is empty."""
         scale = OTHER if unlike == BY_HEAD else self.scale
         return dataclasses.replace(self, scale=scale, unlike=unlike) if unlike else self
 
     @property
     def optional_parts(self) -> str:
-        """All optional parts other than the mask, as text, with those that no field expresses; "none" without any."""
+        """Text that lists all optional parts other than the mask, or "none"."""
         fields = dict(self.parts)
         descriptions = [part.describe(fields) for part in PARTS if fields.keys() & part.fields.keys()]
         return ", ".join([*descriptions, *filter(None, [self.unlike])]) or "none"
@@ -182,7 +182,7 @@ class Formula:
         return bool(self.factors or self.sinks) or any(a is not None for a in (self.bias, self.cap, self.fill))
 
     def compared(self, weights: FloatArray, products: FloatArray, rounding: float, exact: bool = False) -> Formula:
-        """Return the formula with its error and bound for given weights and q·k; `exact`: no number was fitted."""
+        """Return the formula with `error` and `bound` for weights and products q·k; `exact` if no number was fitted."""
         largest = max(float(np.abs(weights).max()), 1e-300)
         error = float(np.abs(self.weights(products) - weights).max()) / largest
         max_error = rounding * (1.0 + float(np.std(self.scores(products)))) * (1.0 if exact else FITTED)
@@ -274,7 +274,7 @@ NAMED = tuple(scales(1, 1, 1, 1))
 
 
 def names_of(factor: float, known: dict[str, float], tolerance: float) -> tuple[str, ...]:
-    """Return all names of a factor.
+    """Return all names in `known` whose value equals a factor, up to a relative tolerance.
 
     Examples
     --------

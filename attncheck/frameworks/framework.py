@@ -1,4 +1,4 @@
-"""Frameworks: modules that a user's function makes, alone, as a model, or at several widths."""
+"""Base class of the adapters to frameworks, and detection of the framework of a user's modules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADAPTERS = {
     "keras": "attncheck.frameworks.keras:Keras",
     "equinox": "attncheck.frameworks.equinox:Equinox",
 }
-#: Frameworks with whole models, and not only single layers.
+#: Frameworks whose whole models can be inspected, not only single layers.
 MODELS = frozenset({"torch", "flax.linen", "flax", "keras"})
 # Arguments of a function that reveal the framework before a call.
 _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
@@ -36,7 +36,7 @@ _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parameter:
-    """A parameter of a model in K draws; as an adapter yields it, in one.
+    """A model parameter, with a sample of its entries in K draws; an adapter yields it with one draw.
 
     Attributes
     ----------
@@ -45,10 +45,10 @@ class Parameter:
     owner : str
         Class of the module that holds it, e.g. "Linear".
     fans : tuple of int or None
-        (fan_in, fan_out) of a projection or convolution, None for all others.
+        (fan_in, fan_out) of a projection or convolution, None for other parameters.
     entries : tuple of ndarray
-        Flat sample of the entries in each draw, at the same places; as an adapter yields it, an array of the framework,
-        without the zeros of an embedding's padding.
+        Flat sample of the entries, at the same indices in each draw. An adapter yields one array of the framework,
+        without the zeros that an embedding uses for padding.
     tied : tuple of str
         Other names of the same parameter.
     used : bool or None
@@ -80,7 +80,7 @@ class Parameter:
 
 
 class FrameworkAdapter(Adapter):
-    """Adapter to the modules of a framework that a user's function makes.
+    """Adapter to the modules that a user's function builds in a framework.
 
     A framework for single layers alone needs `make`, `run`, `parameters` and `fill`. The other methods serve
     inspections of models and measurements over widths.
@@ -118,33 +118,33 @@ class FrameworkAdapter(Adapter):
         self.build, self.call, self.inputs, self.fields = build, call, inputs, fields
 
     def new_module(self, **options: Any) -> Any:
-        """Return a module of the user's function, which gets those options that it takes."""
+        """Call the user's `build` with those options that it accepts, and return the module."""
         accepted = {name: option for name, option in options.items() if name in parameters_of(self.build)}
         return in_words(self.fields[0], self.build, **accepted)
 
     def part(self, modules: Sequence[Any], call: Callable[..., Any], lengths: tuple[int, ...]) -> Self:
-        """Return the adapter to a module of a model, given its draws, on the code paths of every module."""
+        """Return the adapter to one module of a model, whose draws are `modules`, with the default code paths."""
         part = type(self)(lambda: modules[0], call, example=modules[0])
         part.draws, part.lengths, part.paths, part.spare = modules, lengths, type(self).paths, frozenset()
         return part
 
     def apply(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a module on tensors, by the user's function if there is one."""
+        """Call a module on tensors, through the user's `call` if there is one."""
         return (self.call or self.plain)(module, *args, **kwargs)
 
     def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a module on tensors, without a user's function."""
+        """Call a module on tensors directly, without the user's `call`."""
         return module(*args, **kwargs)
 
     def called(self, module: Any, arguments: Arguments) -> Any:
-        """Return the outputs of a module for arrays or tensors."""
+        """Convert arguments to tensors, call a module on them, and return the outputs."""
         tensor = functools.partial(self.tensor, module)
         args, kwargs = arguments
         named = {name: tensor(value) for name, value in kwargs.items()}
         return in_words(self.fields[1], self.apply, module, *map(tensor, args), **named)
 
     def tensor(self, module: Any, value: Any) -> Any:
-        """Return an input in the form that the module takes."""
+        """Convert an input to the type that the module takes; by default, return it unchanged."""
         return value
 
     def numbers(self, tensor: Any) -> FloatArray:
@@ -172,7 +172,7 @@ class FrameworkAdapter(Adapter):
         raise NotImplementedError  # called only for frameworks in `MODELS`
 
     def evaluated(self, module: Any, single: bool = False) -> Any:
-        """Return a module in evaluation mode; with `single`, in single precision if it would be half."""
+        """Return a module in evaluation mode; `single` replaces half precision by single precision."""
         return module
 
     def marking(self) -> contextlib.AbstractContextManager[Any]:
@@ -184,11 +184,11 @@ class FrameworkAdapter(Adapter):
         return None
 
     def tokens(self, module: Any) -> int | None:
-        """Return the number of tokens of a module's embedding, or None without one."""
+        """Return the vocabulary size of a module's embedding, or None without one."""
         return None
 
     def address(self, tensor: Any) -> Hashable:
-        """Return what identifies the memory of a tensor."""
+        """Return a key that identifies the memory of a tensor."""
         return id(tensor)
 
     def trainer(
@@ -196,7 +196,7 @@ class FrameworkAdapter(Adapter):
     ) -> Callable[[], Any]:
         """Return a function that takes one step on ``loss(module, *data)``, and returns the module.
 
-        Optimisers are those of PyTorch by default.
+        This default implementation takes PyTorch optimisers.
         """
         steps = in_words("optimizer", optimizer, module)
 
@@ -251,7 +251,7 @@ def adapter_of(make: Any, width: int, call: Callable[..., Any] | None = None) ->
 def recognised(
     make: Callable[..., Any], field: str, remedy: str, known: Collection[str] = ADAPTERS, *arguments: Any
 ) -> tuple[type[FrameworkAdapter], Any]:
-    """Return the adapter class for the modules of a function, and a module, or None if the parameters suffice."""
+    """Return the adapter class for modules that `make` returns, and one such module unless its arguments suffice."""
     example, framework = None, framework_by_arguments(make)
     if not framework:
         with generator_restored():
@@ -276,7 +276,7 @@ def adapter_class(
 
 
 def framework_by_arguments(make: Callable[..., Any]) -> str:
-    """Return the framework that the arguments of a function reveal, or an empty string."""
+    """Return the framework that the names of a function's arguments reveal, or an empty string."""
     return next((name for argument, name in _ARGUMENTS.items() if argument in parameters_of(make)), "")
 
 
@@ -290,7 +290,7 @@ def framework_of(module: Any) -> str:
 
 
 def parameters_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """Return the defaults of a function's arguments by name, if known."""
+    """Return the default values of a function's arguments by name; empty if the signature is unknown."""
     function = make
     # The signature of a flax class is that of its metaclass.
     if inspect.isclass(make):

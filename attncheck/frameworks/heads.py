@@ -18,7 +18,7 @@ from attncheck.frameworks.notes import Note, wrong
 
 
 def about_maps(maps: int, shared: Sequence[str]) -> Note:
-    """Report what several attention maps share."""
+    """Return a note on the matrices that several attention maps share."""
     names = [PLURALS[role] for role in shared if role in ROLES]
     if not names:
         return Note(f"{maps} attention maps are added or subtracted before W_O")
@@ -31,7 +31,7 @@ def about_heads(
 ) -> Iterator[Note]:
     """Yield notes on heads that are equal, fixed, or different in scale.
 
-    `distinct` lists one head of each set of heads with the same keys and values, whose equality is no error.
+    `distinct` lists one head per set of heads that share keys and values; equality within a set is no error.
     """
     if doubled := _doubled(draws_by_role["query"][0], precision):
         yield Note("several heads have the same queries and keys, as if the values of one head were split")
@@ -70,7 +70,7 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
 def _of_lines(
     draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, heads_differ: bool
 ) -> Iterator[Note]:
-    """Report the row and the column whose size differs most clearly from that of the others.
+    """Report the row and the column whose standard deviation differs most clearly from the others.
 
     If heads are known to differ (`heads_differ`), rows and columns are compared within heads.
     """
@@ -96,7 +96,7 @@ def _of_lines(
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
-    """Return a draw in which each head is rescaled so that the median size of its neurons is 1."""
+    """Return a draw in which each head is rescaled so that the median RMS of its neurons' weights is 1."""
     heads = draw.query.shape[1]
     blocks = _blocks(draw, role, heads)
     size = np.median(np.sqrt(np.mean(blocks**2, axis=2 if role == "output" else 1)), axis=1)
@@ -112,7 +112,7 @@ def _has_all_rows(draw: Effective, first: Effective, role: str) -> bool:
 
 
 def _blocks(draw: Effective, role: str, heads: int) -> FloatArray:
-    """Return a matrix by heads, (heads, ·, ·)."""
+    """Return the matrix of a role, split by head, (heads, ·, ·)."""
     return draw.output.reshape(heads, -1, draw.output.shape[1]) if role == "output" else draw[role].swapaxes(0, 1)
 
 
@@ -144,7 +144,7 @@ def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]
 
 
 def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> Iterator[Note]:
-    """Report the head whose size differs most clearly; `blocks` has an array (heads, ·, ·) per draw."""
+    """Report a head whose standard deviation clearly differs; `blocks` has an array (heads, ·, ·) per draw."""
     rows = blocks[-1].shape[1]
     # Repeated draws add no information.
     drawn = {block[:, :rows].tobytes(): block for block in blocks[::-1]}.values()
@@ -154,7 +154,7 @@ def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> 
 
 
 def _odd(drawn: Sequence[FloatArray], axis: int | tuple[int, int]) -> tuple[int, float, FloatArray] | None:
-    """Return the part that differs most: its index, its size over the others', and the mean squares of all parts.
+    """Return the index of the part that differs most, its relative RMS, and the mean squares of all parts.
 
     None if no part clearly differs from the others.
     """

@@ -59,9 +59,9 @@ class MatrixStatistics:
 
 
 def kv_labels(first: Effective, unknown: Collection[str], precision: float) -> tuple[int, ...]:
-    """Return one label per head, from 0 by first appearance; heads with the same keys and values share one.
+    """Return one label per head, numbered by first appearance; heads with the same keys and values share a label.
 
-    Those of `unknown` roles are not compared, unless both are unknown.
+    Roles in `unknown` are not compared, unless both keys and values are unknown.
     """
     # Values may have a different head dimension from keys.
     known = [first[role] for role in ("key", "value") if role not in unknown] or [first.key, first.value]
@@ -73,7 +73,7 @@ def kv_labels(first: Effective, unknown: Collection[str], precision: float) -> t
 def matrix_of(
     role: str, draws: Sequence[Effective], distinct: Sequence[int], precision: float, centred: bool
 ) -> MatrixStatistics:
-    """Return the statistics of the matrix of a role over all draws.
+    """Estimate the initialiser of a role's matrix from all draws.
 
     `distinct` lists one head of each set of heads with the same keys and values. `centred` tells whether a layer norm
     removed the mean of each column.
@@ -141,7 +141,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], distinct: Sequenc
 
 
 def order_of_groups(labels: Sequence[int]) -> Iterator[Note]:
-    """Report heads that share keys and values, and so a label, in an unusual order.
+    """Report an unusual order of heads that share keys and values; such heads have equal `labels`.
 
     Examples
     --------
@@ -167,14 +167,14 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
         if zero and _all_drawn(parameters):
             zero = not all(array.any() for array in parameters.values())
             by = "0, or a parameter that starts at 0" if zero else "0"
-            cause = f"no weight matrix is, but the forward pass multiplies {PLURALS[role]} by {by}"
-        # Zeros may be intended, so that they are no error but a convention.
+            cause = f"no weight matrix is 0, but the forward pass multiplies {PLURALS[role]} by {by}"
+        # Zeros may be intended, so they are a choice to declare, not an error.
         text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {cause}", (f"{role}_std", f"{role}_law")
         yield Note(text, ASKS if zero else WRONG, declared)
 
 
 def unlike_scores(weights: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
-    """Ask about queries and keys of two conventions, as if an initialiser were applied to one of them only."""
+    """Ask about W_Q and W_K if their standard deviations match different conventional scales."""
     of_scores = [weights[role] for role in ("query", "key") if role in weights and weights[role].known]
     if len(of_scores) == 2 and not {*of_scores[0].known} & {*of_scores[1].known}:
         stds = (f"{m.std:.3g}/√fan-in, as {m.known[0]}" for m in of_scores)
@@ -189,7 +189,7 @@ def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
 
 
 def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    """Report matrices of the first draw that recur in the second, and so presumably in all, or only in a later one."""
+    """Report matrices of the first draw that recur in the second (so presumably in all), or only in a later draw."""
     first, *rest = draws
     for i, draw in enumerate(rest):
         same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]
@@ -213,7 +213,7 @@ def biased(matrices: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
 
 
 def equal(arrays: Mapping[str, FloatArray]) -> list[list[str]]:
-    """Return groups of names of equal arrays of several axes; arrays of equal entries are left out.
+    """Group the names of equal arrays; vectors and constant arrays are left out.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def equal(arrays: Mapping[str, FloatArray]) -> list[list[str]]:
 
 
 def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Report equal parameters, and equal thirds of a packed query-key-value parameter, where matrices cannot be read.
+    """Report equal parameters, and equal thirds of a packed query-key-value parameter, if W_Q or W_K is unknown.
 
     Examples
     --------

@@ -43,7 +43,7 @@ class InputFindings:
     kinds : mapping of str to tuple of str
         By role ("query", "key", "value"), how queries, keys or values differ from x W + b.
     unclaimed : frozenset of str
-        Roles without a matrix.
+        Roles whose matrix is unknown or absent.
     normalised : frozenset of str
         Roles whose vectors are x W + b, normalised and possibly rotated.
     """
@@ -138,7 +138,7 @@ def multiplied_inputs(times: float) -> Note:
 
 
 def _steady(lengths: FloatArray) -> bool:
-    """Return whether the entries of each row are equal."""
+    """Return whether the entries of each row are nearly equal."""
     return bool(np.all(lengths.std(axis=1) <= _STEADY * lengths.mean(axis=1)))
 
 

@@ -46,7 +46,7 @@ from attncheck.frameworks.weights_notes import about_weights, own_scales
 _ENTRIES = 2**16
 # Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.
 _GAIN = 1e-2
-# Factors are the same in every draw if they agree to this, or to this many unit roundoffs of the module's type.
+# Relative tolerances for factors that are the same in every draw: a number, and unit roundoffs of the module's type.
 _CONSTANT, _ROUNDED = 1e-5, 16.0
 
 
@@ -81,9 +81,9 @@ def _reader(adapter: Adapter, state: Any, width: int) -> ModuleReader | None:
 
 
 def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module: bool) -> Inspection | None:
-    """Return the inspection; None if there is no attention, or if the outputs do not depend on attention.
+    """Inspect an adapter's layer; return None if there is no attention, or the outputs do not depend on it.
 
-    `calls_module` tells whether the module itself is called, and not a user's function that may use only a part of it.
+    `calls_module` is False if a user's function is called, which may use only a part of the module.
     """
     state = adapter.fresh(seed)
     reader = _reader(adapter, state, width)
@@ -112,7 +112,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         norms = norm_fields({role: probe.seen[role] for role in ("query", "key")})
         forward = dataclasses.replace(forward, parts=(*forward.parts, *norms.items()))
     forward, paths, longer = beyond(probe, forward, formula, paths)
-    factors = np.asarray(math.prod(own.values()))  # of each head, where heads have their own
+    factors = np.asarray(math.prod(own.values()))  # one per head if heads have different factors
     own_scale = bool(np.abs(factors - 1).max() > _GAIN)
     unlike = BY_HEAD if own_scale else ADDED if "output" in probe.by_maps else ""
     forward = forward.beside(unlike)
@@ -120,7 +120,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
     precision = adapter.precision
-    # Maps that share all matrices have the same heads. Where outputs are joined and not added, each has its own W_O.
+    # Maps that share all matrices have the same heads. If outputs are concatenated, each map has a separate W_O.
     maps = probe.maps if {*ROLES, "output"} <= {*probe.by_maps} else 1
     labels = kv_labels(first.of_first(maps), unclaimed, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
@@ -136,7 +136,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     weights = {r: matrix_of(r, by_role[r], distinct, precision, reader.norm == LAYER) for r in roles}
     # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
-    # Calls with the same keys and values show heads in another order than W_Q has.
+    # If calls share keys and values, the order of heads in the calls differs from the order in W_Q.
     in_turn = maps == 1 and {"key", "value"} <= {*probe.by_maps}
     order = _order_of_queries(blocks, first) if in_turn else [*range(len(labels))]
     notes = [
@@ -236,21 +236,21 @@ def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
 
 
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
-    """Return the factors of q, k and v relative to parameters, by role; empty unless those of q and k are found."""
+    """Return, by role, factors c if W_Q, W_K and W_V are c times a parameter; empty unless W_Q and W_K both are."""
     blocks = _blocks(reader, state)
     known = {}
     for role in ROLES:
         first, last = (blocks.gain(read[role][:, head]) for head in (0, -1))
-        # Heads with factors of their own have none in common.
+        # Heads with different factors have no common factor.
         if first is not None and (last is None or abs(last - first) <= _GAIN * abs(first)):
             known[role] = first
     return known if {"query", "key"} <= known.keys() else {}
 
 
 def _own_gains(reader: ModuleReader, state: Any, read: Effective, seed: int) -> dict[str, FloatArray]:
-    """Return the factors of q or k relative to parameters, (heads,), where heads have factors of their own.
+    """Return, by role, the factors of W_Q or W_K relative to parameters, (heads,), if they differ between heads.
 
-    They are the same in two draws, as temperatures are.
+    Only factors that two draws share, such as temperatures, are returned.
     """
     own = _gains_by_head(_blocks(reader, state), read)
     if own:
@@ -261,7 +261,7 @@ def _own_gains(reader: ModuleReader, state: Any, read: Effective, seed: int) -> 
 
 
 def _gains_by_head(blocks: ParameterBlocks, read: Effective) -> dict[str, FloatArray]:
-    """Return the factors of q or k in one draw, (heads,), if they are known and differ between heads."""
+    """Return, by role, the factors of W_Q or W_K in one draw, (heads,), if they are known and differ between heads."""
     own = {}
     for role in ("query", "key"):
         gains = (blocks.gain(read[role][:, head]) for head in range(read[role].shape[1]))
@@ -272,17 +272,14 @@ def _gains_by_head(blocks: ParameterBlocks, read: Effective) -> dict[str, FloatA
 
 
 def _order_of_queries(blocks: ParameterBlocks, first: Effective) -> list[int]:
-    """Return the heads in the order of their blocks in parameters; none if a head's block is not found."""
+    """Return the heads in the order of their blocks in parameters; empty if a head's block is not found."""
     matches = [blocks.match(first.query[:, head]) for head in range(first.query.shape[1])]
     numbers = [match[1] for match in matches if match is not None]
     return sorted(range(len(numbers)), key=lambda head: numbers[head]) if len(numbers) == len(matches) else []
 
 
 def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
-    """Report matrices, (rows, heads, d), whose second head is a rotated block of a parameter.
-
-    Their first head is an unrotated block.
-    """
+    """Report matrices, (rows, heads, d), in which the second head, but not the first, is a rotated parameter block."""
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
     rotated = [PLURALS[role] for role, head in second.items() if blocks.gain(head) is None and blocks.rotates(head)]
     text = "are rotated in the same way at every position, by angles that depend on the head"
@@ -297,12 +294,12 @@ def _shared(gains: Mapping[str, float]) -> float | None:
 
 
 def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, float]:
-    """Return the factors that are the same in every draw, which belong to the scale of scores, not to the matrices."""
+    """Return the factors that are the same in every draw: they belong to the scale of scores, not to the matrices."""
     if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
         return gains
     reader, fixed = probe.reader, gains
     constant = max(_CONSTANT, _ROUNDED * reader.adapter.precision)
-    # Factors that vary agree by chance in one draw in some thousand, so two more draws are compared.
+    # Factors that vary agree by chance about once in a thousand draws, so two more draws are compared.
     for state in (reader.adapter.fresh(seed + i) for i in (1, 2)):
         redraw = _gains(reader, state, reader.read(state))
         fixed = {role: gain for role, gain in fixed.items() if abs(redraw.get(role, math.inf) / gain - 1) <= constant}
@@ -311,7 +308,7 @@ def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, fl
 
 
 def _ungained(read: Effective, gains: Mapping[str, float | FloatArray]) -> Effective:
-    """Divide matrices and biases by the known factors that multiply queries and keys, of all heads or of each."""
+    """Divide matrices and biases by the known factors in `gains`, one per role or one per head."""
     columns = {role: np.asarray(gain)[..., None] for role, gain in gains.items()}
     biases = {role: bias / columns.get(role, 1.0) for role, bias in read.biases.items()}
     matrices = {role: read[role] / gain for role, gain in columns.items() if np.abs(gain - 1).max() > _GAIN}
@@ -319,7 +316,7 @@ def _ungained(read: Effective, gains: Mapping[str, float | FloatArray]) -> Effec
 
 
 def _over_widths(narrow: Inspection, wide: Inspection | None) -> Inspection:
-    """Return an inspection with what a second width shows of the scale of scores."""
+    """Compare the scales of scores at two widths; return the narrow layer's inspection with a note on the result."""
     if wide is None:
         text = f"a module of width {2 * narrow.width} could not be inspected: scales of scores are not compared"
         return dataclasses.replace(narrow, notes=(*narrow.notes, Note(text)))

@@ -1,4 +1,4 @@
-"""Attention cores of JAX functions, found in the dataflow of their jaxprs."""
+"""Detection of attention cores in JAX functions, by the dataflow of their jaxprs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Product:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Open:
-    """Derivation of an array from a product.
+    """Derivation of an array from a product of matrices.
 
     `moves` are functions that, applied in turn, take entries of the product to their places in the array; None if the
     places are lost, e.g. by a reduction. `sides` gives, for each axis of the array, the operand of the product that the
@@ -74,8 +74,8 @@ class _Traced:
 def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """Return a function of parameters and x, (B, L, n), in which `core` replaces every attention core.
 
-    `core` receives traced q, k, v and weights, and the product of weights and v, all (N, rows, ·), and returns what
-    replaces that product.
+    `core` receives traced q, k, v and weights, and the product of weights and v, all (N, rows, ·), and returns the
+    replacement of that product.
 
     A core consists of a product of queries, (N, L, d), and keys, (N, L', d), that depend on x; operations without
     products; and a product with values that depend on x, which contracts the keys. Queries may be parameters if `exp`
@@ -125,7 +125,7 @@ class _Evaluation:
         return [_Traced(array, depends, _descent(primitive.name, params, operands, array)) for array in results]
 
     def _multiplied(self, operands: list[_Traced], dimensions: Any, product: Any) -> _Traced:
-        """Return a product, or the result of the core if the product ends an attention core."""
+        """Return a product, or the result of `core` if the product completes an attention core."""
         for side in (0, 1):
             core = self._core_of(operands, dimensions, side)
             if core is not None:
@@ -192,7 +192,7 @@ def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple
 
 
 def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, after: Any) -> tuple[int, ...]:
-    """Return the operand that each axis comes from, after a primitive that moves entries."""
+    """Return the operand from which each axis of a result comes, after a primitive that moves entries."""
     if name == "transpose":
         return tuple(sides[axis] for axis in params["permutation"])
     if name == "squeeze":

@@ -122,7 +122,7 @@ class Keras(FrameworkAdapter):
                     yield _stored(layer, f"{name}.{variable.name}".lstrip("."), variable)
 
     def tokens(self, module: Any) -> int | None:
-        """Return the number of tokens of the first embedding, or None without one."""
+        """Return the vocabulary size of the first embedding, or None without one."""
         layers = named_layers(module).values()
         return next((layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)), None)
 

@@ -185,7 +185,7 @@ def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
 
 
 def correlated(first: FloatArray, second: FloatArray) -> float:
-    """Return the correlation of two arrays' entries, 0 if it is within chance."""
+    """Return the correlation of the entries of two arrays, or 0 if chance explains it."""
     norm = math.sqrt(float(np.sum(first**2) * np.sum(second**2)))
     if norm == 0.0:
         return 0.0
@@ -199,7 +199,7 @@ def off_centre(entries: FloatArray, scale: ScaleEstimate, z: float = Z) -> bool:
 
 
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
-    """Return the index of the group whose mean square differs most from that of all, or None if chance explains it.
+    """Return the index of the group whose mean square differs most from the mean, or None if chance explains it.
 
     `squares`, (draws, groups), holds the mean square of each group, `sizes`, (draws,), the number of entries per group
     in each draw, and `entries` all entries. Entries within a group may be dependent, so the difference must also exceed

@@ -20,7 +20,7 @@ _STEADY = 0.02
 
 
 def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
-    """Return the fields of `AttentionLayer` for the optional parts of a formula, and a text on a part without a field.
+    """Return the `AttentionLayer` fields for a formula's optional parts, and a description of a part without a field.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def _of_bias(bias: FloatArray) -> dict[str, Any]:
         return {"bias_slopes": ALIBI if is_alibi else bias_slopes}
     if not tables:
         return {}
-    # One constant of each head is unknown.
+    # The table of each head is known up to a constant.
     centred = np.array([table - table.mean() for table in tables])
     if len(centred) > 1 and np.ptp(centred, axis=0).max() <= _STEADY * np.abs(centred).max():
         return {}  # not random, as all heads have the same bias

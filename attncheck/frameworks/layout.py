@@ -32,12 +32,12 @@ _CLEAR = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class CoreLayout:
-    """Layout of the cores of a module.
+    """Order of the axes of queries, keys, values and weights in a module's attention cores.
 
     Attributes
     ----------
     query, key, value, result : str
-        Order of the axes before the last one, such as "bhl"; `result` is that of results and weights.
+        Order of the axes before the last one, such as "bhl"; `result` is the order in results and weights.
     num_heads, kv_heads : int
         Numbers of heads of all parallel cores together.
     parallel : int
@@ -86,7 +86,7 @@ class CoreLayout:
         return {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
 
     def own(self, heads: FloatArray, member: int, like: FloatArray) -> FloatArray:
-        """Convert results, (batch, heads, positions, e), to the layout of core `member` with weights `like`."""
+        """Convert results, (batch, heads, positions, e), to the layout of core `member`, whose weights are `like`."""
         number = self._of("query")
         part = heads[:, member * number : (member + 1) * number]
         sizes = self._sizes({BATCH: part.shape[0], POSITIONS: part.shape[2]}, number)
@@ -96,7 +96,7 @@ class CoreLayout:
         return np.asarray(transposed.reshape(*like.shape[:-1], part.shape[-1]))
 
     def _of(self, role: str) -> int:
-        """Return the number of heads per core."""
+        """Return the number of query heads per core, or of key heads for other roles."""
         return (self.num_heads if role == "query" else self.kv_heads) // self.parallel
 
     def _sizes(self, axes: Mapping[str, int], heads: int) -> dict[str, int]:
@@ -105,7 +105,7 @@ class CoreLayout:
 
 
 def results(query: str, value: str) -> list[str]:
-    """Return possible orders of the axes of weights, given those of queries and values; the usual one comes first.
+    """Return possible orders of the axes of weights, the usual one first, given the orders of queries and values.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def _full(order: str) -> str:
 
 
 def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray:
-    """Transpose an array with the axes of an order to (batch, heads, positions, ·)."""
+    """Transpose an array, whose axes are in the given order, to (batch, heads, positions, ·)."""
     split = a.reshape([sizes[axis] for axis in order] + [a.shape[-1]])
     transposed = split.transpose([order.index(axis) for axis in _full(order)] + [len(order)])
     return np.asarray(transposed.reshape(sizes[BATCH], -1, sizes[POSITIONS], a.shape[-1]))
@@ -133,12 +133,12 @@ def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray
 def order_of(
     a: FloatArray, sequence: FloatArray, position: FloatArray, sizes: Mapping[str, int], extra: int = 0
 ) -> str | None:
-    """Return the order of the axes of an array (..., R, d) before the last one, or None.
+    """Find the order of the axes before the last one in an array (..., R, d), from the effects of changed inputs.
 
     Parameters
     ----------
     a, sequence, position : ndarray, (..., R, d)
-        The array on some inputs, on inputs with sequence 1 changed, and with position 1 of all sequences changed.
+        The array for some inputs, after a change of sequence 1, and after a change of position 1 in all sequences.
     sizes : mapping of int
         Sizes of batch ("b"), positions ("l") and heads ("h"); for grouped queries also of key heads ("g") and queries
         per key head ("r").
@@ -176,7 +176,7 @@ def order_of(
 
 
 def _matches(order: str, sizes: Mapping[str, int], shape: tuple[int, ...]) -> bool:
-    """Return whether an order of axes fits the shape (..., R, d) of an array, its last one or two axes making up R."""
+    """Return whether an order of axes fits a shape (..., R, d); R is the size of the last one or two axes together."""
     counts = [sizes[axis] for axis in order]
     last = 2 if QUERIES in order and order[-1] in (QUERIES, POSITIONS) and order[-2] in (QUERIES, POSITIONS) else 1
     return math.prod(counts) == math.prod(shape[:-1]) and math.prod(counts[-last:]) == shape[-2]
@@ -191,11 +191,11 @@ def _orders(sizes: Mapping[str, int]) -> list[str]:
 
 
 def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
-    """Return the layout of a module's cores, found by changing one sequence, and one position of all sequences.
+    """Find the layout of a module's attention cores by changing one sequence, and one position of all sequences.
 
-    `cores` returns the cores on inputs (batch, positions, n), after replacing the results of a given number of first
-    cores by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds the positions, or keys do
-    not belong to the inputs.
+    ``cores(inputs, count)`` returns the attention cores for inputs (batch, positions, n), with the results of the
+    first `count` cores replaced by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds
+    the positions, or keys do not belong to the inputs.
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)

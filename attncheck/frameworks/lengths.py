@@ -21,17 +21,17 @@ _LENGTHS = (65, 33)
 _ENTRIES = 2**23
 # Largest error bound at which single positions of a longer sequence have a visible effect.
 _COARSEST = 1e-3
-# Relative difference of factors that is no other scale: notes show three digits.
+# Relative tolerance within which factors are the same scale: notes show three digits.
 _EQUAL = 1e-3
 
 
 def beyond(
     probe: Probe, forward: Forward, formula: Formula, paths: Mapping[str, Forward]
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
-    """Return the formula, those of all code paths, and notes, after a comparison on a longer sequence.
+    """Compare the formula with weights on a longer sequence; return the formula, those of all code paths, and notes.
 
-    A mask that only shows on the longer sequence replaces the one found. Formulas are unchanged if the module accepts
-    no longer sequence, or rounding hides the effect of single positions.
+    If the longer sequence shows another mask, this mask replaces the one found. Formulas are unchanged if the module
+    accepts no longer sequence, or rounding hides the effect of single positions.
     """
     x = probe.longer(_LENGTHS, _ENTRIES)
     missing = [] if x is None else _missing(probe, x)

@@ -46,7 +46,7 @@ class ModelsAtWidths:
     def make(self, width: int, seed: int) -> ModelAtWidth:
         """Return a model of this width with inputs."""
         new = self.kind(functools.partial(self.build, width), self.call, fields=("build", "call"))
-        adapter = self._adapters.setdefault(width, new)  # models of one width share what is compiled
+        adapter = self._adapters.setdefault(width, new)  # models of one width share compiled functions
 
         adapter.inputs = lambda module: (self.drawn(width, stream(seed, "inputs", width), adapter.tokens(module)), {})
         module = adapter.evaluated(adapter.make(seed), single=True)  # half precision would hide small changes
@@ -84,7 +84,7 @@ class ModelAtWidth(Model):
     _step: Callable[[], Any] | None = None
 
     def taps(self) -> Mapping[str, Tap]:
-        """Run the module; return the taps by module name."""
+        """Run the module; return its taps (recorded outputs, scores and weights) by module name."""
         dtypes = (parameter.entries[0].dtype for parameter in self.adapter.stored(self.module))
         precision = 2 * roundoff(next(dtypes, "float32"))
         collector = TapCollector(self.adapter, precision, tuple(self.tensors[0].shape)[:2][-1], self._shared)
@@ -95,7 +95,7 @@ class ModelAtWidth(Model):
 
     @functools.cached_property
     def _shared(self) -> frozenset[str]:
-        """Names of modules that share a matrix with an embedding, and of that embedding."""
+        """Names of embeddings with a shared matrix, and of the modules that share it."""
         owners = ([name.rpartition(".")[0] for name in (p.name, *p.tied)] for p in self.adapter.stored(self.module))
         groups = [names for names in owners if len(names) > 1]
         modules = self.adapter.modules(self.module) if groups else {}
@@ -138,7 +138,7 @@ class ModelAtWidth(Model):
 
 
 class TapCollector(Trace):
-    """Collector of taps while modules run; `precision` is the unit in the last place of 1.0.
+    """Collector of taps (intermediate values) while modules run; `precision` is the unit in the last place of 1.0.
 
     A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
     `shared` names an embedding and the modules that share its matrix.
@@ -181,7 +181,7 @@ class TapCollector(Trace):
         self._kept[where] = label, array
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
-        """Tap the unmasked scores and weights of a softmax."""
+        """Record the unmasked scores and weights of a softmax."""
         scores = np.moveaxis(np.where(scores <= _HIDDEN, -np.inf, scores), axis, -1)
         with np.errstate(invalid="ignore"):  # fully masked rows
             weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -196,7 +196,7 @@ class TapCollector(Trace):
             self._add(f"{where}.{suffix}".lstrip("."), tap)
 
     def ends_with(self, array: Any, tokens: Array | None = None) -> None:
-        """Mark the tap of this array as the model's output, and taps that are the output before a factor.
+        """Mark the tap of an array as the model's output, and mark taps that the output equals up to a factor.
 
         `tokens` are the input tokens at the positions of logits. A token's logit at its own position is left out: if
         embedding and readout share a matrix, it does not fall as other logits do.
@@ -226,7 +226,7 @@ class TapCollector(Trace):
 
 
 def _proportional(tap: Tap, output: Tap) -> bool:
-    """Return whether the output is a tap's values times one factor, neither 0 nor 1."""
+    """Return whether the output equals a tap's values times a factor other than 0 and 1."""
     if tap.values.shape != output.values.shape or tap.values.size < 2 or 0.0 in (tap.size, output.size):
         return False
     factor = np.vdot(tap.values, output.values) / np.vdot(tap.values, tap.values)

@@ -1,4 +1,4 @@
-"""Notes of an inspection."""
+"""Notes of an inspection: findings with levels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Note:
         return self.text
 
     def confirmed(self, names: set[str]) -> Note:
-        """Return the note, which is no error and no question if `names` contains one of its expectations.
+        """Return the note, lowered to the level "note" if `names` contains one of its expectations.
 
         Examples
         --------
@@ -37,15 +37,15 @@ class Note:
 
 
 def wrong(text: str, *expectations: str) -> Note:
-    """Return a note on an error, which is none if one of the expectations declares it."""
+    """Return a note on an error, which the user can declare intended by one of the expectations."""
     return Note(text, WRONG, expectations)
 
 
 def asks(text: str, *expectations: str) -> Note:
-    """Return a note on a choice, which one of the expectations declares."""
+    """Return a note on a choice, which the user can declare intended by one of the expectations."""
     return Note(text, ASKS, expectations)
 
 
 def wrong_first(notes: Iterable[Note]) -> list[Note]:
-    """Return errors first, and otherwise the order of the notes."""
+    """Return the notes with errors first, and otherwise in their order."""
     return sorted(notes, key=lambda note: note.level != WRONG)

@@ -31,8 +31,8 @@ def over_paths(
 ) -> tuple[dict[str, Forward], list[Note]]:
     """Return the formulas of all examined code paths, by name, and notes on how paths differ.
 
-    `forward` is the formula of the probe's own path. `look` inspects a path whose outputs differ from those of that
-    path, and returns its formula and notes.
+    `forward` is the formula of the probe's path. If another path gives other outputs, `look` inspects it, and returns
+    its formula and notes.
     """
     adapter, base, output = probe.reader.adapter, probe.reader.path, probe.output
     formulas, notes, base_output = {base: forward}, list[Note](), output(base)

@@ -13,13 +13,13 @@ from attncheck.frameworks.notes import ASKS, WRONG, Note
 
 
 class PrintedInspection(abc.ABC):
-    """An inspection as text and as built-in types."""
+    """Base class of inspections, which can be printed as text and converted to built-in types."""
 
     notes: tuple[Note, ...]
 
     @property
     def all_notes(self) -> Sequence[Note]:
-        """All notes."""
+        """All notes, in the order in which they are printed."""
         return self.notes
 
     @property
@@ -43,7 +43,7 @@ class PrintedInspection(abc.ABC):
 
     @property
     def not_examined(self) -> bool:
-        """Whether no attention was read, so that nothing can pass."""
+        """Whether no attention was found, so that the inspection cannot pass."""
         return False
 
     @property
@@ -53,7 +53,7 @@ class PrintedInspection(abc.ABC):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Texts of the notes on choices that are errors unless they are intended, and were not declared."""
+        """Texts of the notes on undeclared choices, which are errors unless they are intended."""
         return tuple(str(note) for note in self.all_notes if note.level == ASKS)
 
     @property
@@ -66,7 +66,7 @@ class PrintedInspection(abc.ABC):
 
     @property
     def _question(self) -> str:
-        """The first note on a choice that may be intended."""
+        """End of the verdict that quotes the first note on an undeclared choice; empty without such notes."""
         return next((f", if this is meant: {text}" for text in self.asked), "")
 
     @property

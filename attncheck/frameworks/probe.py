@@ -52,7 +52,7 @@ class Probe:
         self.num_heads = matrices.query.shape[1]
         self.bound = rounding(reader.adapter.precision, max(reader.width, self.num_heads * self.value_dim))
         self.maps = reader.layout.parallel
-        #: Which of queries, keys and values the attention maps share.
+        #: Roles whose matrices all attention maps share.
         self.by_maps = matrices.shared_by(self.maps, reader.adapter.precision)
         self.length = _POSITIONS if reader.any_length else reader.length
         for smaller in range(1 + _TRIES):
@@ -109,7 +109,7 @@ class Probe:
     # The formula ----------------------------------------------------------------------------------
 
     def formula(self, call: AttentionCall) -> Formula:
-        """Return the formula of attention weights."""
+        """Fit a formula to the attention weights of a call."""
         query, key, weights = call.query, call.key, np.where(np.isfinite(call.weights), call.weights, 0.0)
         if self.reader.layout.among_heads:
             query, key, weights = (a.swapaxes(1, 2) for a in (query, key, weights))
@@ -130,7 +130,7 @@ class Probe:
         return min(candidates, key=lambda candidate: candidate.error)
 
     def forward(self, call: AttentionCall) -> tuple[Forward, Formula]:
-        """Return the formula of attention weights, as `Forward` for users and as `Formula`."""
+        """Fit a formula to the attention weights of a call; return it as `Forward`, for users, and as `Formula`."""
         formula = self.formula(call)
         factor = max(formula.factors or (formula.factor,), key=abs) * self.gain
         names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.4g}",)
@@ -153,7 +153,7 @@ class Probe:
         return description, formula
 
     def derivation(self, call: AttentionCall) -> str:
-        """Return how the attention weights come from those of a known formula, or an empty string."""
+        """Return a text if a second softmax, or rescaled rows, lead from a known formula to the weights; else ""."""
         sums = call.weights.sum(-1, keepdims=True)
         if np.abs(sums - 1.0).max() <= max(_TOLERANCE, 4 * self.bound):
             text = "softmax is applied twice; the first time, the weights are"

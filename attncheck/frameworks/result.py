@@ -41,7 +41,7 @@ class Inspection(PrintedInspection):
     draws : int
         Number of modules initialised.
     weights : mapping of str to MatrixStatistics
-        By "query", "key", "value" and "output"; a note explains each missing one.
+        By "query", "key", "value" and "output"; a note explains each missing matrix.
     forward : Forward
         Formula of the first code path that calls attention.
     paths : mapping of str to Forward
@@ -77,7 +77,7 @@ class Inspection(PrintedInspection):
         return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in self.weights.items()})
 
     def layer(self, seq_len: int | None = None, **changes: Any) -> AttentionLayer:
-        """Return the layer's description, for checks and theory.
+        """Return the description of the layer as an `AttentionLayer`, for checks and theory.
 
         Standard deviations with overlapping intervals are averaged. Score scales other than 1/√head_dim and 1/head_dim
         become part of `query_std`. A random bias by distance has the standard deviation of the inspected bias.
@@ -180,8 +180,8 @@ class Inspection(PrintedInspection):
             - ``mask``, ``map``, ``scale``: of the forward pass; the scale by name or as a number.
             - ``positions``, ``rotary_base``: "none", "rotary" or "other", and the base of rotary positions.
             - ``num_heads``, ``kv_heads``, ``head_dim``.
-            - ``blamed=False``: no note reports an error. ``asked=False``: no note asks whether a choice is meant,
-              besides those that the other expectations declare; ``asked="KV heads are tiled"``: besides those too.
+            - ``blamed=False``: no note reports an error. ``asked=False``: no note asks about a choice, unless another
+              expectation declares that choice; ``asked="KV heads are tiled"`` allows notes with that text, too.
 
         Raises
         ------
@@ -212,7 +212,7 @@ class Inspection(PrintedInspection):
         return self.confirmed(names)
 
     def confirmed(self, names: set[str]) -> Inspection:
-        """Return a copy in which conventions that expectations of these names declare are not in question."""
+        """Return a copy in which the choices that the expectations `names` declare are no longer in question."""
         return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
 
     def _fields(self) -> dict[str, Any]:

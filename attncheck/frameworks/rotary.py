@@ -27,18 +27,18 @@ _FINE = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Rotation:
-    """Rotation of queries or keys.
+    """Rotation of queries or keys by angles that grow with the position.
 
     Attributes
     ----------
     base : float or None
         b in the angles j b^{-2f/d} of plane f at position j, for d rotated neurons; None for other angles.
     halves : bool
-        Whether neurons f and f + d/2 form a plane, as in Llama; else neighbours, as in GPT-J.
+        Whether neurons f and f + d/2 form a plane, as in Llama; else neurons 2f and 2f + 1, as in GPT-J.
     sign : int
         1, or -1 for the opposite direction.
     neurons, first : int
-        Number of rotated neurons per head, which are neighbours, and the first of them.
+        Number of rotated neurons per head, which are consecutive, and index of the first.
     """
 
     base: float | None
@@ -132,19 +132,19 @@ def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
 
 
 def _rotated_neurons(vectors: FloatArray, small: float) -> slice:
-    """Return the neurons from the first one to the last one that depend on the position."""
+    """Return the slice from the first to the last neuron that depends on the position."""
     moves = np.flatnonzero(np.abs(vectors - vectors[:, :, :1]).max(axis=(0, 1, 2)) > small / _STEPS)
     return slice(int(moves[0]), int(moves[-1]) + 1) if moves.size else slice(0)
 
 
 def _off(planes: NDArray[np.complex128], rotated: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Return the largest difference of `rotated` from `planes`, (batch, heads, positions, d/2), rotated by `angles`."""
+    """Rotate planes, (batch, heads, positions, d/2), by angles per position; return the largest error of `rotated`."""
     positions = np.arange(planes.shape[2])[:, None]
     return float(np.abs(planes * np.exp(1j * positions * angles) - rotated).max())
 
 
 def _bases(angles: FloatArray) -> Iterator[float]:
-    """Yield candidate bases for the angles, those with few digits first."""
+    """Yield candidates for the base of rotary angles, those with few digits first."""
     pairs = len(angles)
     if pairs == 1:
         yield _ANY_BASE

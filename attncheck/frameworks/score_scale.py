@@ -41,7 +41,7 @@ def about_scale(
     known = forward.known and (forward.map in AXES or forward.map == "linear")
     if not known or forward.scale in (RIGHT, OTHER) or math.isnan(forward.factor):
         if forward.scale == RIGHT and _folded(weights, head_dim) == _YES:
-            text = "W_Q has W_K's scale times 1/sqrt(head_dim): queries seem to be scaled beforehand, 1/head_dim in all"
+            text = "W_Q has W_K's scale times 1/sqrt(head_dim): scores seem to be scaled twice, by 1/head_dim in all"
             yield wrong(text)
         return
     names = {forward.scale, *forward.ties}
@@ -69,7 +69,7 @@ def about_scale(
 
 
 def _whole_root(factor: float) -> int:
-    """Return the whole number m ≥ 2 of a factor 1/√m, or 0.
+    """Return m if a factor is 1/√m for a whole number m ≥ 2, else 0.
 
     Examples
     --------

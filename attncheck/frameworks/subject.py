@@ -57,9 +57,9 @@ class AttentionView:
     gains : mapping of str to float
         Factors that multiply queries and keys, by role.
     unread : mapping of str to float
-        Standard deviations of arrays behind optional parts, as from `LayerPart.unread`.
+        Standard deviations of the arrays of optional parts, as returned by `LayerPart.unread`.
     order : tuple of int
-        Heads in the order in which groups follow each other; empty if they do.
+        Permutation of the heads that makes the heads of a group consecutive; empty if they already are.
     """
 
     reader: ModuleReader
@@ -71,13 +71,13 @@ class AttentionView:
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter."""
+        """Adapter to the module's framework."""
         return self.reader.adapter
 
     def drawn(self, state: Any, arrays: Iterable[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return outputs, scores or attention weights, keys or their Gram matrices, and those of values, by name.
+        """Return outputs, scores or attention weights, keys or their Gram matrices, and value Gram matrices, by name.
 
-        Each module has one of `arrays`, and one sequence of `x`, (N, positions, n).
+        For each sequence of `x`, (N, positions, n), the module is filled with the next element of `arrays`.
         """
         filled = self.adapter.filled
         calls = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
@@ -123,7 +123,7 @@ class AttentionView:
         return preferred if self.reader.any_length else (self.reader.length,)
 
     def _taken(self, call: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return outputs, scores, keys divided by their factor, and values, repeated for all heads."""
+        """Return outputs, scores, keys divided by their factor, and values; keys and values for every query head."""
         repeat = functools.partial(np.repeat, axis=1)
         heads = call.query.shape[1]
         every = (repeat(array, heads // array.shape[1]) for array in (call.query, call.key, call.value))
@@ -191,7 +191,7 @@ def subject_of(
     laws: Mapping[str, Sequence[str]],
     stds: Mapping[str, float],
 ) -> ModuleSubject:
-    """Return a module as a subject, with "gaussian" `weights` of the module's scales or with its "own" weights.
+    """Return a module as a subject for checks, with weights of the module's scales ("gaussian") or its "own" weights.
 
     `laws` maps roles to the entry laws not rejected, `stds` maps roles to standard deviations times √fan-in. Raises
     `InputError` if arrays cannot be replaced, or outputs contain more than attention.
@@ -273,10 +273,10 @@ def _copied(adapter: Adapter, state: Any) -> Arrays:
 
 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviation with which to redraw each array, by array name; `stds` gives them by role.
+    """Return the standard deviation with which to redraw each array, by array name; `stds` is by role.
 
-    Biases get 0, and arrays without an entry keep their values. Each array is doubled in turn; the matrices and biases
-    that change show its roles.
+    Biases get 0, and arrays that are not in the result keep their values. Each array is doubled in turn; the matrices
+    and biases that change show its roles.
     """
     adapter = view.adapter
     arrays = _copied(adapter, state)

@@ -21,7 +21,7 @@ from attncheck.frameworks.torch_trace import array_of, traced
 from attncheck.frameworks.trace import Trace, first_array
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
-# Attention implementations of transformers to select.
+# Attention implementations of the transformers library, each a code path.
 _IMPLEMENTATIONS = ("sdpa", "eager")
 _WEIGHTS = "need_weights"
 _HALF = (torch.float16, torch.bfloat16)
@@ -110,7 +110,7 @@ class Torch(FrameworkAdapter):
         return module
 
     def plain(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a module; attention of PyTorch gets a single input as queries, keys and values."""
+        """Call a module; `torch.nn.MultiheadAttention` gets a single input as query, key and value."""
         if isinstance(module, torch.nn.MultiheadAttention) and len(args) == 1:
             return module(*args * 3, **{"need_weights": False, **kwargs})
         return module(*args, **kwargs)
@@ -154,7 +154,7 @@ class Torch(FrameworkAdapter):
                 parameter.detach().nan_to_num_(0.0)
 
     def evaluated(self, module: Any, single: bool = False) -> Any:
-        """Return a module in evaluation mode; with `single`, in single precision if it would be half."""
+        """Return a module in evaluation mode; `single` replaces half precision by single precision."""
         if not isinstance(module, torch.nn.Module):  # of another framework
             return module
         module = module.float() if single and _address_of(module)[0] in _HALF else module
@@ -187,7 +187,7 @@ class Torch(FrameworkAdapter):
         return tuple(name for name, gradient in zip(trainable, gradients, strict=True) if gradient is None)
 
     def tokens(self, module: Any) -> int | None:
-        """Return the number of tokens of the first embedding, or None without one."""
+        """Return the vocabulary size of the first embedding, or None without one."""
         return next((m.num_embeddings for m in module.modules() if isinstance(m, torch.nn.Embedding)), None)
 
     def address(self, tensor: Any) -> Hashable:
@@ -212,7 +212,7 @@ class Torch(FrameworkAdapter):
         return array_of(outputs) if isinstance(outputs, torch.Tensor) else outputs
 
     def _first_output(self, module: Any, x: Any, path: str) -> Any:
-        """Return the first array of real numbers among the outputs, if there is one."""
+        """Return the outputs of the user's `call`, or else the first array of real numbers among the outputs."""
         outputs = self.apply(module, x, **({_WEIGHTS: True} if _WEIGHTS in path else {}))
         return outputs if self.call is not None else first_array(outputs, outputs)
 
@@ -231,13 +231,13 @@ def _on_path(module: Any, path: str) -> Iterator[None]:
 
 
 def _configurations(module: Any) -> list[Any]:
-    """Return a module's transformers configurations."""
+    """Return the distinct transformers configurations of a module and its submodules."""
     configs = (getattr(submodule, "config", None) for submodule in module.modules())
     return list({id(c): c for c in configs if hasattr(c, "_attn_implementation")}.values())
 
 
 def _address_of(module: Any) -> tuple[Any, Any]:
-    """Return the dtype and device of the weights."""
+    """Return the dtype and device of a module's first floating-point parameter, or else the defaults."""
     for parameter in module.parameters():
         if parameter.is_floating_point():
             return parameter.dtype, parameter.device
@@ -261,14 +261,14 @@ def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> Paramet
 
 
 def _kind(module: Any) -> str:
-    """Return the name of the class that PyTorch documents, or of the module's own."""
+    """Return the name of the first class among a module's bases that is in `torch.nn`, or of the module's own class."""
     documented = (base.__name__ for base in type(module).__mro__ if getattr(torch.nn, base.__name__, None) is base)
     name = next(documented, "Module")
     return type(module).__name__ if name == "Module" else name
 
 
 def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the fans of a weight, if the class of its module says which axis is which."""
+    """Return (fan_in, fan_out) of a weight, or None if the class of its module does not determine the axes."""
     if len(shape) < 2:
         return None
     if isinstance(owner, _PROJECTIONS) and name == "weight":
@@ -276,13 +276,13 @@ def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | No
         return shape[1] * size, shape[0] * size
     if isinstance(owner, torch.nn.MultiheadAttention) and name.endswith("proj_weight"):
         return shape[1], shape[0]
-    if type(owner).__name__ == "Conv1D" and name == "weight":  # of transformers: (inputs, outputs)
+    if type(owner).__name__ == "Conv1D" and name == "weight":  # in transformers: (inputs, outputs)
         return shape[0], shape[1]
     return None
 
 
 def _default(owner: Any, name: str, fans: tuple[int, int] | None) -> tuple[str, float] | None:
-    """Return the law and standard deviation of PyTorch's own initialiser, for layers with a random one."""
+    """Return the law and standard deviation of PyTorch's default initialiser, or None without a random one."""
     if isinstance(owner, _PROJECTIONS):
         fan_in = (fans or _fans(owner, "weight", tuple(owner.weight.shape)) or (1, 1))[0]
         return "uniform", (3 * fan_in) ** -0.5

@@ -88,7 +88,7 @@ class CoreMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if self._paused:  # of what attention computes inside, only its result is used afterwards
+        if self._paused:  # of PyTorch's attention, only the result is followed
             return result
         addresses = [_address(tensor) for tensor in _tensors((*args, *(kwargs or {}).values()))]
         followed = [self._from[address] for address in addresses if address in self._from]
@@ -129,7 +129,7 @@ class CoreMode(TorchDispatchMode):
         return product if product is not None and (product.from_inputs or product.softmax) else None
 
     def _answered(self, query: Any, key: Any, value: Any, weights: Any, result: Any) -> Any:
-        """Report a core; return the trace's result, or `result` if that is None."""
+        """Report an attention core; return the trace's replacement of `result`, or `result` without one."""
         self._on_core(query, key, value)
         # Plain matrices get a leading axis.
         q, k, v, w = (a if a.ndim > 2 else a[None] for a in map(array_of, (query, key, value, weights)))
@@ -169,7 +169,7 @@ def _fits(scored: Product, weights: Any) -> bool:
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the tensors in values and lists of them, as operations have, faster than torch's `tree_leaves`."""
+    """Yield the tensors in values and in nested lists or tuples of values, faster than torch's `tree_leaves`."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -188,8 +188,8 @@ def _address(tensor: Any) -> int:
 class _Attention(TorchFunctionMode):
     """Mode that calls `attend` in place of PyTorch's attention, however it was imported, and skips dropout.
 
-    It is not enough alone: `MultiheadAttention` calls the function outside of the mode, and uses a fused kernel in
-    inference.
+    The mode does not suffice alone: `MultiheadAttention` calls the function outside of the mode, and uses a fused
+    kernel in inference.
     """
 
     def __init__(self, attend: Callable[..., Any]) -> None:

@@ -40,8 +40,8 @@ def about_weights(
 ) -> list[Note]:
     """Return notes on the formula of attention weights, of `maps` maps that share queries, keys or values.
 
-    `forward` and `formula` are the same formula for users and in numbers, fitted to `call`. `derivation` says how
-    the weights come from those of a known formula.
+    `forward` and `formula` describe one formula, for users and in numbers, that was fitted to `call`. `derivation`
+    tells how the weights derive from a known formula.
     """
     length = call.query.shape[2]
     hidden = _idle(_visible(forward, formula, length)) if forward.known else []
@@ -109,7 +109,7 @@ def _past_a_gap(support: BoolArray) -> list[tuple[int, int]]:
 
 
 def _sees_next(support: BoolArray, mask: str) -> bool:
-    """Return whether an unnamed mask shows every position the next one and none beyond, and hides some earlier ones."""
+    """Return whether an unnamed mask shows each position the next but none beyond, and hides some earlier ones."""
     at = np.arange(len(support) - 1)
     further = np.triu(support, 2).any() or np.tril(support).all()
     return bool(mask == OTHER and support[at, at + 1].all() and not further)
@@ -187,7 +187,7 @@ def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:
     """Return the slope of a bias in each head, its values as a function of i - j, and the number of distances |i - j|.
 
     The bias has shape (heads, positions, positions) and is known up to a constant per row. The list of slopes is empty
-    if some head's bias is not linear in the distance, and that of values if one is not a function of i - j.
+    if a head's bias is not linear in the distance, and the list of values if a head's bias is no function of i - j.
     """
     support = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
     behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
@@ -211,7 +211,7 @@ def _slope_of(bias: FloatArray, distance: FloatArray, use: BoolArray) -> float |
 
 
 def _table_of(bias: FloatArray, behind: FloatArray, use: BoolArray) -> FloatArray | None:
-    """Return the values of a bias by i - j if it depends on that only, up to a constant per row; else None."""
+    """Return the values of a bias by i - j if it depends on i - j only, up to a constant per row; else None."""
     length = len(bias)
     rows, columns = np.nonzero(use)
     design = np.zeros((len(rows), 3 * length))

@@ -62,10 +62,10 @@ def widths(
     call : callable, optional
         ``call(module, *inputs)`` returns the outputs, if ``module(*inputs)`` does not.
     steps : int, optional
-        Optimiser steps; two by default.
+        Optimiser steps; by default two, or none if the models cannot take steps.
     seeds : int
-        Models of the largest width per look; narrower ones, which vary more, are more in number. Suspicious results are
-        tested again on new models.
+        Number of models of the largest width per look; smaller widths, which vary more, get more models. Suspicious
+        results are tested again on new models.
     seed : int
     false_alarm : float
         Probability of reporting any violation if all predictions are right.
@@ -136,7 +136,7 @@ class _PlainModel(Model):
 
 
 def _make(build: Callable[..., Any], narrowest: Sequence[int], functions: Mapping[str, Any]) -> Make:
-    """Return the function that makes models."""
+    """Return a function of (width, seed) that returns a model."""
     if not narrowest:
         refuse("widths", (), "is empty", "pass e.g. (64, 128, 256, 512, 1024)")
     if not callable(build):

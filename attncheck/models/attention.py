@@ -1,4 +1,4 @@
-"""Finding the attention modules of a model, and grouping those that are alike."""
+"""Detection of the attention modules of a model, grouped by class, shape and formula."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENOUGH = 64
 _SAME = 1e-6
 # Smallest change of outputs at other positions, relative to the largest output, that is not rounding.
 _CHANGED = 1e-5
-#: Why modules that mix positions are not read.
+#: Why modules that mix positions are not inspected.
 WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a convolution"
 _CHANGED_WEIGHTS = (
     "the weights of a softmax do not multiply the values as they are, as in differential attention or chunks"
@@ -44,9 +44,9 @@ class AttentionModules:
     ----------
     names : tuple of str
     kind : str
-        Their class.
+        Class of the modules.
     source : str
-        In cross-attention, the argument from which keys and values are computed.
+        In cross-attention, the name of the argument from which keys and values are computed.
     inspection : Inspection
         Inspection of the first module.
     """
@@ -86,7 +86,7 @@ def attention_calls(calls: Sequence[ModuleCall], replayed: Callable[[ModuleCall]
 def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> ModuleCall | None:
     """Return the call if attention runs in it, else None.
 
-    In cross-attention, the returned call replaces the source of keys and values together with the hidden states.
+    In cross-attention, the returned call takes new hidden states as the source of keys and values, too.
     """
     if call.given is None or call.given.long:
         return None
@@ -101,7 +101,7 @@ def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> M
 def mixing_calls(
     calls: Sequence[ModuleCall], attention: Sequence[ModuleCall], replayed: Callable[[ModuleCall], Adapter]
 ) -> dict[str, tuple[ModuleCall, str]]:
-    """Return, by name, calls of the innermost modules that mix positions by other means than attention, with how."""
+    """Return by name the calls of innermost modules that mix positions without attention, each with a reason."""
     mixing: dict[str, tuple[ModuleCall, str]] = {}
     for call in reversed(calls):
         inside = [*(module.name for module in attention), *mixing]
@@ -113,7 +113,7 @@ def mixing_calls(
 
 
 def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
-    """Return how outputs of a module with matrices depend on inputs at other positions, or an empty string."""
+    """Return a text on how a module with matrices mixes positions; empty if it does not, or has no matrix."""
     if not any(array.ndim == 2 for array in adapter.initialised(0).values()):
         return ""
     state, length = adapter.fresh(0), hidden.lengths[-1 if hidden.lengths[-1] <= _ENOUGH else 0]
@@ -184,7 +184,7 @@ def _form(layer: Inspection) -> tuple[Any, ...]:
     forward = layer.forward
     shape = (layer.width, layer.num_heads, layer.kv_heads, layer.head_dim, layer.value_dim, layer.extra)
     formula = tuple(getattr(forward, field) for field in _COMPARED)
-    asked = tuple(_DIGITS.sub("", note.text) for note in layer.notes if note.level == ASKS)  # less what is estimated
+    asked = tuple(_DIGITS.sub("", note.text) for note in layer.notes if note.level == ASKS)  # without estimates
     return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, layer.blamed, asked)
 
 

@@ -1,6 +1,6 @@
-"""Models that a user's function makes, with the inputs of one call, for any framework.
+"""A user's models in any framework, with the inputs of one call.
 
-Transformers models of text or images, whose configurations determine their inputs, need none.
+Transformers models of text or images need no inputs from the user: their configurations determine them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _DEFAULTS: Mapping[str, Callable[[Any], Array]] = {"input_ids": _ids, "pixel_val
 
 
 class ModelFactory:
-    """Models of one function, and their calls.
+    """Factory of the models that a user's function returns; it also calls the models.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class ModelFactory:
 
 
 def numbers_of(make: Any, model: Any) -> Mapping[str, float]:
-    """Return numbers by name: defaults of the function that makes a model, and those of a transformers configuration.
+    """Return numbers by name: defaults of the arguments of `make`, and fields of a transformers configuration.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def numbers_of(make: Any, model: Any) -> Mapping[str, float]:
 def first_model(
     make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, seed: int
 ) -> tuple[ModelFactory, Any]:
-    """Return the models that `make` returns, and the first one.
+    """Return a factory of the models that `make` returns, and its first model.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
 
 @contextlib.contextmanager
 def _without_cache(model: Any) -> Iterator[None]:
-    """Disable the key-value cache of a model of the library transformers in this context."""
+    """Disable the key-value cache of a transformers model in this context."""
     config = getattr(model, "config", None)
     nested = getattr(config, "__dict__", {}).values()
     with contextlib.ExitStack() as stack:

@@ -69,7 +69,7 @@ class Family:
 
     @property
     def text(self) -> str:
-        """Law, standard deviation and mean."""
+        """Law, standard deviation and mean, as text."""
         first = self.first
         if first.constant or not math.isfinite(self.std):
             return first.law
@@ -78,7 +78,7 @@ class Family:
 
     @property
     def text_with_default(self) -> str:
-        """The text, marked if it is the default of the owner."""
+        """Law, standard deviation and mean as text, marked if they are the owner's default."""
         return f"{self.text} (default of {self.first.owner})" if self.keeps_default else self.text
 
 
@@ -167,7 +167,7 @@ class ParameterTable:
     Raises
     ------
     InputError
-        For the name of no parameter.
+        On indexing by a name that no parameter has.
 
     Examples
     --------

@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"([\d.]+(e[+-]?\d+)?)?")
 
 @dataclasses.dataclass(frozen=True)
 class _Expected:
-    """Expected law, its standard deviation or constant, and the expression of that, with names replaced by values."""
+    """Expected law, its number (standard deviation or constant), and the number's expression with values for names."""
 
     law: str
     number: float | None
@@ -131,7 +131,7 @@ def _sentence(rows: Sequence[ParameterStatistics], failed: Sequence[str], initia
 
 
 def _std_text(rows: Sequence[ParameterStatistics]) -> str:
-    """Return the standard deviation of one parameter with its interval, or the range of several."""
+    """Return the standard deviation of one parameter with its interval, or the range over several parameters."""
     if len(rows) == 1:
         scale = rows[0].scale
         return f"{scale.std:.3g}, from {scale.low:.3g} to {scale.high:.3g}"

@@ -70,9 +70,9 @@ def inspect(
     vectors give the matrices exactly, whatever the law of the weights. The outputs of the layer are then compared with
     the formula for these matrices.
 
-    For a model, a forward pass on real inputs shows which modules run attention, and with which arguments. Each of them
-    is inspected as a layer called with these arguments. All parameters are compared with laws, with common initialisers
-    and with each other.
+    For a model, a forward pass on real inputs shows which modules run attention, and with which arguments. Each such
+    module is inspected as a layer called with these arguments. All parameters are compared with laws, with common
+    initialisers and with each other.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class _ModelDraws:
 
     `modules` maps the name of a module to its draws. `kind` (the class), `numbers` (see `numbers_of`) and `steady`
     are those of the first draw. `long` is 0, or the largest number of positions in modules too large to inspect.
-    `mixing` are modules that mix positions by other means than attention, with how they do.
+    `mixing` maps modules that mix positions without attention to a call and a description.
     """
 
     factory: ModelFactory
@@ -180,7 +180,7 @@ def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
         *([asks(_LONG.format(model.long))] if model.long else []),
         *([] if model.calls or refused else [Note(UNRECOGNISED)]),
     ]
-    # Beside attention that is read, a convolution is none.
+    # If other modules have attention, a module without a softmax, such as a convolution, is not attention.
     reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
     return ModelInspection(
         model.kind, draws, groups, inspections, table, tuple(notes), reasons, model.duties, model.numbers
@@ -188,7 +188,7 @@ def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
 
 
 def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:
-    """Keep the attention modules of each draw of a model, and some entries of each parameter, but no whole model.
+    """Draw models; keep their attention modules and some entries of each parameter, but no whole model.
 
     Among modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of
     the others.
@@ -242,7 +242,7 @@ def _joined(samples: Sequence[Sequence[Parameter]], unused: tuple[str, ...] | No
 
 
 def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection]:
-    """Mark attention over the first axis as a convention instead of an error if all modules have it."""
+    """Mark attention over the first axis as a convention, not an error, if all modules attend over that axis."""
     if not all(FIRST_AXIS in map(str, module.notes) for module in inspections.values()):
         return inspections
     meant = asks(FIRST_AXIS)
@@ -253,7 +253,7 @@ def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection
 
 
 def _depth(calls: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int | None:
-    """Return the number of blocks: the most attention modules whose names differ only in numbers.
+    """Return the number of blocks: the largest number of attention modules whose names differ only in numbers.
 
     A module that several blocks share counts once for each.
     """

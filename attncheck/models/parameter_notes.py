@@ -30,7 +30,7 @@ _DEPTH = 2.0
 # Maximum number of parts of a family in a note.
 _LISTED = 4
 # Smallest fan-in for which a standard deviation of 1 is an error, and largest ratio of the ends of an interval that
-# shows a 1.
+# suffices to identify it.
 _MANY, _NARROW = 16, 1.25
 _BIAS_NAMES = {"bias", "beta", "b"}
 # Words in the names of projections to queries, keys and values.
@@ -82,7 +82,7 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
 
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
-    """Join the names of some parameters of a table, writing those of a family as one."""
+    """Join the names of some parameters of a table; a family is written as one name."""
     chosen, all_names = (grouped([row.name for row in group], pattern_of) for group in (rows, table))
     return first_few(part_of(members, all_names[pattern]) for pattern, members in chosen.items())
 
@@ -105,7 +105,7 @@ def _states(parameters: _Parameters) -> Iterator[Note]:
 
 
 def _within_families(parameters: _Parameters) -> Iterator[Note]:
-    """Report families whose members differ."""
+    """Report families of parameters whose members have different initialisers."""
     for parts in parts_of(parameters.table):
         main, rest = parts[0], parts[1:]
         if not rest or state_of(main.first):
@@ -120,7 +120,7 @@ def _within_families(parameters: _Parameters) -> Iterator[Note]:
 
 
 def _are_two(parts: Sequence[Family]) -> bool:
-    """Return whether a family is two parameters that differ by more than a scale that falls with the depth explains."""
+    """Return whether a family has only two parameters, whose scales differ more than depth scaling explains."""
     stds = [member.scale.std for part in parts for member in part.members if not member.constant]
     return len(stds) == len(parts) == 2 and max(stds) > _DEPTH * min(stds)
 
@@ -182,10 +182,10 @@ def _divisor(family: Family, std: float) -> str | None:
 
 
 def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
-    """Find the initialiser that most projections share, up to depth scaling, without keeping a default.
+    """Find the initialiser, other than a default, that most projections share up to depth scaling.
 
-    Returns the name of the divisor of each family that shares it, by the name of the first member; empty if there is
-    no such initialiser.
+    Returns the name of the divisor of each family that shares this initialiser, by the name of the family's first
+    member; empty if there is no such initialiser.
     """
     chosen = {family.first.name for family in projections if not family.keeps_default}
     best, score = dict[str, str](), (0, 0, 0)
@@ -199,7 +199,7 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
 
 
 def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
-    """Return the main part of each family, and, unless it dominates, the other parts that keep their default."""
+    """Return the largest part of each family and, unless it dominates, other parts that keep a default initialiser."""
     every = parts_of(table)
     defaults = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
     return [*(parts[0] for parts in every), *defaults]
@@ -230,9 +230,9 @@ def _among_projections(parameters: _Parameters) -> Iterator[Note]:
 
 
 def _depth_scaled(scaled: Family, std: str, candidates: Sequence[Family]) -> Note:
-    """Report a depth-scaled family, and projections of the blocks with as many outputs that are not scaled.
+    """Report a depth-scaled family, and unscaled projections of the blocks with the same number of outputs.
 
-    Projections whose names are those of queries, keys or values are left out, as they do not write to the residual.
+    Projections to queries, keys or values, known by name, are left out: they do not write to the residual path.
     """
     same = [family for family in candidates if family.depth > 1 and _outputs(family) == _outputs(scaled)]
     unscaled = [family for family in same if _INWARD.isdisjoint(re.split(r"[./_]", family.first.name.lower()))]
@@ -258,7 +258,7 @@ def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str])
 
 
 def _distinct_notes(outliers: Sequence[Family], projections: Sequence[Family], reference: str) -> Iterator[Note]:
-    """Report projections with a different initialiser from most projections of the model."""
+    """Report projections whose initialiser differs from that of most projections in the model."""
     chosen = {family.first.owner for family in projections if not family.keeps_default}
     unit = [family.name for family in outliers if _is_unit(family)]
     if unit:

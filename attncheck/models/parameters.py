@@ -147,7 +147,7 @@ def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStat
 
 
 def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
-    """Return what is wrong with the entries (or ""), and their laws, scale, mean, and error of the mean."""
+    """Return a problem of the entries (or ""), and their laws, scale, mean, and error of the mean."""
     if not parameter.initialised:
         return NOT_INITIALISED, (UNKNOWN,), _NOTHING, math.nan, math.inf
     first = parameter.entries[0]
@@ -227,9 +227,9 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
 def _shows_depth(scale: ScaleEstimate, std: float, depth: int) -> bool:
     """Return whether an interval contains a depth-scaled standard deviation, but not those of nearby depths.
 
-    Nearby depths differ by one block, or by an eighth. If the logarithm of a standard deviation is uniform over three
-    decades, whatever the depth, the deviation matches one of the six scales with probability 3% if 2^16 entries are
-    known, and at most 17% with fewer.
+    Nearby depths differ by one block, or by an eighth. Suppose that the logarithm of a standard deviation is uniform
+    over three decades, whatever the depth. Then the deviation matches one of the six scales by chance with probability
+    3% if 2^16 entries are known, and at most 17% with fewer.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from attncheck.frameworks.trace import Trace, leaves_of
 _NOT_SOURCES = ("pos", "mask", "bias")
 # An argument whose name contains this is added to the outputs; it is set to 0.
 _ADDED = "residual"
-# Relative difference of two arguments of which one is the other plus a vector by position.
+# Relative tolerance for an argument that equals another one plus a vector by position.
 _ROUNDED = 1e-5
 # Limit on width times positions².
 _MOST = 2**24
@@ -61,7 +61,7 @@ class CallArguments:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HiddenStates:
-    """Hidden states among the arguments of a call on one sequence, which can be repeated on others.
+    """Arguments of a recorded call on one sequence, which repeats the call when given other hidden states.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class HiddenStates:
     batch : tuple of int or None
         For each leaf, the axis that grows with the number of sequences, -1 for a number that grows with it, or None.
     hidden : frozenset of int
-        Indices of the leaves that hidden states replace. Such a leaf is what is added to them, or None.
+        Indices of the leaves that new hidden states replace. The stored leaf is an offset to add to them, or None.
     axis : int
         Axis of sequences in the hidden states.
     width : int
@@ -78,7 +78,7 @@ class HiddenStates:
     source : str
         Name of the argument from which keys and values are computed, if it is replaced too; else empty.
     crossed : HiddenStates or None
-        The same hidden states, replaced together with such an argument, if there may be one.
+        Variant in which the argument `source` is replaced too, if there may be such an argument.
     """
 
     arguments: CallArguments
@@ -113,7 +113,7 @@ class HiddenStates:
 def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None:
     """Find the hidden states among the arguments of a call on `one` sequence and on `two`; None if absent.
 
-    Arguments that are the hidden states, or these and a vector that both sequences share, are replaced together.
+    Arguments that equal the hidden states, up to an offset that both sequences share, are replaced together.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
         one = dataclasses.replace(one, leaves=leaves)
     sources = [i for i in candidates if i not in same and _is_source(one.names[i]) and batch[i] == batch[first]]
     sources = [i for i in sources if one.leaves[i].shape[-1] == width]
-    # What all sequences share, such as queries of objects, is added to something rather than a source beside others.
+    # An argument that all sequences share, such as object queries, is an offset rather than a source.
     sources = [i for i in sources if _differs(two.leaves[i], batch[i])] or sources
     states = _replacing(one, batch, same, width)
     if sources:
@@ -150,10 +150,10 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 
 
 def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: int | None) -> Any:
-    """Return the difference of leaf i and the first hidden states if two sequences have the same one, or None for 0.
+    """Return leaf i minus the first hidden states if the difference is the same in two sequences; None if it is 0.
 
-    `_UNRELATED` if they have different ones. Values that are all 0, such as the targets of DETR's decoder, show nothing
-    of their matrix, and count as the hidden states.
+    Return `_UNRELATED` if the difference depends on the sequence. A value argument of zeros, such as the targets of
+    DETR's decoder, would not reveal its matrix, and so counts as the hidden states.
     """
     if one.places[i] == one.places[first] or ("value" in one.names[i] and not abs(one.leaves[i]).max() > 0.0):
         return None
@@ -172,7 +172,7 @@ def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: in
 def _replacing(
     arguments: CallArguments, batch: tuple[int | None, ...], hidden: Mapping[int, Any], width: int
 ) -> HiddenStates:
-    """Return hidden states for leaves, with what is added to them; longer ones are cut to the shortest."""
+    """Return `HiddenStates` that replace the leaves in `hidden` (index to offset), cut to the shortest sequence."""
     axis = batch[next(iter(hidden))]
     assert axis is not None
     sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]
@@ -196,11 +196,11 @@ class ModuleCall:
     name : str
         Path of the module in the model, such as "h.0.attn".
     kind : str
-        Its class.
+        Class of the module.
     parent : int or None
-        Index of the call that it is part of.
+        Index of the enclosing call.
     given : HiddenStates or None
-        Its arguments; None if none of them is an array of hidden states, (batch, positions, width).
+        Arguments of the call; None if none of them is an array of hidden states, (batch, positions, width).
     """
 
     name: str
@@ -210,7 +210,7 @@ class ModuleCall:
 
     @property
     def source(self) -> str:
-        """In cross-attention, the argument from which keys and values are computed."""
+        """In cross-attention, the name of the argument from which keys and values are computed."""
         return self.given.source if self.given else ""
 
 
@@ -246,7 +246,7 @@ class CallRecorder(Trace):
 
 
 def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
-    """Return the calls on one sequence; comparison with those on two shows the hidden states."""
+    """Return the calls on one sequence, with hidden states found by comparison with the calls on two sequences."""
     by_key = dict(zip(two.numbered(), two.arguments, strict=True))
     calls = []
     for call, key, arguments in zip(one.calls, one.numbered(), one.arguments, strict=True):
@@ -258,7 +258,7 @@ def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
 def sequences_of(
     inputs: Mapping[str, Any] | Sequence[Any], number: int | None
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return args and kwargs for a call on `number` sequences, the first repeatedly if there are fewer; None for all.
+    """Return args and kwargs for a call on `number` sequences, repeated cyclically if needed, or on all if None.
 
     Examples
     --------
@@ -284,7 +284,7 @@ def _positional(function: Callable[..., Any], number: int) -> list[str]:
 
 
 def _with_leaves(value: Any, leaves: Iterator[Any]) -> Any:
-    """Return nested containers with other leaves."""
+    """Return a copy of nested containers with their leaves replaced in order."""
     if isinstance(value, Mapping):
         return {name: _with_leaves(child, leaves) for name, child in value.items()}
     if isinstance(value, tuple | list):
@@ -341,7 +341,7 @@ def _cut(size: int, length: int, leaf: Any, batch: int | None) -> Any:
 
 
 def _has(leaf: Any, length: int, batch: int | None) -> bool:
-    """Return whether an axis of an array other than `batch`, or a number itself, equals the number of positions."""
+    """Return whether a leaf is the number of positions, or an array with that size in an axis other than `batch`."""
     if _is_array(leaf):
         return any(size == length for i, size in enumerate(leaf.shape) if i != batch)
     return _is_number(leaf) and leaf == length
@@ -363,7 +363,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def _copied_in_part(leaf: Any) -> Any:
-    """Return a copy of an object or container with copies of what can be copied, or the object itself."""
+    """Return a copy of an object or container, which shares what cannot be copied; itself if this fails."""
     try:
         twin = copy.copy(leaf)
         if isinstance(leaf, list):

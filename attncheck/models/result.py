@@ -52,9 +52,9 @@ class ModelInspection(PrintedInspection):
     notes : tuple of Note
         Notes on the model and its parameters; those on attention modules are in `modules`.
     refused : mapping of str to str
-        Why attention modules were not read, by name.
+        Reasons why attention modules were not inspected, by module name.
     duties : tuple of DutyResult
-        Properties of any attention model, measured on this one.
+        Results of measuring properties that any attention model must have.
     numbers : mapping of str to float
         Numbers in the model's configuration, for use in the initialisers that `require` takes.
     """
@@ -70,7 +70,7 @@ class ModelInspection(PrintedInspection):
     numbers: Mapping[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Inspection:
-        """Return the inspection of the attention module of that name."""
+        """Return the inspection of the attention module called `name`."""
         if name not in self.modules:
             refuse("module", name, "is not an inspected attention module", f"use one of {', '.join(self.modules)}")
         return self.modules[name]
@@ -107,10 +107,10 @@ class ModelInspection(PrintedInspection):
         ----------
         *declared, **expected
             Expectations of every attention module, as for `Inspection.require`; ``mask`` is not compared in
-            cross-attention. ``blamed=False`` requires that no note reports an error, ``asked=False`` that none asks
-            whether a choice is meant, besides those that the other expectations declare; ``asked=["KV heads are
-            tiled"]`` allows those with this text. ``"causality"``, or ``causality=True``, requires that property of the
-            model; ``causality=False`` declares its violation.
+            cross-attention. ``blamed=False`` requires that no note reports an error, ``asked=False`` that no note asks
+            about a choice, unless another expectation declares that choice; ``asked=["KV heads are tiled"]`` allows
+            notes with this text. ``"causality"``, or ``causality=True``, requires that property of the model;
+            ``causality=False`` declares its violation.
         parameters : mapping of str to str
             Initialisers by name pattern, such as ``{"*.bias": "zeros", "*.c_proj.weight":
             "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry. Expressions may contain
@@ -169,7 +169,7 @@ class ModelInspection(PrintedInspection):
         return dataclasses.replace(self, attention=tuple(groups), modules=modules)._confirmed(meant, met)
 
     def _confirmed(self, names: set[str], patterns: Iterable[str]) -> ModelInspection:
-        """Return a copy without questions that expectations on attention, or on parameters of a pattern, declare."""
+        """Return a copy whose notes do not ask about the expectations `names` or parameters that match `patterns`."""
         globs = tuple(patterns)
         rows = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in globs)}
         groups = (dataclasses.replace(group, inspection=group.inspection.confirmed(names)) for group in self.attention)
@@ -204,7 +204,7 @@ class ModelInspection(PrintedInspection):
 
     @property
     def not_examined(self) -> bool:
-        """Whether no attention was read, so that nothing can pass."""
+        """Whether no attention module was inspected, so that the model cannot pass."""
         return not self.modules
 
     @property
@@ -214,7 +214,7 @@ class ModelInspection(PrintedInspection):
 
     @property
     def verdict(self) -> str:
-        """The first error, or what was found and examined; a model without attention read does not pass."""
+        """The first error, or a statement on what was examined; a model without inspected attention does not pass."""
         if self.blamed or not self.not_examined:
             return super().verdict
         return f"NOT EXAMINED: {self.headline}" + ("" if self.refused else f"; {UNRECOGNISED}")

@@ -22,7 +22,7 @@ class Certainty(StrEnum):
     ESTIMATED
         A number whose interval excludes the declared value.
     HINTED
-        What usually violates the same check.
+        A frequent cause of violations of the same check.
     """
 
     OBSERVED = "observed"

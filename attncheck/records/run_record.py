@@ -1,4 +1,4 @@
-"""Records in memory, and the closing line from the ledger of their lines."""
+"""Records in memory, and conclusions from their results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RunRecord:
     parts: tuple[RunRecord, ...] = ()
 
     def part_of(self, id: str) -> RunRecord:
-        """Return the record that has a result; the run itself if no part of it has."""
+        """Return the part that contains a result, or the run itself if no part does."""
         return next((part for part in self.parts if id in part.by_id), self)
 
     @property
@@ -119,7 +119,7 @@ class RunRecord:
 
     @cached_property
     def claim_layers(self) -> dict[str, dict[str, str]]:
-        """The worst verdict on each claim and case, by claim and then by key of the case."""
+        """Mapping of each claim to the claim's worst verdict on each case, by case key."""
         by_claim: dict[str, dict[str, str]] = {}
         for result in self.results:
             if result.p_values:
@@ -163,7 +163,7 @@ def read_records(path: Path, field: str = "record") -> list[RunRecord]:
 
 
 def record_of(path: Path | None, lines: Sequence[Line]) -> RunRecord:
-    """Return the record with these lines, the manifest first."""
+    """Return the record that consists of `lines`, of which the first is the manifest."""
     manifest, last = lines[0], lines[-1]
     assert isinstance(manifest, Manifest)
     results = sorted((line for line in lines if isinstance(line, Result)), key=lambda one: one.id)

@@ -146,7 +146,7 @@ def of_layer(result: Result) -> bool:
 
 
 def case_label(result: Result) -> str:
-    """Return what a result is on: a "layer", a "program", or several "cases"."""
+    """Return the kind of a result's case: "layer", "program", or "cases" for a pool."""
     return "cases" if of_pool(result) else "layer" if of_layer(result) else "program"
 
 
@@ -287,7 +287,7 @@ def _decoded(source: _Source, number: int, raw: bytes) -> Any:
 
 
 def decoded(raw: bytes, kind: Any) -> Any:
-    """Decode JSON from a file, making texts inert; raises ``msgspec.DecodeError`` for any invalid content."""
+    """Decode JSON, without control characters in texts; raises ``msgspec.DecodeError`` for any invalid content."""
     try:
         return msgspec.convert(inert(msgspec.json.decode(raw)), kind)
     except (UnicodeDecodeError, RecursionError) as error:

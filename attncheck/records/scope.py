@@ -51,7 +51,7 @@ class Scope:
         return cls.of(Counter(r.check for r in single if r.p_values), Counter(r.check for r in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return a message if fewer than `fewest` results were examined (default: fewer than 3 on laws), else ""."""
+        """Return a message if too few results were examined: fewer than `fewest`, or than 3 on laws; else ""."""
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)
@@ -61,7 +61,7 @@ class Scope:
         return f"too little was examined: {self.examined:,} of {self.planned:,} results, {law_text}; {least} are needed"
 
     def beside(self, verdict: str) -> str:
-        """Return a verdict with its qualification, for the first line.
+        """Return a verdict with its qualification, e.g. "limit only", for the first line of a report.
 
         Examples
         --------

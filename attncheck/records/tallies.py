@@ -24,7 +24,7 @@ RETAINED = 24
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tally:
-    """The results of one check, at least one."""
+    """Results of one check, of which there is at least one."""
 
     name: str
     claim: str
@@ -53,7 +53,7 @@ class Tally:
 
     @cached_property
     def smallest(self) -> Result | None:
-        """The violated result on the smallest case."""
+        """The violated result on the smallest case; None without violations."""
         return min((result for result in self.results if result.verdict == Verdict.VIOLATED), key=extent, default=None)
 
     @cached_property
@@ -66,7 +66,7 @@ class Tally:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """The smallest and largest look; empty if there was none."""
+        """Smallest and largest number of draws in a look; empty without looks."""
         return _range([result.size for result in self._looked_at])
 
     @cached_property
@@ -114,7 +114,7 @@ class Space:
 
     @cached_property
     def layers(self) -> dict[str, tuple[float, str]]:
-        """Size, see `extent`, and short name of each case, by key."""
+        """Size (as in `extent`) and short name of each case, by key."""
         return {key: (_size(case), layer_name(case)) for key, case in self.cases.items()}
 
     @cached_property

@@ -49,7 +49,7 @@ def most_informative(reasons: Mapping[str, int]) -> str:
 
 
 def unexamined(reasons: Mapping[str, int]) -> list[str]:
-    """Return a line on results that returning more fields would add, and one on other results not examined.
+    """Return lines on results that were not examined: those that need more returned fields, and all others.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def quantity(result: Result) -> str:
 
 
 def in_alternatives(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of the alternative's effect, 0 at the null; for ratios, logarithms are divided."""
+    """Return an effect in units of the alternative's effect, with 0 at the null; for ratios, use logarithms."""
     null, unit = result.null_effect, result.alternative
     if value is None or null is None or unit is None or unit == null or not math.isfinite(unit):
         return None

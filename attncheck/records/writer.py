@@ -64,9 +64,9 @@ class Writer:
 
 
 def set_aside(path: Path) -> str:
-    """Rename a record that no run is writing, so that nobody takes it for that of a later run; return a sentence.
+    """Rename an old record, so that it is not mistaken for a later run's; return a sentence about it for the user.
 
-    The sentence is empty if there is no such record.
+    The sentence is empty if there is no record, or if it cannot be renamed, e.g. because a run is writing it.
 
     Examples
     --------

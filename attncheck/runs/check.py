@@ -64,31 +64,31 @@ class CheckReport:
 
     @functools.cached_property
     def explanations(self) -> tuple[Explanation, ...]:
-        """Return what the violations point at, from draws made at the first call."""
+        """Likely causes of the violations, found by new draws when first accessed."""
         wrong = self.run.explains and self.violated
         results = (*self.results, *self.pools)
         return explained(self.run.subject, results, self.run.seed) if wrong else ()
 
     @functools.cached_property
     def view(self) -> RunView:
-        """Return the report as people see it."""
+        """View of the report, for display."""
         results = [*self.results, *self.pools]
         closing = closing_of(self.conclusion, results, 0.0, explanations=list(self.explanations))
         return RunView(record_of(None, [self.run.manifest(), *results, closing]), self.call)
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Return the likely causes of violations, most likely first."""
+        """Likely causes of violations as text, most likely first."""
         return tuple(map(str, self.explanations))
 
     @property
     def verdict(self) -> str:
-        """Return "consistent", "violated" or "inconclusive"."""
+        """One of "consistent", "violated" and "inconclusive"."""
         return self.conclusion.verdict
 
     @property
     def violated(self) -> tuple[Result, ...]:
-        """The violated results, of layers and then of pools."""
+        """Violated results: first of single layers, then of pools."""
         return tuple(result for result in (*self.results, *self.pools) if result.verdict == "violated")
 
     def messages(self) -> Iterator[str]:
@@ -110,7 +110,7 @@ class CheckReport:
         Parameters
         ----------
         min_examined : int, optional
-            Fewest examined results with which to pass.
+            Minimum number of examined results for a pass.
 
         Examples
         --------
@@ -242,7 +242,7 @@ def _one_or_list(texts: Sequence[str]) -> str:
 
 
 def _items(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Item]:
-    """Return the test items of a property on the layers or programs that it concerns."""
+    """Return the test items of a property on those layers or programs to which it applies."""
     of_kind = [case for case in layers if isinstance(case, Program) == (domain_of(name) is PROGRAMS)]
     return run.items_on(name, [case_of(name, case, width) for case in of_kind])
 

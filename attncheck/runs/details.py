@@ -1,4 +1,4 @@
-"""What a run could have detected, and what it did not examine."""
+"""Smallest effects that a run could have detected, and checks that it did not examine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAIN_CHECKS = (
 
 
 def of_cases(count: int, check: str) -> str:
-    """Return a count of layers or of programs, whichever a check or property concerns, as text."""
+    """Return a count as text, such as "3 layers", or "3 programs" if a check or property applies to programs."""
     return counted(count, domain_of(check.partition(".")[0]).kind)
 
 
@@ -69,7 +69,7 @@ def _percent(ratio: float | None) -> str:
 
 
 def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Map each claim to the examined results of its first main check."""
+    """Map each claim to the examined results of its first main check that has any."""
     groups: dict[str, list[Result]] = {}
     for check in MAIN_CHECKS:
         group = [r for r in results if r.check == check and r.p_values and r.mde is not None]
@@ -79,7 +79,7 @@ def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def of_all(pools: Sequence[Result]) -> dict[str, Result]:
-    """Return the pools of all cases, by check."""
+    """Return the results that are pooled over all cases, by check."""
     return {pool.check: pool for pool in pools if pool.p_values and case_key(pool) == ALL}
 
 
@@ -89,7 +89,7 @@ def _middle(group: Sequence[Result]) -> Result:
 
 
 def not_detected(results: Sequence[Result]) -> dict[str, list[str]]:
-    """Return the checks examined on no case, by their most informative reason."""
+    """Return the checks that were examined on no case, grouped by their most informative reason."""
     by_reason: dict[str, list[str]] = {}
     for name, tally in sorted(tallied(results).items()):
         if not tally.examined:
@@ -98,7 +98,7 @@ def not_detected(results: Sequence[Result]) -> dict[str, list[str]]:
 
 
 def _in_short(checks: Sequence[str]) -> list[str]:
-    """Return check names; if all checks of a property are among them, its name and their number replace these.
+    """Return check names; if all checks of a property are listed, the property's name and their number replace them.
 
     Examples
     --------

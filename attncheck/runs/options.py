@@ -21,21 +21,21 @@ class RunOptions:
     Attributes
     ----------
     subject : callable or str, optional
-        Simulator to test, or its name; the built-in literal one by default.
+        Simulator to test, or its name; by default the built-in literal simulator.
     seed : int or str
     profile : {"smoke", "default", "thorough"}
     false_alarm : float or str
         False-alarm budget of the run.
     draws : int or str, optional
-        Draws of a look at any case, however costly, with the profile thorough.
+        Number of draws per look at every case, whatever their cost; only with the profile thorough.
     min_examined : int or str, optional
-        Fewest examined results for a pass.
+        Minimum number of examined results for a pass.
     only : sequence of str
         Properties to test; all if empty.
     record : Path, optional
         Where to write the record.
     checks : sequence of str
-        Modules with further checks to examine, besides those of installed packages.
+        Modules with further checks to examine, besides the checks of installed packages.
     timeout : float or str, optional
         Seconds that one call of the subject may take; None for no limit.
     """
@@ -53,7 +53,7 @@ class RunOptions:
 
 
 def drawn_seed(text: str) -> str:
-    """Return the text of a seed, which is drawn if the text is "random".
+    """Return the text of a seed; "random" is replaced by a newly drawn seed.
 
     Examples
     --------

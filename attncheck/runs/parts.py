@@ -1,4 +1,4 @@
-"""Several records read as one run: parts of it, made on other machines or one after the other."""
+"""Merging of several records into one run, whose parts ran on different machines or one after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attncheck.looks.result import violated
 from attncheck.records.run_record import RunRecord, read_records
 from attncheck.records.schema import Closing, Manifest, Result, case_key, line_digest, run_digest
 
-# Fields of a manifest in which the parts of a run agree.
+# Fields of a manifest that must be equal in all parts of a run.
 _SETTINGS = ("subject", "source", "seed", "profile", "draws", "false_alarm", "versions")
 
 
@@ -35,13 +35,13 @@ def paths_of(run: Path | Iterable[Path]) -> tuple[Path, ...]:
 def read_run(run: Path | Iterable[Path], field: str = "record") -> RunRecord:
     """Read a run from one or several files, which may hold several records each.
 
-    Pools of several parts are computed again from the first looks at all cases; a suspicious one that no part has
+    Pools of several parts are computed again from the first looks at all cases; a suspicious pool that no part has
     examined is inconclusive, because further looks need the subject.
 
     Raises
     ------
     InputError
-        If a file is invalid or its digits were edited, which is called `field`, or if records are of different runs.
+        If a file, called `field` in the message, is invalid or was edited, or if records belong to different runs.
     """
     parts = [part for path in paths_of(run) for part in read_records(path, field)]
     return parts[0] if len(parts) == 1 else _joined(parts)
@@ -56,7 +56,7 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
     wrong = [line for line in closings if line.verdict == "violated"]
     closing = Closing(
         digest=run_digest([*results, *pools]),
-        # What a part found violated stays so; all else is concluded from the results.
+        # If a part is violated, so is the run; otherwise the conclusion follows from the results.
         verdict="violated" if wrong else "consistent",
         reasons=list(dict.fromkeys(reason for line in wrong for reason in line.reasons)),
         reported=len(results) + len(pools),
@@ -93,7 +93,7 @@ def _manifest_of(parts: Sequence[RunRecord]) -> Manifest:
 
 
 def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: float) -> list[Result]:
-    """Return the pools of results; those that a part has examined on the same cases, or found violated, are its own."""
+    """Pool results; a part's own pool takes precedence if it covers the same cases or is violated."""
     by_id = grouped(examined, lambda pool: pool.id)
     bad = [case_key(result) for result in violated(results)]
     pools, _ = examine_pools(pools_of(results), bad, _none_later, level, _first_look)
@@ -104,7 +104,7 @@ def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: floa
 
 
 def _examined(pool: Result, of_parts: Sequence[Result]) -> Result:
-    """Return a pool as a part has examined it: violated, or on the same cases; else the pool itself."""
+    """Return a violated pool among `of_parts`, else one that covers the same cases as `pool`, else `pool` itself."""
     violations = [candidate for candidate in of_parts if candidate.verdict == Verdict.VIOLATED]
     return next(iter([*violations, *(candidate for candidate in of_parts if candidate.case == pool.case)]), pool)
 
@@ -114,7 +114,7 @@ def _none_later(*look: Any) -> dict[str, Any]:
 
 
 def _first_look(evaluate: Evaluator, names: Sequence[str], level: float) -> dict[str, Trail]:
-    """Return the trails of first looks alone: a suspicious one decides nothing."""
+    """Return trails that consist of a first look; a suspicious look is inconclusive, as no further look follows."""
     first = evaluate(1, 1, tuple(names)) if names else {}
     suspicious = {name: outcome.p_value < level for name, outcome in first.items()}
     verdict = {True: Verdict.INCONCLUSIVE, False: Verdict.CONSISTENT}

@@ -1,4 +1,4 @@
-"""Probe calls that reject, before a run, a subject that fails on every case, or whose declaration fails on one."""
+"""Probe calls before a run: they reject a subject that fails on all probed cases, or whose `supports` fails."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def declared(task: tuple[Subject | SubjectName, Sequence[AttentionLayer]]) -> Ex
 
 
 def probe(task: _Probe) -> Examination:
-    """Call the subject on a case, as a test item does before it plans its draws, and return the errors."""
+    """Call the subject on a case, as a test item does before it plans its draws, and return an error if it fails."""
     named, seed, case = task
     try:
         with own_arithmetic():

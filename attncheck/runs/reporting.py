@@ -53,7 +53,7 @@ class RunReport:
         self.take((), refused.unusable if refused else "")
 
     def take(self, results: Iterable[Result], *failures: str) -> None:
-        """Take results; `failures` are errors of test items without results."""
+        """Add results to the report and its record; `failures` are errors of test items without results."""
         for result in results:
             same = result.arithmetic == self._arithmetic  # omitted if as in the manifest
             line = msgspec.structs.replace(result, arithmetic="") if same else result
@@ -67,14 +67,14 @@ class RunReport:
         return sorted(self._failed)
 
     def pool(self, workers: Workers, cases: Mapping[str, Case] | None = None) -> tuple[list[Result], list[str]]:
-        """Examine pools, take results that are not violated, and return violated ones and errors of further looks."""
+        """Examine pools and add results that are not violated; return violated results, and errors of further looks."""
         pools, failed = self.run.pool(self.results, workers, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
         self.take([result for result in pools if result not in bad])
         return bad, failed
 
     def diagnose(self, workers: Workers) -> None:
-        """Find causes of violated results, in a process that the subject may crash unless `workers` is this one."""
+        """Find causes of violated results; in a worker process, a crash of the subject does not end this process."""
         if not self.run.explains or not any(result.verdict == Verdict.VIOLATED for result in self.results):
             return
         subject = self.run.subject

@@ -38,7 +38,7 @@ from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Settings of a run, and the items that it plans; no result depends on the other items.
+    """Settings of a run and its planned test items, whose results do not depend on each other.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Run:
     budget : Budget
     record : Path or None
     draws : int or None
-        With the thorough profile: draws of a look at any case, however costly.
+        With the thorough profile, number of draws per look at every case, whatever their cost.
     item_ids : tuple of str
         The planned test items; empty until `planning`.
     explains : bool
         Whether to diagnose and illustrate violated results (slow).
     min_examined : int or None
-        Examined results below which the run is inconclusive; default in `attncheck.records.scope`.
+        Number of examined results below which the run is inconclusive; default in `attncheck.records.scope`.
     only : tuple of str
         The properties to examine; all if empty.
     checks : tuple of str
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def planned(self) -> list[PlannedResult]:
-        """Every planned result on single cases."""
+        """All planned results on single cases, without pools."""
         results = []
         for item in self.item_ids:
             name, _, layer = item.partition("@")
@@ -130,7 +130,7 @@ class Run:
 
     @functools.cached_property
     def fixed_cases(self) -> list[Case]:
-        """The planned fixed cases."""
+        """Planned cases that do not depend on the seed."""
         layers = self.subject.layers or [*self.profile.layers, *self._substitutes(self.profile.layers)]
         programs = [case for name in PROGRAMS.properties for case in PROGRAMS.fixed(name, self.profile)]
         planned = {item.partition("@")[2] for item in self.item_ids}
@@ -152,18 +152,18 @@ class Run:
 
     @property
     def registered(self) -> list[str]:
-        """The registered properties that `only` names, or whose module `checks` names."""
+        """Registered properties that are listed in `only`, or whose module is listed in `checks`."""
         names = {registration.check.property_name: registration for registration in registrations()}
         return [name for name, registration in names.items() if name in self.only or is_in(registration, self.checks)]
 
     @property
     def all_items(self) -> list[Item]:
-        """The items of attncheck's own properties and of the registered ones.
+        """Test items of attncheck's own properties and of registered properties.
 
         Raises
         ------
         InputError
-            If nothing is examined.
+            If nothing is left to examine.
         """
         names = (*EVERY_PROPERTY, *self.registered)
         items = [item for name in names for item in self.items(name)]
@@ -173,9 +173,9 @@ class Run:
         return list(dict.fromkeys(items))
 
     def items(self, name: str, strategy: Any = None) -> list[Item]:
-        """Return the test items of a property: fixed cases, then random ones, which all properties share.
+        """Return the test items of a property: on fixed cases, then on random cases, which all properties share.
 
-        With a hypothesis strategy, the random ones are drawn from it for this property alone. A subject with declared
+        With a hypothesis strategy, random cases are drawn from it for this property alone. A subject with declared
         layers is tested on these only. Unsupported layers stay in the plan as not examined, together with substitutes.
         """
         profile, domain = self.profile, domain_of(name)
@@ -192,7 +192,7 @@ class Run:
         return self.items_on(name, [*cases, *self._substitutes(cases)])
 
     def _with_parts(self) -> list[AttentionLayer]:
-        """Return layers with further parts, if the subject declares that it supports them."""
+        """Return those random layers with optional parts that the subject declares to support."""
         if not (self.profile.parts and self.subject.declares_support):
             return []
         with contextlib.suppress(InputError):  # a failing declaration is reported with the first result
@@ -209,7 +209,7 @@ class Run:
                     yield from () if instead is None else (instead,)
 
     def items_on(self, name: str, cases: Iterable[Case]) -> list[Item]:
-        """Return the test items of a property on distinct given cases."""
+        """Return the test items of a property on the distinct cases among `cases`; refuse ambiguous programs."""
         checks_of(name)
         distinct = list(dict.fromkeys(cases))
         for case in distinct:
@@ -220,7 +220,7 @@ class Run:
         return [Item(name, case) for case in distinct]
 
     def tasks(self, items: Iterable[Item], travels: bool = False) -> list[CaseTask]:
-        """Return test items as one task per case, which may travel to other processes."""
+        """Return test items as one task per case; with `travels`, tasks can be sent to other processes."""
         subject = self.subject.sent if travels else self.subject
         return [
             CaseTask(
@@ -241,7 +241,7 @@ class Run:
     def pool(
         self, results: Sequence[Result], workers: Workers, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Return the results of the pools, and the errors of further looks, which workers take.
+        """Examine pools of results; return their results, and the errors of further looks, which `workers` take.
 
         `cases` are known cases by key.
         """

@@ -17,7 +17,7 @@ from attncheck.runs.view import RunView
 
 
 def summarize(view: RunView, color: bool = False, verbose: bool = False) -> str:
-    """Return the summary of a run; `verbose` lists the checks that were examined on no case, `color` adds codes."""
+    """Return the summary of a run; `verbose` lists checks that were examined on no case, `color` adds colour codes."""
     run = view.run
     lines = [view.sentence, *(f"  {reason}" for reason in view.reasons)]
     lines += labelled([("failed", view.failed), ("draws", view.unrepeatable)])
@@ -35,12 +35,12 @@ def summarize(view: RunView, color: bool = False, verbose: bool = False) -> str:
 
 
 def labelled(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return pairs of label and text as lines, without empty texts."""
+    """Format pairs of label and text as lines; pairs with an empty text are omitted."""
     return [f"  {label + ':':9} {text}" for label, text in pairs if text]
 
 
 def unexamined_lines(checks: Mapping[str, Sequence[str]], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return lines on checks examined on no case, by reason, under a heading; none if there are none."""
+    """Return lines that list `checks`, examined on no case, by reason under a heading; empty without such checks."""
     lines = [f"  {reason}: {', '.join(names)}" for reason, names in checks.items()]
     return [heading, *lines] if lines else []
 
@@ -67,7 +67,7 @@ def _of(part: int, total: int) -> str:
 
 
 def table_text(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]], color: bool = False) -> str:
-    """Return a table with columns of words, then columns of numbers."""
+    """Return a table with columns of text, then columns of numbers."""
     table = Table(box=SIMPLE, pad_edge=False)
     for column in texts:
         table.add_column(column, no_wrap=True)

@@ -1,4 +1,4 @@
-"""Tasks: the test items of one case, or an explanation, described so that any process can do them."""
+"""Tasks that any process can run: to examine the test items of one case, or to explain violations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from attncheck.subject.guard import guarded
 
 
 def explained(subject: Subject | SubjectName, results: Sequence[Result], seed: int) -> tuple[Explanation, ...]:
-    """Return explanations of the violations of a run, best first, sought in the process where this is called."""
+    """Return explanations of a run's violations, best first; the subject is called in this process."""
     subject = subject_here(subject)
     return explanations(Violations(tuple(results), seed, subject.weights, subject))
 
@@ -95,7 +95,7 @@ class Examination(NamedTuple):
 
     @classmethod
     def failed(cls, error: InputError) -> Examination:
-        """Return an error of the subject, with texts that cannot steer a terminal."""
+        """Return the examination for an error of the subject, without control characters in its texts."""
         traceback = "\n".join(map(inert, foreign_traceback(error).splitlines()))
         return cls([], inert(str(error)), traceback, isinstance(error, StoppedCall))
 
@@ -120,12 +120,12 @@ def examine(task: CaseTask) -> dict[str, Examination]:
 
 
 def subject_here(subject: Subject | SubjectName) -> Subject:
-    """Return a subject, which may be given by its name, in this process."""
+    """Return a subject for use in this process, imported if it is given by name."""
     return _named(subject) if isinstance(subject, SubjectName) else subject
 
 
 @functools.lru_cache(maxsize=2)
 def _named(name: SubjectName) -> Subject:
-    """Return a subject by name, cached, as some are inspected when made."""
+    """Return a subject by name; cached, because creating a subject may include an inspection."""
     with guarded(name.timeout):
         return Subject.of(name)

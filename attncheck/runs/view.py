@@ -1,4 +1,4 @@
-"""What terminal, page, gate and JSON show of a run: one value, computed from its record."""
+"""View of a run, computed from its record, for the terminal, the HTML page, the gate and JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OBSERVED, _MDES, _POOLS = 3, 3, 3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunView:
-    """A run as people see it, never better than its record.
+    """View of a run for display, with a verdict that is never better than the recorded one.
 
     `call` is the Python call that repeats a run without a record.
     """
@@ -52,7 +52,7 @@ class RunView:
         return self.sentence_on(self.verdict)
 
     def sentence_on(self, verdict: str) -> str:
-        """Return the sentence with a verdict that takes more into account, such as a baseline."""
+        """Return `sentence` with another verdict, such as one that takes a baseline into account."""
         run, bad = self.run, self.run.count(Verdict.VIOLATED)
         pools = sum(bool(pool.p_values) for pool in run.pools)
         fields, count = missing_fields(self._reasons)
@@ -71,35 +71,35 @@ class RunView:
 
     @cached_property
     def reasons(self) -> list[str]:
-        """Reasons why the run is not a pass; a violated result, whose cause is shown, is not repeated."""
+        """Reasons why the run is not a pass, except violated results, which `lines` explains."""
         findings = self.run.conclusion.findings
         return [finding.text for finding in findings if not (self.failures and finding.verdict == Verdict.VIOLATED)]
 
     @cached_property
     def failures(self) -> list[Tally]:
-        """The violated checks (of pools, if no single case is violated), those of the first violated stage first."""
+        """Violated checks, or violated pools if no single case is; the first violated stage comes first."""
         return sharpest_first(self.violations)
 
     @cached_property
     def violations(self) -> dict[str, Tally]:
-        """Results by check, of single cases, or of pools too if no single result is violated."""
+        """Results on single cases, by check; pools are included if no single result is violated."""
         return dict(most_informative(self.run.every))
 
     @cached_property
     def explanations(self) -> list[Explanation]:
-        """What may be wrong, as the record says it, else as the violated checks suggest it."""
+        """Explanations in the record, or, without any, hints from the violated checks."""
         closing = self.run.closing
         return list(closing.explanations if closing else ()) or hints(self.violations)
 
     @cached_property
     def observed(self) -> list[str]:
-        """Estimates that differ from the declaration."""
+        """Sentences on estimates that differ from the declaration."""
         result = diagnosed(self.violations)
         return result.diagnosis[:_OBSERVED] if result else []
 
     @property
     def smallest(self) -> Result:
-        """The violated result of the first failure on the smallest case."""
+        """Violated result of the first violated check, on the smallest case."""
         return self.failures[0].smallest or self.failures[0].worst[0]
 
     @cached_property
@@ -117,7 +117,7 @@ class RunView:
 
     @property
     def _first_cause(self) -> str:
-        """The first explanation, with a number if it has none."""
+        """The first explanation, followed by a number unless it names the measured quantity."""
         if not self.failures:
             return next(finding.text for finding in self.run.conclusion.findings if finding.verdict == Verdict.VIOLATED)
         cause, number = str(self.explanations[0]), (self.observed or [self.smallest.text])[0]
@@ -163,7 +163,7 @@ class RunView:
 
     @cached_property
     def failed(self) -> str:
-        """The first error of the subject, and the number of others."""
+        """The first error of the subject and the number of further errors, as text."""
         errors = self.run.closing.failed if self.run.closing else []
         return f"{errors[0]}{f' (and {len(errors) - 1} more like it)' if len(errors) > 1 else ''}" if errors else ""
 

@@ -42,7 +42,7 @@ _ZERO = -math.inf
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Size of a tap at initialisation, or its change after `steps` steps."""
+    """Size of a tap (an intermediate value) at initialisation, or its change after `steps` steps."""
 
     place: TapSeries
     steps: int
@@ -69,7 +69,7 @@ def examine(
     false_alarm: float = 1e-6,
     tolerance: float = TOLERANCE,
 ) -> Widths:
-    """Return the exponents of all taps with verdicts.
+    """Estimate the exponents with which taps (intermediate values) grow with the width, and test predictions.
 
     Parameters
     ----------
@@ -118,11 +118,12 @@ class _Sample:
 
     def __init__(self, make: Make, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
         self._make, self.widths, self._steps, self._seed = make, widths, steps, seed
-        # More models would cost little, but wider ones would dominate errors, whose p-values then suffer from skewness.
+        # Still more narrow models would cost little, but then the few wide ones would dominate the errors, and p-values
+        # would suffer from skewness.
         self.seeds = tuple(round(seeds * (max(widths) / width) ** 0.25) for width in widths)
         self.seconds = 0.0
         narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])
-        # Of taps with the same values one is measured, unless the inner one has another name in another model.
+        # Of taps with the same values, one is measured, unless the inner tap has different names at the two widths.
         pairs = {name: (tap, wider[name]) for name, tap in narrow.items() if name in wider}
         distinct = {n: (one, two) for n, (one, two) in pairs.items() if not one.same_as or one.same_as != two.same_as}
         if not distinct:
@@ -131,7 +132,7 @@ class _Sample:
         self.measured = [Measurement(series, step) for step in range(steps + 1) for series in tap_series]
 
     def logs(self, look: int, factor: int) -> list[FloatArray]:
-        """Return log sizes, (seeds, measured) per width; -∞ for zeros."""
+        """Return log sizes of all measurements, (seeds, measurements) per width; -∞ for zeros."""
         from attncheck._lib.progress import counted_off
 
         start = time.perf_counter()
@@ -144,7 +145,7 @@ class _Sample:
         return np.split(logs, np.cumsum(counts)[:-1])
 
     def weights(self) -> list[Mapping[str, FloatArray]]:
-        """Return the parameters of a model of the first width, and of one of the last, by name."""
+        """Return parameters by name, for a model of the first width and for one of the last width."""
         return [self._made(width, 0, 1, "plan").weights() for width in (self.widths[0], self.widths[-1])]
 
     def _sizes(self, width: int, index: int, look: int) -> list[float]:
@@ -167,7 +168,7 @@ class _Sample:
 
 
 class _Looks:
-    """Looks at all measurements, and the last estimate of each."""
+    """Looks (stages of a group-sequential test) at all measurements, with the last estimate of each."""
 
     def __init__(
         self,
@@ -264,8 +265,8 @@ class _Looks:
 class _Estimate:
     """Estimate of one measurement in one look.
 
-    `zeros` is the fraction of sizes that are zero. If there are any, only `sizes` are known, and all numbers after the
-    p-value are NaN.
+    `zeros` is the fraction of sizes that are zero. If it is positive, only `sizes` are known, and all numbers after
+    the p-value are NaN.
     """
 
     zeros: float
@@ -301,9 +302,9 @@ def _notes(measure: Measurement, estimate: _Estimate) -> tuple[str, ...]:
 
 
 def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ...]:
-    """Return the standard deviations of matrices between growing axes that have the same one at every width.
+    """Return the standard deviations of matrices with two growing axes, if these do not change with the width.
 
-    There are none unless the output of such a matrix is violated, as a factor may follow it.
+    The result is empty unless the output of such a matrix is violated, as a factor may follow the matrix.
     """
     violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
     narrow, wide = sample.weights() if violated else ({}, {})
@@ -314,7 +315,7 @@ def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ..
 
 
 def _fitting(rows: Iterable[tuple[Measurement, WidthsRow]], tolerance: float) -> str:
-    """Return the named prediction that no size at initialisation contradicts, if another prediction is violated."""
+    """Return the name of a prediction that fits all sizes at initialisation, if the tested one is violated; else ""."""
     initial = [(measure, row) for measure, row in rows if not row.steps]
     if not any(row.verdict is Verdict.VIOLATED for _, row in initial):
         return ""

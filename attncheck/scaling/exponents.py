@@ -97,7 +97,7 @@ def errors_of(logs: FloatArray | Sequence[FloatArray], weights: FloatArray) -> t
 
 
 def _variances(logs: FloatArray | Sequence[FloatArray]) -> FloatArray:
-    """Return variances over seeds, (widths, taps)."""
+    """Return variances of log sizes over seeds, (widths, taps)."""
     return np.maximum([array.var(axis=0, ddof=1) for array in logs], _LEAST_SPREAD**2)
 
 

@@ -34,10 +34,10 @@ _REMEDY = (
 
 
 def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], orders: Sequence[float]) -> Estimates:
-    """Return the share of the next order in mean squares at the largest width, from log sizes, (seeds, taps) per width.
+    """Estimate which share of a tap's mean square, at the largest width, grows faster than predicted.
 
-    Mean squares are fitted by parts whose sizes grow as n^b, for b in `orders` and for the next order, which is the
-    largest of these plus 1/2.
+    `logs` holds log sizes, (seeds, taps) per width. Mean squares are fitted by parts whose sizes grow as n^b, for b in
+    `orders` and for the next order, which is the largest of these plus 1/2; the share is that of the next order.
 
     Raises
     ------
@@ -81,13 +81,13 @@ class TapSeries:
     Attributes
     ----------
     name, what : str
-        Its name, and the class or function that computes it.
+        Name of the tap, and the class or function that computes it.
     kind : str
         One of ``attncheck.scaling.taps.KINDS``.
     grows : bool
-        Whether it has more entries in a wider model.
+        Whether the tap has more entries in a wider model.
     rescaled : bool
-        Whether a factor may follow that depends on the width.
+        Whether a width-dependent factor may follow.
     note : str
         Remark for the reader.
     """

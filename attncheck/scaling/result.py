@@ -104,10 +104,10 @@ class Widths:
     rows : tuple of WidthsRow
         In the order of the computation.
     fixed_scales : tuple of float
-        If a size at initialisation is violated, standard deviations of the matrices between growing axes that have the
-        same one at every width.
+        Standard deviations of matrices with two growing axes, if these do not change with the width; empty unless a
+        size at initialisation is violated.
     fitting : str
-        If a size at initialisation is violated, the name of a prediction that all of them agree with.
+        If a size at initialisation is violated, the name of a prediction that fits all such sizes.
     seconds : float
         Duration of the longest look.
     """
@@ -124,7 +124,7 @@ class Widths:
 
     @property
     def verdict(self) -> Verdict:
-        """Violated if any row is, else inconclusive if any is, else consistent if any row was examined."""
+        """Worst verdict of all rows; inconclusive if no row was examined."""
         worst = Verdict.worst(row.verdict for row in self.rows)
         return Verdict.INCONCLUSIVE if worst is Verdict.NOT_EXAMINED else worst
 
@@ -169,7 +169,7 @@ class Widths:
 
     @property
     def headline(self) -> str:
-        """Verdict, number of exponents, and the cause of violations or the seeds that decide the rest, if known."""
+        """Verdict, number of exponents, and, if known, the cause of violations or the seeds needed for a verdict."""
         number = counted(sum(row.verdict is not Verdict.NOT_EXAMINED for row in self.rows), "exponent")
         plan = f"widths {self.widths[0]} to {self.widths[-1]}, {min(self.seeds)} to {max(self.seeds)} seeds each"
         count = f"{len(self.violated)} of {number}" if self.violated else f"{number} examined"
@@ -209,7 +209,7 @@ class Widths:
 
     @property
     def findings(self) -> list[tuple[str, str]]:
-        """Findings on rows that are not consistent: pairs of "first", "then", "and", "also" or "open" and a text."""
+        """Pairs of a label ("first", "then", "and", "also" or "open") and a text on rows that are not consistent."""
         findings = []
         initial = [row for row in self.violated if not row.steps]
         later = [row for row in self.violated if row.name not in {row.name for row in initial}]

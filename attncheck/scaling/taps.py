@@ -36,8 +36,8 @@ class Tap:
     precision : float
         Unit in the last place of 1.
     rescaled : bool
-        Whether a factor may follow that depends on the width, as after a readout, or where an embedding and a readout
-        share a matrix.
+        Whether a width-dependent factor may follow, as after a readout, or if an embedding and a readout share a
+        matrix.
     note : str
         Remark for the reader.
     same_as : str
@@ -88,7 +88,7 @@ class Model(Protocol):
         """Run on the model's inputs and return taps in order of computation."""
 
     def weights(self) -> Mapping[str, FloatArray]:
-        """Return parameters by name: those of the module of a tap begin with the tap's name and a dot."""
+        """Return parameters by name; a parameter of a tap's module is named by the tap's name, a dot and a suffix."""
         return {}
 
     def step(self) -> None:

@@ -270,7 +270,7 @@ TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
 TEMPERATURES = ("asks: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125",)
 APART = "asks: W_Q and W_K have different standard deviations: ... as 0.02² (whatever the width); 0.5"
 FOLLOWS = "note: what follows attention is not linear: W_O is not read"
-ZERO = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
+ZERO = "every entry of W_V is 0: no weight matrix is 0, but the forward pass multiplies values by 0"
 SAME_KEYS = "note: 2 attention maps have the same keys and values"
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 TWO_NAMES = "wrong: scores times 1/sqrt(heads) = head_dim**(-1/4), not 1/sqrt(head_dim)"

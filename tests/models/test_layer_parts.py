@@ -140,7 +140,7 @@ def test_what_has_no_description_is_refused() -> None:
     mistral = first(inspected(lambda: made("Mistral", **GROUPED)))
     refused(lambda: mistral.subject(weights="own"), "needs a new module in every draw")
     qwen = pytest.importorskip("transformers.models.qwen3.modeling_qwen3")
-    with pytest.raises(InputError, match="needs more of it than hidden states, pass the model and no width"):
+    with pytest.raises(InputError, match="needs other inputs than hidden states, pass the model and no width"):
         ac.inspect(lambda: qwen.Qwen3Attention(transformers.Qwen3Config(**GROUPED), 0), width=64)
 
 

@@ -20,24 +20,25 @@ from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, restored, same
 from attncheck.models.replay import ModuleCall
 
-# Cosine of an array and its norm.
+# Minimum cosine of the angle between an array and its normalised copy.
 _PARALLEL = 1 - 1e-6
-# Relative changes of linear and of normalised arrays when inputs are doubled, and variation of normalised ones.
+# Bounds on relative changes of linear and of normalised arrays if inputs are multiplied by 3, and on the variation of
+# the lengths of normalised vectors.
 _LINEAR, _NORMALISED, _CONSTANT = 0.5, 0.05, 1e-3
-# Names of functions after which a tensor no longer has the entries that were dropped.
+# Names of matrix products, whose results no longer have the entries that dropout changed.
 _PRODUCTS = ("linear", "matmul", "__matmul__", "bmm", "einsum")
 
 
 def residual(probe: TorchModel) -> Iterator[Note]:
-    """Report blocks that are not the identity if all their matrices are 0, although attention gets a norm of the input.
+    """Report pre-norm blocks that are not the identity if all their matrices are 0.
 
     Blocks that normalise after the residual path are not examined.
     """
     recorded = _recorded(probe, sorted({name for call in probe.attention for name in (call.name, *_around(call))}))
     all_blocks = [blocks for call in probe.attention if (blocks := _blocks(probe, call, recorded))]
     if not all_blocks:
-        raise NotExaminedError("no module around attention passes a norm of its input to it")
-    if not _wrong(probe, all_blocks):  # a block is seldom wrong; one that is may hide what is wrong with later ones
+        raise NotExaminedError("no module around attention normalises its input for attention")
+    if not _wrong(probe, all_blocks):  # seldom wrong; if one is, blocks are tested alone, as it may hide later errors
         return
     returned = {name: _described(*pair) for blocks in all_blocks for name, pair in _wrong(probe, [blocks]).items()}
     for text, names in grouped(returned, returned.__getitem__).items():
@@ -46,13 +47,13 @@ def residual(probe: TorchModel) -> Iterator[Note]:
 
 
 def norms(probe: TorchModel) -> Iterator[Note]:
-    """Report norms that reach queries or keys only, and normalised values with queries that are not."""
+    """Report norms that act on queries only or on keys only, and normalised values beside unnormalised queries."""
     calls = [call for call in probe.attention if not call.source]
     if not calls:
         raise NotExaminedError("no self-attention was found")
     uneven: dict[str, list[str]] = {}
     for call in calls:
-        # Multiplied by 3, normalised arrays change by rounding, and those that do not depend on inputs by nothing.
+        # If inputs are multiplied by 3, normalised arrays change by rounding only, and constant arrays not at all.
         one, three = (_core(probe, call, factor) for factor in (1.0, 3.0))
         q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, three, strict=True))
         if v > _LINEAR and 0 < min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
@@ -65,7 +66,7 @@ def norms(probe: TorchModel) -> Iterator[Note]:
 
 
 def dropout(probe: TorchModel) -> Iterator[Note]:
-    """Report dropout of scores, and modules for dropout that are not called, in modules that drop nothing."""
+    """Report dropout of scores, and dropout modules that are not called although the module around them runs."""
     modules = {n: m for n, m in probe.model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0}
     if not modules:
         raise NotExaminedError("no module drops entries")
@@ -83,9 +84,9 @@ def dropout(probe: TorchModel) -> Iterator[Note]:
 
 
 def _wrong(probe: TorchModel, all_blocks: Sequence[Sequence[str]]) -> dict[str, tuple[Any, Any]]:
-    """Return input and output, by name, of blocks that are not the identity if the matrices of all of these are 0.
+    """Set the matrices of all blocks to 0, and return by name the inputs and outputs of those that change their input.
 
-    Each block may be one of several modules, innermost first.
+    Each element of `all_blocks` lists the modules, innermost first, one of which is the block.
     """
     modules = [module for blocks in all_blocks for module in probe.model.get_submodule(blocks[-1]).modules()]
     matrices = [m for m in modules if any(p.ndim > 1 for p in m.parameters(recurse=False))]
@@ -105,10 +106,10 @@ def _around(call: ModuleCall) -> list[str]:
 
 
 def _blocks(probe: TorchModel, call: ModuleCall, recorded: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Return the names of modules around one attention module that pass the norm of their input to it, innermost first.
+    """Return the names of modules around an attention module that pass a norm of their input to it, innermost first.
 
-    One of them may be a part of a block without the residual path, or contain more than a block. `recorded` has hidden
-    states and outputs.
+    Such a module may be a part of a block without the residual path, or contain more than a block. `recorded` maps
+    names of modules to input and output.
     """
     blocks = []
     for name in _around(call) if call.name in recorded else []:
@@ -121,13 +122,13 @@ def _blocks(probe: TorchModel, call: ModuleCall, recorded: Mapping[str, tuple[An
 
 
 def _has_more_matrices(probe: TorchModel, name: str, call: ModuleCall) -> bool:
-    """Return whether a module has matrices outside of attention, as blocks have."""
+    """Return whether a module has matrices outside of its attention, as a transformer block has."""
     parameters = probe.model.get_submodule(name).named_parameters()
     return any(p.ndim > 1 and not f"{name}.{at}".startswith(f"{call.name}.") for at, p in parameters)
 
 
 def _is_norm(h: Any, x: Any, y: Any) -> bool:
-    """Return whether h is x, normalised at each position, and y, the output for x, has its shape."""
+    """Return whether h is x normalised at each position (RMS or layer norm), and y has the shape of x."""
     if not h.shape == x.shape == y.shape or torch.equal(h, x):
         return False
     pairs = ((h, x), (h - h.mean(-1, keepdim=True), x - x.mean(-1, keepdim=True)))
@@ -135,7 +136,7 @@ def _is_norm(h: Any, x: Any, y: Any) -> bool:
 
 
 class _States(Trace):
-    """Trace that keeps the first hidden states among the arguments, and the outputs, of the first call of modules."""
+    """Trace that keeps the input and output hidden states of the first call of each module in `names`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.pairs: dict[str, tuple[Any, Any]] = {}
@@ -152,7 +153,7 @@ class _States(Trace):
 
 
 def _recorded(probe: TorchModel, names: Sequence[str]) -> Mapping[str, tuple[Any, Any]]:
-    """Return hidden states and outputs of the first call of modules."""
+    """Return by name the input and output hidden states of the first call of each module in `names`."""
     trace = _States(names)
     with torch.no_grad(), probe.factory.adapter.traced(trace, probe.model):
         probe.outputs()
@@ -160,7 +161,7 @@ def _recorded(probe: TorchModel, names: Sequence[str]) -> Mapping[str, tuple[Any
 
 
 def _hidden(values: Any) -> Any:
-    """Return a copy of the first hidden states in nested containers, or None."""
+    """Return a copy of the first real tensor with three axes in nested containers, or None."""
     tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
     return next((tensor.clone() for tensor in tensors if tensor.ndim == 3), None)
 
@@ -204,8 +205,8 @@ class _Dropping(Trace, TorchFunctionMode):
     called, dropping : set of str
         Names of modules that are called, and of those that call functions for dropout.
     of_scores : set of str
-        Modules whose dropout acts on scores, known by negative numbers that reach a softmax of their shape with no
-        product.
+        Modules whose dropout acts on scores: its input has negative numbers, and a softmax of the same shape follows
+        without a matrix product in between.
     """
 
     def __init__(self) -> None:

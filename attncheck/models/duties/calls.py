@@ -19,12 +19,12 @@ from attncheck.models.duties.probe import TorchModel, same
 _CACHE = re.compile(r"past|(past_)?key_values?|caches?|(past|kv)_caches?|layer_past")
 # Numbers of tokens in the last calls with a cache.
 _CALLS = {"single tokens": (1, 1), "two tokens": (2, 1)}
-# Relative tolerance, and largest number of roundoffs.
+# Relative tolerance of outputs with a cache, and largest error in bfloat16 relative to that of rounded weights.
 _TOLERANCE, _ROUNDOFFS = 1e-3, 16
 
 
 def cache(probe: TorchModel) -> Iterator[Note]:
-    """Report a cache with which calls on a few tokens each differ from one call."""
+    """Report a cache if calls on a few tokens at a time, with this cache, differ from one call on all tokens."""
     accepted = inspect.signature(probe.model.forward).parameters
     name = next((name for name in accepted if _CACHE.fullmatch(name)), None)
     if name is None:
@@ -51,7 +51,7 @@ def cache(probe: TorchModel) -> Iterator[Note]:
 
 
 def _step_by_step(probe: TorchModel, name: str, options: Mapping[str, Any], lengths: Sequence[int]) -> Any:
-    """Return the outputs of calls with a cache, of which the last ones are on these numbers of tokens."""
+    """Return the outputs of successive calls with a cache; `lengths` are the numbers of tokens after the first call."""
     main, tokens = next(iter(probe.arguments.items()))
     first = tokens.shape[1] - sum(lengths)
     if first < 1:
@@ -76,7 +76,7 @@ def _cache_of(outputs: Any, name: str) -> Any:
 
 
 def precision(probe: TorchModel) -> Iterator[Note]:
-    """Report outputs in bfloat16 that differ from those in float32 by more than rounded weights explain.
+    """Report outputs in bfloat16 that differ from those in float32 by more than the rounding of weights explains.
 
     Errors are medians over the entries, as experts and other discrete choices may change at some tokens.
     """

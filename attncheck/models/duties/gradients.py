@@ -1,4 +1,4 @@
-"""Gradients of parameters, and tensors that have one without being parameters."""
+"""Properties of gradients: every parameter has one, and every tensor with one is a registered parameter."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from attncheck.models.duties.probe import TorchModel, noise, restored
 
 # Number of steps after which factors that start at 0 must have a gradient, and size of the largest change of an entry.
 _STEPS, _STEP = 3, 0.02
-# Parameters that some tokens reach only.
+# Names of parameters that only some tokens reach.
 _ROUTED = re.compile("expert|router|moe")
-# Smallest number of neurons in a head.
+# Fewest consecutive unused rows that count as a head.
 _HEAD = 4
 
 
 def registration(probe: TorchModel) -> Iterator[Note]:
-    """Report tensors with a gradient that are no parameters of the model; those that one call makes do not count."""
+    """Report tensors with a gradient that are not registered as parameters, and that exist longer than one call."""
     leaves, again = _leaves(probe), _leaves(probe)
     if not leaves:
         raise NotExaminedError("the outputs have no gradient")
@@ -50,7 +50,7 @@ def _leaves(probe: TorchModel) -> dict[int, Any]:
 
 
 def reached(probe: TorchModel) -> Iterator[Note]:
-    """Report parameters, and rows of the matrices of attention, whose gradient is exactly 0, also after steps."""
+    """Report parameters whose gradient is exactly 0, also after a few steps, and unused rows of attention matrices."""
     parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad and p.numel()}
     first = _gradients(probe, parameters)
     reals = [v for v in probe.arguments.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
@@ -75,7 +75,7 @@ def reached(probe: TorchModel) -> Iterator[Note]:
 
 
 def _pads(probe: TorchModel, name: str) -> bool:
-    """Return whether a parameter is the table of an embedding, in which the gradient of one row is set to 0."""
+    """Return whether a parameter is an embedding table with a padding row, whose gradient is always 0."""
     owner = probe.model.get_submodule(name.rpartition(".")[0])
     return getattr(owner, "padding_idx", None) is not None
 
@@ -91,7 +91,7 @@ def _gradients(probe: TorchModel, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _zero_after_steps(probe: TorchModel, parameters: dict[str, Any], zero: list[str]) -> list[str]:
-    """Return those names whose gradient is also 0 after parameters that are 0 have followed theirs."""
+    """Return the names in `zero` whose gradient is still 0 after steps of all parameters that are 0."""
     movable = {name: p for name, p in parameters.items() if not p.any()}
     with restored(list(movable.values())):
         for _ in range(_STEPS + 1):
@@ -103,11 +103,11 @@ def _zero_after_steps(probe: TorchModel, parameters: dict[str, Any], zero: list[
 
 
 def _unused_rows(probe: TorchModel, name: str, gradient: Any) -> tuple[int, int] | None:
-    """Return the number of rows without a gradient, and of all rows, if the former are whole heads of attention."""
+    """Return the numbers of rows without a gradient and of all rows; None unless the unused rows are whole heads."""
     at, _, _ = name.rpartition(".")
     owner = probe.model.get_submodule(at)
     in_attention = any(f"{name}.".startswith(f"{call.name}.") for call in probe.attention)
-    conv = type(owner).__name__ == "Conv1D"  # of transformers: (inputs, outputs)
+    conv = type(owner).__name__ == "Conv1D"  # in transformers: (inputs, outputs)
     matrix = conv or isinstance(owner, torch.nn.Linear | torch.nn.MultiheadAttention)
     if gradient.ndim != 2 or not in_attention or not matrix or not gradient.any():
         return None

@@ -84,12 +84,12 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
 
 
 def pad_tokens(probe: TorchModel) -> Iterator[Note]:
-    """Report outputs at tokens that depend on padding."""
+    """Report outputs at real tokens that depend on padding tokens."""
     tokens = probe.vectors.values.shape[:2]
     accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
     name = next((name for name in _MASKS if name in accepted), None)
     if name is None or tokens[1] <= 2 * _PADDED:
-        raise NotExaminedError("no argument marks them")
+        raise NotExaminedError("no argument marks padding, or the inputs are too short")
     for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
         is_padded = torch.zeros(tokens, dtype=torch.bool)
         is_padded[:, padded] = True
@@ -105,7 +105,7 @@ def _later(positions: list[int], length: int) -> Any:
 
 
 def effect_of_later(probe: TorchModel) -> float:
-    """Return the largest derivative of outputs by later inputs, divided by that by earlier ones."""
+    """Return the largest derivative of outputs by later inputs, relative to the largest one by earlier inputs."""
     positions, derivatives = probe.dependence
     rows = derivatives[:, 0]
     earlier = rows * (torch.arange(rows.shape[1]) < torch.tensor(positions)[:, None])
@@ -113,9 +113,9 @@ def effect_of_later(probe: TorchModel) -> float:
 
 
 def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
-    """Return the largest derivative of the last outputs along an axis by other inputs, divided by that by the last.
+    """Return the largest derivative of the last outputs along an axis by other inputs, relative to the last inputs.
 
-    Axis 0 contains the sequences. If axis 1 contains positions, the last one depends on all in causal attention too.
+    Axis 0 contains sequences. If axis 1 contains positions, the last output depends on all, also if causal.
     """
     x = probe.vectors.values.clone().requires_grad_()
     y = probe.with_vectors(x).select(axis, -1)
@@ -135,7 +135,7 @@ def _hides_later(scores: Any) -> bool:
 
 
 def _causal_without_cache(probe: TorchModel) -> bool:
-    """Return whether no output depends on later inputs if modules get None for every object with a method `update`."""
+    """Return whether outputs do not depend on later inputs if None replaces caches: objects with a method `update`."""
     removed: list[Any] = []
 
     def without_cache(value: Any) -> Any:

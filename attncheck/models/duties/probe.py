@@ -17,7 +17,7 @@ from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.factory import ModelFactory
 from attncheck.models.replay import ModuleCall
 
-# Largest number of positions whose derivatives are computed, and of products of parameters and tokens for them.
+# Limits on the number of positions whose derivatives are computed, alone and times parameters and tokens.
 _POSITIONS, _WORK = 12, 2**31
 # Largest relative effect that may be roundoff, and the factor by which double precision reduces roundoff.
 _ROUNDOFF, _LESS = 1e-5, 0.1
@@ -27,7 +27,7 @@ _ROUNDOFF, _LESS = 1e-5, 0.1
 class Vectors:
     """The vectors for the tokens of a model, (batch, positions, width), or other real inputs.
 
-    They are the input `name`, or what `module` returns for the input `name`.
+    They are the input `name`, or the output of `module` for the input `name`.
     """
 
     values: Any
@@ -63,7 +63,7 @@ class TorchModel:
 
     @property
     def work(self) -> int:
-        """Number of parameters times that of positions."""
+        """Number of parameters times number of positions."""
         sizes = [int(value.shape[1]) for value in self.arguments.values() if getattr(value, "ndim", 0) > 1]
         parameters: int = sum(p.numel() for p in self.model.parameters())
         return parameters * max(sizes, default=1)
@@ -75,19 +75,19 @@ class TorchModel:
             yield
 
     def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return all outputs for the inputs with some `changes` by name."""
+        """Return all outputs for the inputs, some of which are replaced by `changes`, by index or name."""
         values = {**self.arguments, **(changes or {})}
         args = tuple(value for name, value in values.items() if isinstance(name, int))
         kwargs = {name: value for name, value in values.items() if not isinstance(name, int)}
         return self.factory.outputs_for(self.model, (args, kwargs))
 
     def reals(self) -> list[Any]:
-        """Return the outputs of real numbers."""
+        """Return all outputs that are tensors of real numbers."""
         leaves = tree_leaves(self.outputs())
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
 
     def first(self, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return the first output of real numbers."""
+        """Return the first output that is a tensor of real numbers."""
         outputs = self.factory.adapter.first(self.outputs(changes))
         if outputs is None:
             raise NotExaminedError("no output has real numbers")
@@ -95,7 +95,7 @@ class TorchModel:
 
     @functools.cached_property
     def vectors(self) -> Vectors:
-        """The vectors of the tokens, through which alone they reach the outputs."""
+        """Vectors of the tokens; raises `NotExaminedError` if tokens affect the outputs by another path."""
         vectors = self._vectors
         if vectors.module is not None and self.steady:
             ids = self.arguments[vectors.name]
@@ -107,7 +107,7 @@ class TorchModel:
 
     @functools.cached_property
     def _vectors(self) -> Vectors:
-        """An input, or the outputs of the innermost module that receives the tokens."""
+        """An input of real vectors, or the output of the innermost module that receives the tokens."""
         for name, value in self.arguments.items():
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 2:
                 return Vectors(value.detach(), name)
@@ -119,22 +119,22 @@ class TorchModel:
         return trace.results[0]
 
     def with_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return the first output of real numbers for vectors `x` of the tokens."""
+        """Return the first real output if `x` replaces the vectors of the tokens."""
         if self._vectors.module is None:
             return self.first({**(changes or {}), self._vectors.name: x})
-        results = iter([x])  # of the first call of the module
+        results = iter([x])  # replaces the result of the module's first call
         with self._vectors.module.register_forward_hook(lambda module, args, output: next(results, output)):
             return self.first(changes)
 
     def for_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return the outputs, one vector per position, for vectors `x` of the tokens."""
+        """Return the outputs, one vector per position, if `x` replaces the vectors of the tokens."""
         y = self.with_vectors(x, changes)
         if x.ndim != 3 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             raise NotExaminedError("the outputs are not one vector per position")
         return y
 
     def influence(self, changes: Mapping[Any, Any] | None = None) -> tuple[list[int], Any]:
-        """Return positions i, and the largest derivatives of outputs there by all inputs, (i, batch, positions)."""
+        """Return some positions, and the largest derivatives of outputs there by all inputs, (·, batch, positions)."""
         x = self.vectors.values.clone().requires_grad_()
         y = self.for_vectors(x, changes)
         most = min(max(_WORK // self.work, 2), _POSITIONS)
@@ -150,11 +150,11 @@ class TorchModel:
 
     @functools.cached_property
     def dependence(self) -> tuple[list[int], Any]:
-        """The result of `influence` for the inputs as they are."""
+        """Result of `influence` for unchanged inputs."""
         return self.influence()
 
     def is_roundoff(self, effect: Callable[[TorchModel], float]) -> bool:
-        """Return whether an effect, relative to 1, is so small only for want of precision: if it is less in double."""
+        """Return whether a relative effect is mere roundoff: it is small, and smaller still in double precision."""
         here = effect(self)
         if here > _ROUNDOFF:
             return False
@@ -162,7 +162,7 @@ class TorchModel:
         return effect(double) < _LESS * here
 
     def derivatives(self, total: Any, tensors: Sequence[Any]) -> list[Any]:
-        """Return the gradients of a number."""
+        """Return the gradients of a scalar tensor with respect to `tensors`; zeros without dependence."""
         if not total.requires_grad:
             raise NotExaminedError("the outputs have no gradient")
         gradients = torch.autograd.grad(total, tensors, retain_graph=True, allow_unused=True)
@@ -194,7 +194,7 @@ class _Lookups(Trace):
 
 @contextlib.contextmanager
 def restored(tensors: Sequence[Any]) -> Iterator[None]:
-    """Write the present values of tensors back at the end of this context."""
+    """Restore the values of tensors on exit from this context."""
     with contextlib.ExitStack() as stack:
         for tensor in tensors:
             stack.callback(tensor.detach().copy_, tensor.detach().clone())

@@ -1,4 +1,4 @@
-"""All properties, and their measurement on a model."""
+"""Registry of the properties of attention models, and their measurement on one model."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _HERE = __name__.rpartition(".")[0]
 #: Functions that measure the properties, in the order of their notes. For a `duties.probe.TorchModel`, each yields
 #: notes on violations, or raises `NotExaminedError`.
 DUTIES = {
-    # Every tensor that computes is registered.
+    # Every tensor with a gradient is a registered parameter.
     "registration": f"{_HERE}.gradients:registration",
     # Buffers and tables are initialised, and equal tensors are tied.
     "state": f"{_HERE}.state:state",
     # Outputs of causal attention do not depend on later inputs.
     "causality": f"{_HERE}.positions:causality",
-    # Outputs of a sequence do not depend on the others.
+    # Outputs of a sequence do not depend on other sequences.
     "sequences": f"{_HERE}.positions:sequences",
     # A block whose branches return 0 is the identity.
     "residual": f"{_HERE}.blocks:residual",
-    # A norm of queries reaches keys, and none is on values alone.
+    # A norm acts on both queries and keys, and never on values alone.
     "norms": f"{_HERE}.blocks:norms",
     # Dropout acts in training, and not on scores.
     "dropout": f"{_HERE}.blocks:dropout",
@@ -35,9 +35,9 @@ DUTIES = {
     "reach": f"{_HERE}.gradients:reached",
     # Permuted tokens do more than permute outputs.
     "permutation": f"{_HERE}.positions:permutation",
-    # Padding changes nothing at other tokens.
+    # Padding does not change the outputs at other tokens.
     "pad_tokens": f"{_HERE}.positions:pad_tokens",
-    # A cache returns the outputs of one call.
+    # Calls with a cache return the outputs of one call on all tokens.
     "cache": f"{_HERE}.calls:cache",
     # bfloat16 differs from float32 by roundoff only.
     "precision": f"{_HERE}.calls:precision",
@@ -48,7 +48,7 @@ _SECONDS = 2.0
 
 
 def measured(factory: ModelFactory, model: Any, calls: Sequence[ModuleCall], steady: bool) -> tuple[DutyResult, ...]:
-    """Measure all properties of a model with attention modules `calls`; it is restored afterwards."""
+    """Measure all properties of a model, and restore it; `calls` are the calls of its attention modules."""
     if framework_of(model) != "torch":
         return tuple(DutyResult(name, reason="measured in PyTorch models only") for name in NAMES)
     from attncheck.models.duties.probe import TorchModel
@@ -59,10 +59,10 @@ def measured(factory: ModelFactory, model: Any, calls: Sequence[ModuleCall], ste
 
 
 def _result(name: str, probe: Any, end: float) -> DutyResult:
-    """Measure a property, unless the earlier ones took too long."""
+    """Measure a property, unless the measurements of earlier properties took too long."""
     if time.process_time() > end:
         return DutyResult(name, reason="the model is too slow")
-    measure = find(DUTIES[name])  # whose absence is no property of the model
+    measure = find(DUTIES[name])  # outside of `try`: a failed import is no property of the model
     try:
         return DutyResult(name, tuple(dict.fromkeys(measure(probe))))
     except Exception as error:  # of the measurement, of the model for changed inputs, or of its backward pass

@@ -47,7 +47,7 @@ def _is_zero_table(name: str, tensor: Any) -> bool:
 
 
 def _is_unwritten(tensor: Any) -> bool:
-    """Return whether a buffer contains NaN, or only the number that marks new memory for integers."""
+    """Return whether a buffer contains NaN, or only the largest integer, which marks new memory."""
     if tensor.is_floating_point() or tensor.is_complex():
         return bool(tensor.isnan().any())
     return tensor.numel() > 1 and tensor.dtype != torch.bool and bool((tensor == torch.iinfo(tensor.dtype).max).all())
@@ -63,7 +63,7 @@ def _used(probe: TorchModel, buffer: Any) -> bool:
 
 
 def _copies(parameters: dict[str, Any], redrawn: dict[str, Any]) -> Iterator[Note]:
-    """Report drawn matrices with equal entries whose names differ in more than numbers."""
+    """Report drawn matrices with equal entries, unless their names differ only in numbers."""
     drawn = [n for n, p in parameters.items() if p.ndim > 1 and n in redrawn and not torch.equal(p, redrawn[n])]
     groups = grouped(drawn, lambda name: (parameters[name].shape, float(parameters[name].double().sum())))
     for first, *names in groups.values():

@@ -64,7 +64,7 @@ def check_files(
 
 
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
-    """Return the conclusion on files; inconclusive if few checks of laws could run."""
+    """Return the conclusion on files of samples; it is inconclusive if too few checks of laws could run."""
     conclusion = ledger_of([result.id for result in results], seed, results).conclude(budget)
     reason = Scope.of_results(results).doubt()
     return conclusion.unless(reason and f"no file is large enough, or holds enough: {reason}")

@@ -41,7 +41,7 @@ _POWER = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """Checks to examine in three blocks or in one look, and reasons for omitting others.
+    """Plan for a file of samples: checks to examine in three blocks or in one look, and reasons for omitting others.
 
     ``block`` is the number of draws of a block, ``level`` the level of a look at a block, and ``single_level`` that of
     one look at the whole file.
@@ -88,7 +88,7 @@ def _too_small(check: Check, needed: int | None, size: int) -> str:
 def examine_samples(
     files: Sequence[Samples], *, seed: int = 0, false_alarm: float = 1e-6, laws: WeightLaws = GAUSSIAN_LAWS
 ) -> tuple[list[Result], list[Result]]:
-    """Return one result per file and check, and those of pools; raises InputError for a layer in two files."""
+    """Return one result per file and check, and the results of pools; refuse two files with the same layer."""
     layers = [file.sample.layer for file in files]
     twice = next((file for at, file in enumerate(files) if layers[at] in layers[:at]), None)
     if twice is not None:
