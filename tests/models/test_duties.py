@@ -335,6 +335,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "dropout": (Dropped, {"dropout": HOLDS}),
     "forgotten dropout": (Forgotten, {"dropout": ASKS}),
     "dropout of scores": (lambda: Dropped(type("Other", (Attention,), {"weights": dropped})), {"dropout": ASKS}),
+    "dropout of scores by a function": (attention("weights", dropped), {"dropout": ASKS}),
     "closed adapter": (Adapted, {"reach": WRONG}),
     "half of the heads": (attention("projected", half_of_heads), {"reach": ASKS}),
     "listed block": (Listed, {"registration": WRONG, "precision": UNEXAMINED}),
@@ -366,6 +367,15 @@ def test_properties(name: str) -> None:
         levels = {note.level for note in result.notes}
         results[result.name] = ": ".join([result.outcome, *levels])
     assert results == OUTCOMES | outcomes
+
+
+def test_arguments_may_be_masks_of_booleans() -> None:
+    class Kept(Model):
+        def forward(self, ids: Any, keep: Any) -> Any:
+            return super().forward(ids) * keep[..., None]
+
+    inspection = ac.inspect(Kept, inputs={"ids": IDS, "keep": torch.ones_like(IDS, dtype=torch.bool)}, draws=2)
+    assert {result.name: result.outcome for result in inspection.duties} == OUTCOMES
 
 
 def test_every_property_has_rows_for_both_outcomes() -> None:
@@ -405,7 +415,7 @@ class TestExpectations:
         assert "holds: registration, state, causality, sequences, residual, norms, reach, precision" in str(inspection)
         assert inspection.to_dict()["duties"]["causality"] == HOLDS
         assert inspection.unmet("cache") == ["cache: not examined: no argument is a cache"]
-        assert "not examined: dropout (no module drops entries); " in str(inspection)
+        assert "not examined: dropout (nothing is dropped in training); " in str(inspection)
         with pytest.raises(InputError, match="expect='causality=maybe': is neither true nor false; write causality or"):
             inspection.require("causality=maybe")
 
