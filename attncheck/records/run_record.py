@@ -43,7 +43,7 @@ def ledger_of(planned: Iterable[str], seed: int, lines: Iterable[Result]) -> Led
 
 def closing_of(conclusion: Conclusion, results: Sequence[Result], seconds: float, **fields: Any) -> Closing:
     """Return the closing line of a run with these results."""
-    return Closing(run_digest(results), conclusion.verdict, list(conclusion.reasons), len(results), seconds, **fields)
+    return Closing(run_digest(results), conclusion.verdict, list(conclusion.reasons), seconds, **fields)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from attncheck._lib.text import inert
 from attncheck.records.explanation import Explanation
 
 #: The schema version that is written and read.
-SCHEMA = 6
+SCHEMA = 7
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line", "pass a record that attncheck wrote"
 #: First bytes of a compressed record.
@@ -120,19 +120,21 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """The end of a run.
 
     ``digest`` is the `run_digest`; ``reasons`` say why the verdict is no pass; ``explanations`` say what may be wrong,
-    best first. ``failed`` has errors of the subject.
+    best first. ``failed`` has errors of the subject. ``seal`` is a digest of all that the record holds before it.
     """
 
     digest: str
     verdict: str
     reasons: list[str]
-    reported: int
     seconds: float
     explanations: list[Explanation] = []
     failed: list[str] = []
+    seal: str = ""
 
 
 Line = Manifest | Result | Closing
+# How a closing line begins, and its last field.
+_CLOSING, _SEAL = b'{"type":"closing"', b',"seal":'
 
 
 def case_key(result: Result) -> str:
@@ -194,7 +196,7 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
         If the file is missing, has no complete manifest, another schema or a broken line.
     """
     source = _Source(path, field)
-    ended = False
+    ended, seal = False, Seal()
     with _opened(source) as (file, most):
         # Large files of other kinds may be one line.
         if file.peek(1)[:1] != b"{":
@@ -212,8 +214,24 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
                 raise source.error(f"line {number} is out of place")
             if kind == "manifest":
                 _check_head(source, raw)
+                seal = Seal()
             ended = kind == "closing"
+            if seal.add(raw) != (line.seal if ended else ""):
+                raise source.error("was edited or damaged: its lines are not those that it was closed with")
             yield line
+
+
+class Seal:
+    """Digest of the lines of a record, and of the closing line up to its seal."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, line: bytes) -> str:
+        """Add a line; return the seal if it is a closing line, else an empty text."""
+        content, field, _ = line.rpartition(_SEAL) if line.startswith(_CLOSING) else (line, b"", b"")
+        self._hash.update(content)
+        return self._hash.hexdigest()[:16] if field else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import IO
 import msgspec
 
 from attncheck._lib.errors import InputError
-from attncheck.records.schema import OPENING, Line
+from attncheck.records.schema import OPENING, Line, Seal
 
 try:
     import fcntl
@@ -32,12 +32,15 @@ class Writer:
         self._size = 0
         self._file: io.FileIO | None = None
         self._failure = ""
+        self._seal = Seal()
 
     def write(self, line: Line) -> None:
         """Append one line; raise `InputError` if the file cannot be written or is locked."""
         if self._failure:
             raise InputError(self._failure)
         data = msgspec.json.encode(line) + b"\n"
+        if seal := self._seal.add(data):
+            data = msgspec.json.encode(msgspec.structs.replace(line, seal=seal)) + b"\n"
         try:
             if self._file is None:
                 self._file = _created(self.path, data)

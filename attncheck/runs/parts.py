@@ -59,7 +59,6 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
         # If a part is violated, so is the run; otherwise the conclusion follows from the results.
         verdict="violated" if wrong else "consistent",
         reasons=list(dict.fromkeys(reason for line in wrong for reason in line.reasons)),
-        reported=len(results) + len(pools),
         seconds=sum(line.seconds for line in closings),
         explanations=next((line.explanations for line in closings if line.explanations), []),
         failed=[text for line in closings for text in line.failed],

@@ -190,10 +190,6 @@ def forge(path: Path) -> None:
     )
 
 
-def counts_fewer(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"reported":32', b'"reported":31'))
-
-
 def flip(data: bytes) -> bytes:
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 0x55]) + data[middle + 1 :]
@@ -220,7 +216,6 @@ DAMAGES: list[Damage] = [
     ("run.jsonl", lambda path: path.write_text("hello\n"), 2, "has no manifest"),
     ("run.jsonl", Path.unlink, 2, "No such file"),
     ("run.jsonl", forge, 2, "its digest is not that of its results"),
-    ("run.jsonl", counts_fewer, 4, "the closing line counts 31 results, but there are 32"),
     ("run.jsonl", cut(9), 4, "the record has no closing line"),
     ("run.jsonl", cut(9000), 4, "planned results are missing"),
     ("base.jsonl", Path.unlink, 4, "there is no baseline"),
@@ -236,7 +231,7 @@ DAMAGES: list[Damage] = [
         "base.jsonl.gz",
         gzipped(lambda data: data.replace(b'"size":4000', b'"size":3000', 1)),
         2,
-        "its digest is not that of its results; make the baseline again",
+        "was edited or damaged: its lines are not those that it was closed with; make the baseline again",
     ),
     ("base.jsonl.gz", folder, 2, "cannot be read (Is a directory); pass the path of a run record"),
 ]

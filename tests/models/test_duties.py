@@ -371,7 +371,7 @@ def test_properties(name: str) -> None:
 
 def test_arguments_may_be_masks_of_booleans() -> None:
     class Kept(Model):
-        def forward(self, ids: Any, keep: Any) -> Any:
+        def forward(self, ids: Any, keep: Any = None) -> Any:
             return super().forward(ids) * keep[..., None]
 
     inspection = ac.inspect(Kept, inputs={"ids": IDS, "keep": torch.ones_like(IDS, dtype=torch.bool)}, draws=2)
