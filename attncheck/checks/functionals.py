@@ -152,7 +152,9 @@ def _covariance_ratio(sample: Sample, axis: int, other: int) -> FloatArray:
 
     Columns correlate more if the heads share keys, rows if they share queries.
     """
-    sizes = log((sample.told_scores[:, [0, other]] ** 2).sum(axis=axis))
+    squares = (sample.told_scores[:, [0, other]] ** 2).sum(axis=axis)
+    # Rows that are 0 but for rounding are equally small.
+    sizes = log(np.maximum(squares, _CANCELLED * squares.max(axis=-1, keepdims=True)))
     sizes -= sizes.mean(axis=-1, keepdims=True)
     product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)
     # The correlation of sizes that are equal up to rounding is undefined and set to 0.

@@ -23,7 +23,7 @@ from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import small_with_inputs
 from attncheck.layers.requirement import ANY, Requirement
-from attncheck.layers.requirements import SEVERAL_POSITIONS
+from attncheck.layers.requirements import SEVERAL_NEURONS, SEVERAL_POSITIONS
 
 # Factor on inputs that make the scores of the right simulator small: scores of narrow layers have heavy tails, and the
 # subject's may be thousands of times larger.
@@ -189,6 +189,11 @@ def random_by_position(pair: Pair) -> bool | None:
     return bool(sizes[most] > CLEAR * sizes[0]) if len(sizes) > most and sizes[0] else None
 
 
+# A right simulator may draw projections from a root of the Gram matrix. With one neuron the root is linear in an input,
+# so that it cannot be told from fixed weights.
+_APART = SEVERAL_POSITIONS & SEVERAL_NEURONS
+
+
 def _require_fixed_weights(pair: Pair) -> None:
     if pair.nonlinearity > CLEAR:
         raise NotExaminedError("no output is affine in one input: the weights may depend on the inputs")
@@ -246,8 +251,8 @@ CHECKS = (
         cause="draws of a call share their weights; each draw needs its own",
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _check("hidden", _hidden, "outputs ignore hidden inputs, and scores ignore third positions", SEVERAL_POSITIONS),
-    _check("order", _order, "outputs and scores follow inputs to other positions, if declared", SEVERAL_POSITIONS),
+    _check("hidden", _hidden, "outputs ignore hidden inputs, and scores ignore third positions", _APART),
+    _check("order", _order, "outputs and scores follow inputs to other positions, if declared", _APART),
     _check(
         "scaling",
         _scaling,

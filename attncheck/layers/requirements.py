@@ -47,6 +47,7 @@ def _regular(layer: AttentionLayer) -> bool:
     return _distinguishable(layer)
 
 
+SEVERAL_NEURONS = OfLayer("several neurons", lambda layer: layer.width > 1, "the inputs have one neuron")
 SEVERAL_POSITIONS = OfLayer("several positions", lambda layer: layer.seq_len > 1, "there is one position only")
 THREE_POSITIONS = OfLayer("three positions", lambda layer: layer.seq_len > 2, "there are fewer than three positions")
 MANY_POSITIONS = OfLayer(  # with fewer, a matrix shared by two heads cannot be recognised
