@@ -114,6 +114,12 @@ class AttentionCall:
     def __getitem__(self, role: str) -> FloatArray:
         return np.asarray(getattr(self, role))
 
+    def normalised(self) -> AttentionCall:
+        """Return the call with weights that are divided by the sums of their rows."""
+        sums = self.weights.sum(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            return dataclasses.replace(self, weights=self.weights / np.where(sums > 0.0, sums, np.nan))
+
 
 @dataclasses.dataclass(frozen=True)
 class Effective:
@@ -164,6 +170,8 @@ class ModuleReader:
 
     def __init__(self, adapter: Adapter, state: Any, width: int, path: str) -> None:
         self.adapter, self.width, self.path = adapter, width, path
+        #: Whether weights are divided by the sums of their rows only after the product with the values.
+        self.divides_later = False
         #: Shortest accepted sequence length, and whether the module accepts every length.
         self.length, self.any_length = self._lengths(state)
         self.layout = self._layout(state)
@@ -212,9 +220,13 @@ class ModuleReader:
             if first[0].key.shape[-2] == x.shape[1] + layout.extra:
                 problem = "pass attention one after another, not in one batch"
                 refuse("call", f"{len(x)} sequences", problem, "test it by sampling: attncheck.check")
-            counts = f"{first[0].key.shape[-2]} for {x.shape[1]} positions"
+            keys, positions = first[0].key.shape[-2], x.shape[1]
+            counts = f"{keys} for {positions} positions"
+            if keys < positions:
+                refuse("keys", counts, "are in blocks", "inspect attention that takes all keys at once")
             refuse("keys", counts, "exceed the positions by a length-dependent number", "inspect self-attention")
-        return AttentionCall(y, **fields, calls=calls)
+        call = AttentionCall(y, **fields, calls=calls)
+        return call.normalised() if self.divides_later else call
 
     def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
         """Return the output, (batch, positions, m), on a code path; swap axes if the module has positions first."""

@@ -37,6 +37,8 @@ _TRIES = 3
 _TOLERANCE = 1e-6
 # A factor this close to a named one gets its name.
 _NAMED = 1e-3
+# Outputs are no rounding errors if rounding is below this share of them.
+_CLEAR = 0.1
 # A fitted factor this close to a named one is replaced by the named one if that fits.
 _NEAR = 2e-2
 
@@ -63,7 +65,7 @@ class Probe:
             if reader.norm != NONE or not _underflows(self.seen.weights):
                 break
         self.y = self.output(reader.path)
-        self.silent = reader.see(state, self.x, silent=True).y
+        self._divide()
         #: Whether the output is a linear function of the heads, given by W_O alone.
         self.linear = reader.merged is not None and self._is_linear(seed)
 
@@ -104,7 +106,22 @@ class Probe:
         probe = copy.copy(self)
         probe.reader = reader
         probe.seen, probe.y = reader.see(self.state, self.x), self.output(reader.path)
+        probe._divide()
         return probe
+
+    def _divide(self) -> None:
+        """Divide weights by the sums of their rows from now on, if the module does so after the values."""
+        self.silent = self.reader.see(self.state, self.x, silent=True).y
+        sums = self.seen.weights.sum(axis=-1, keepdims=True)
+        if not np.isfinite(sums).all() or np.abs(sums - 1.0).max() <= max(_TOLERANCE, 4 * self.bound):
+            return
+        # Results of attention that are proportional to the sums are then the same in all rows.
+        vectors = np.random.default_rng(0).standard_normal((1, self.num_heads, 1, self.value_dim))
+        after = self.reader.see(self.state, self.x, sums * vectors).y - self.silent
+        small = 4 * self.bound * max(float(np.abs(after).max()), self._largest)
+        if np.ptp(after, axis=(0, 1)).max() <= small < _CLEAR * np.abs(after).max():
+            self.reader.divides_later = True
+            self.seen = self.seen.normalised()
 
     # The formula ----------------------------------------------------------------------------------
 

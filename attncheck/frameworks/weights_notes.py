@@ -71,8 +71,10 @@ def _about_map(forward: Forward) -> Iterator[Note]:
     if forward.map == AMONG_HEADS:
         shape = "(batch, positions, heads, head_dim)"
         yield wrong(f"attends over the heads of one position, not over positions: queries are {shape}")
+    elif forward.map in AXES and forward.map != "softmax":
+        yield wrong(forward.map)
     elif forward.map != "softmax":
-        yield wrong(forward.map if forward.map in AXES else f"the attention map is {forward.map}, not softmax")
+        yield asks(f"the attention map is {forward.map}, not softmax", "map")
 
 
 def _about_mask(forward: Forward, formula: Formula, length: int, maps: int) -> Iterator[Note]:

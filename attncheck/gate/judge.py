@@ -53,7 +53,7 @@ def _weaker(run: RunRecord, baseline: RunRecord) -> Iterator[Finding]:
 
 def notes_on(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     """Iterate over differences from the baseline that do not affect the verdict."""
-    for name in ("seed", "false_alarm"):
+    for name in ("seed", "false_alarm", "min_examined"):
         before, now = getattr(baseline.manifest, name), getattr(run.manifest, name)
         if before != now:
             yield f"{name.replace('_', ' ')} is {now}, {before} in the baseline"

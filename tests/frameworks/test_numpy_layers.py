@@ -224,9 +224,9 @@ FORWARD = [
         for name, note, function in (
             ("softmax over the query axis", "wrong: softmax over the query axis", lambda p: softmax(p, -2)),
             ("softmax over the heads", "wrong: softmax over the heads", lambda p: softmax(p, 1)),
-            ("linear", "wrong: the attention map is linear, not softmax", lambda p: p),
-            ("relu", "wrong: the attention map is relu, not softmax", lambda p: np.maximum(p, 0) / p.shape[-1]),
-            ("sigmoid", "wrong: the attention map is sigmoid, not softmax", lambda p: 1 / (1 + np.exp(-p + 1.5))),
+            ("linear", "asks: the attention map is linear, not softmax", lambda p: p),
+            ("relu", "asks: the attention map is relu, not softmax", lambda p: np.maximum(p, 0) / p.shape[-1]),
+            ("sigmoid", "asks: the attention map is sigmoid, not softmax", lambda p: 1 / (1 + np.exp(-p + 1.5))),
         )
     ),
     layer("sine", UNKNOWN, mapped=lambda p: softmax(np.sin(3 * p) * 3), known=False, refusal=NO_LAYER),

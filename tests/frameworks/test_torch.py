@@ -65,6 +65,16 @@ def added(bias: Callable[[int], Any]) -> Attend:
     return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=bias(q.shape[2]))
 
 
+def divided_later(q: Any, k: Any, v: Any) -> Any:
+    """Divide by the sums of exponentials after the product with the values."""
+    p = (q @ k.mT / q.shape[-1] ** 0.5).exp().tril()
+    return p @ v / p.sum(-1, keepdim=True)
+
+
+def never_divided(q: Any, k: Any, v: Any) -> Any:
+    return (q @ k.mT / q.shape[-1] ** 0.5).exp().tril() @ v
+
+
 def hidden(number: float, first: int = 1) -> Attend:
     """Return attention that sets scores of later positions to a number."""
     return scores(lambda p: p.masked_fill(torch.ones(p.shape[-2:], dtype=torch.bool).triu(first), number))
@@ -289,7 +299,10 @@ def own(name: str, attend: Any = None, *notes: str, before: Any = None, of_keys:
     return row(name, lambda: Own(attend, before=before, of_keys=of_keys), *notes, **fields)
 
 
+DIVIDED = ("note: are divided by the sums of their rows after the values", "note: is not linear: W_O is not read")
 ROWS = [
+    own("divided later", divided_later, *DIVIDED, mask="causal", matrices="QKV"),
+    own("never divided", never_divided, "wrong: rows of the attention weights sum to", known=False),
     row("multi-head", multi_head(), require={"query_std": 0.5**0.5, "output_std": LINEAR, "bias": False}),
     row("bfloat16", multi_head(dtype=torch.bfloat16), bound=0.03),
     row("float16", multi_head(dtype=torch.float16), bound=0.01),
