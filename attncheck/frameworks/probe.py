@@ -37,7 +37,7 @@ _TRIES = 3
 _TOLERANCE = 1e-6
 # A factor this close to a named one gets its name.
 _NAMED = 1e-3
-# Outputs are no rounding errors if rounding is below this share of them.
+# Outputs are no rounding errors if rounding is below this share of them, and sums differ if by more than this share.
 _CLEAR = 0.1
 # A fitted factor this close to a named one is replaced by the named one if that fits.
 _NEAR = 2e-2
@@ -113,7 +113,7 @@ class Probe:
         """Divide weights by the sums of their rows from now on, if the module does so after the values."""
         self.silent = self.reader.see(self.state, self.x, silent=True).y
         sums = self.seen.weights.sum(axis=-1, keepdims=True)
-        if not np.isfinite(sums).all() or np.abs(sums - 1.0).max() <= max(_TOLERANCE, 4 * self.bound):
+        if not np.isfinite(sums).all() or np.ptp(sums) <= _CLEAR * sums.max():  # equal sums tell nothing
             return
         # Results of attention that are proportional to the sums are then the same in all rows.
         vectors = np.random.default_rng(0).standard_normal((1, self.num_heads, 1, self.value_dim))
