@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
-from attncheck.checks.answers import Answer, DrawOn, Pair, Respond, answers, differ, drawn_on, pair_of
+from attncheck.checks.answers import CLEAR, Answer, DrawOn, Pair, Respond, answers, differ, drawn_on, pair_of
 from attncheck.checks.declared import DRAWS, INPUTS, SCORES, STAGES
 from attncheck.checks.structure import growth, permutation
 from attncheck.diagnosis.candidates import Candidate, Draw
@@ -89,12 +89,19 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     out = _LINEAR if subject.weights.biased else ()
     groups: Sequence[Sequence[Callable[[Pair], Iterator[Explanation]]]] = ()
     with contextlib.suppress(InputError):
-        groups = () if pair.reason_inexact else _TESTS
+        groups = () if pair.reason_inexact or _may_use_other_weights(pair) else _TESTS
     by_group = (_first_difference(pair, [test for test in group if test not in out]) for group in groups)
     explanations = sorted(next(filter(None, by_group), []), key=lambda explanation: STAGES.index(explanation.stage))
     if explanations and explanations[0].text == UNEXPLAINED and layer.num_heads > 1:
         return _with_one_head(subject, layer, rng) or explanations
     return explanations
+
+
+def _may_use_other_weights(pair: Pair) -> bool:
+    """Return whether no output or score is affine in an input, so that weights may depend on the inputs."""
+    with contextlib.suppress(InputError):  # the subject may refuse inputs of 0
+        return pair.nonlinearity > CLEAR
+    return False
 
 
 def reproducing(

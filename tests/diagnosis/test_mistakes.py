@@ -22,7 +22,6 @@ UNNAMED = {
     "StuckAtBound",
     "ValueByKey",
     "SparseValues",
-    "ReluProjections",
     "SignsOnly",
     "SharedBySlices",
     "CrossedHalves",
