@@ -39,6 +39,8 @@ _ROUNDED, _WRONG = 1e-4, 1e-3
 # Singular values below this share of the largest are 0. The smallest one of a product of two Gaussian matrices of 32
 # rows is below it in 2% of draws, so a low rank must show in all draws.
 _ZERO = 1e-5
+# Decimals to which features are compared, relative to the largest.
+_DIGITS = 9
 # Largest factor of the scores that is fitted.
 _FACTOR = 16.0
 
@@ -146,8 +148,11 @@ def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) 
 
 def _outputs(pair: Pair) -> Iterator[Explanation]:
     """Yield what is wrong with the outputs as functions of the inputs and the attention weights of the scores."""
-    layer = pair.layer
-    calls = _Calls.of(pair, layer.num_heads * layer.width, layer.seq_len)
+    layer, y = pair.layer, pair.usual[0].outputs
+    # If all positions have equal outputs, a call may give one equation only.
+    is_equal = np.ptp(y, axis=1).max() <= _ROUNDED * np.abs(y).max()
+    blocks = max(layer.num_heads, layer.seq_len) if is_equal else layer.num_heads
+    calls = _Calls.of(pair, blocks * layer.width, layer.seq_len)
     if calls is None:
         return
     outputs = calls.outputs.reshape(len(calls.outputs), -1, calls.outputs.shape[-1])
@@ -212,13 +217,16 @@ def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:
 def _solved(features: FloatArray, values: FloatArray) -> tuple[float, FloatArray | None]:
     """Return the largest relative remainder over draws, and the solutions (draws, unknowns, k) if they are unique.
 
-    `features` are (draws, equations, unknowns), `values` (draws, equations, k).
+    `features` are (draws, equations, unknowns), `values` (draws, equations, k). The remainder is infinite if a solution
+    needs all different equations, so that any values would fit.
     """
     remainder, solutions, unique = 0.0, [], True
     for x, y in zip(features, values, strict=True):
         solution, _, rank, _ = np.linalg.lstsq(x, y, rcond=None)
         length = max(float(np.linalg.norm(y)), 1e-300)
         remainder = max(remainder, float(np.linalg.norm(y - x @ solution)) / length)
+        different = len(np.unique(np.round(x / max(float(np.abs(x).max()), 1e-300), _DIGITS), axis=0))
+        remainder = remainder if different > rank else np.inf
         solutions.append(solution)
         unique &= int(rank) == x.shape[1]
     return remainder, np.stack(solutions) if unique else None

@@ -341,6 +341,13 @@ def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_
     assert not any("weight is" in each for each in told)
 
 
+def test_equal_outputs_of_all_positions_are_no_equal_weights() -> None:
+    """With equal weights, all positions give one equation, and the solution of few calls fits anything."""
+    averaged = changed(lambda drawn: {"outputs": np.repeat(drawn["outputs"].mean(axis=1, keepdims=True), 4, axis=1)})
+    (explanation,) = found(averaged, LAYER.replace(num_heads=1))
+    assert "no matrices give the outputs" in explanation.text
+
+
 def test_refused_inputs_are_left_out() -> None:
     """A subject that divides by its inputs has no answer to inputs of 0."""
 
