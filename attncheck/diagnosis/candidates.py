@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -93,13 +94,8 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors tried if a subject returns outputs only, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
-# Factors by which the scores behind the attention weights may differ from the returned scores.
-_TEMPERATURES: dict[str, Callable[[AttentionLayer], float]] = {
-    "√head_dim": lambda layer: layer.head_width**0.5,
-    "1/√head_dim": lambda layer: layer.head_width**-0.5,
-    "2": lambda layer: 2.0,
-    "1/2": lambda layer: 0.5,
-}
+# Factors by which, or by whose inverse, the scores behind the attention weights may differ from the returned scores.
+_TEMPERATURES = ("√head_dim", "2")
 # Questions in the message, by factor of the scores or outputs.
 _QUESTIONS: Mapping[tuple[str, ...], Mapping[str, str]] = {
     (_SCORES,): {"√n": "is the division by √n missing?", "1/√n": "are they divided by √n twice?"},
@@ -160,7 +156,7 @@ def candidates(
             text = f"{named((_SCORES,), exposed)}: about {factor} times the declared standard deviation"
             yield Candidate(f"scores {factor}", text, correct_draw(laws, scaled_by({_SCORES: factor})), free=1)
     elif laws == GAUSSIAN_LAWS and not all(SOFTMAX.reason(layer) for layer in layers):
-        yield from map(_at_other_temperature, _TEMPERATURES)
+        yield from itertools.starmap(_at_other_temperature, itertools.product(_TEMPERATURES, (1.0, -1.0)))
     yield from _with_changed_field(layers, laws)
     yield from _with_parts(layers, laws)
     if laws == GAUSSIAN_LAWS:
@@ -175,14 +171,15 @@ def candidates(
     yield from _of_linear(laws)
 
 
-def _at_other_temperature(text: str) -> Candidate:
+def _at_other_temperature(text: str, power: float) -> Candidate:
     """Return a candidate whose attention weights are those of its returned scores times a factor."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-        return attention_weights(layer, _TEMPERATURES[text](layer) * scores)
+        return attention_weights(layer, _FACTORS[text](layer) ** power * scores)
 
-    words = f"the attention weights are those of {text} times the scores"
-    return Candidate(f"weights of {text} scores", words, LiteralSimulator(weigh=weigh))
+    factor = text if power > 0.0 else _inverse(text)
+    words = f"the attention weights are those of {factor} times the scores"
+    return Candidate(f"weights of {factor} scores", words, LiteralSimulator(weigh=weigh))
 
 
 def _with_parts(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:

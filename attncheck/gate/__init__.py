@@ -68,7 +68,7 @@ def gate(
     Raises
     ------
     InputError
-        If a record cannot be read, has another schema, or its numbers were edited.
+        If a record cannot be read, has another schema, or was edited.
     """
     paths = paths_of(run)
     if any(baseline.exists() and path.exists() and baseline.samefile(path) for path in paths):

@@ -108,6 +108,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "edited width": (lambda data: data.replace(b'"width":', b'"width":1', 1), EDITED),
     "edited budget": (lambda data: data.replace(b'"false_alarm":1', b'"false_alarm":2', 1), EDITED),
     "edited reasons": (lambda data: data.replace(b'"reasons":[', b'"reasons":["none"', 1), EDITED),
+    "field after the seal": (lambda data: data[:-2] + b',"reasons":["none"]}\n', EDITED),
     "removed line": (lambda data: b"\n".join([*data.split(b"\n")[::2], b""]), EDITED),
     "results after the end": (lambda data: data + data.split(b"\n")[1] + b"\n", "line 4 is out of place"),
 }
