@@ -132,6 +132,8 @@ def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) 
     `scores` and the declared `weights` have the same shape.
     """
     yield "outputs are those of attention weights that are transposed", weights.swapaxes(-1, -2)
+    mean = np.broadcast_to(weights.mean(axis=-2, keepdims=True), weights.shape)
+    yield "outputs are those of attention weights averaged over queries", mean
     yield "outputs are those of equal attention weights", attention_weights(layer, np.zeros_like(scores))
     powers = np.exp2(np.round(np.log2(np.maximum(weights, 1e-300))))
     yield "outputs are those of attention weights rounded to powers of two", np.where(weights > 0.0, powers, 0.0)
@@ -162,12 +164,15 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
         if solved is not None and pair.continuous:
             yield from _equal_heads(solved.reshape(len(solved), layer.num_heads, -1))
         return
+    if np.abs(outputs).max() < 1.0 and _solved(calls.averages(weights), np.arctanh(outputs))[0] < _ROUNDED:
+        yield exact(AFTER, "outputs pass through tanh")
+        return
     for text, wrong in _misweighed(layer, calls.scores, weights):
         if _solved(calls.averages(wrong), outputs)[0] < _ROUNDED:
             yield exact(WEIGHTS_OR_VALUES, text)
             return
-    if _inputs_added(pair):
-        yield exact(AFTER, "a linear function of a position's input is added to its output, as by a residual path")
+    if added := [*_added(pair)]:
+        yield from added
         return
     factors = _factors(calls, outputs)
     if factors is not None:
@@ -177,16 +182,29 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
     yield from [*weights_of_one_head(pair)] or [exact(AFTER, UNEXPLAINED)]
 
 
-def _inputs_added(pair: Pair) -> bool:
-    """Return whether outputs are those of attention plus a linear function of the input at the same position."""
+def _added(pair: Pair) -> Iterator[Explanation]:
+    """Yield what is added to the outputs of attention: a linear function of the same input, or of the mean input."""
     layer = pair.layer
     calls = _Calls.of(pair, (layer.num_heads + 1) * layer.width, layer.seq_len)
     if calls is None:
-        return False
-    inputs = calls.inputs.reshape(len(calls.inputs), -1, layer.width)
+        return
     averages = calls.averages(attention_weights(layer, calls.scores))
     outputs = calls.outputs.reshape(len(calls.outputs), -1, calls.outputs.shape[-1])
-    return _solved(np.concatenate([averages, inputs], axis=-1), outputs)[0] < _ROUNDED
+    inputs = calls.inputs.reshape(*averages.shape[:2], -1)
+    if _solved(np.concatenate([averages, inputs], axis=-1), outputs)[0] < _ROUNDED:
+        yield exact(AFTER, "a linear function of a position's input is added to its output, as by a residual path")
+        return
+    means = calls.averages(attention_weights(layer, np.zeros_like(calls.scores[:, :, :1])))
+    remainder, solved = _solved(np.concatenate([averages, means], axis=-1), outputs)
+    if remainder < _ROUNDED and solved is not None:
+        *of_heads, of_mean = np.moveaxis(solved.reshape(len(solved), layer.num_heads + 1, -1), 1, 0)
+        total = np.sum(of_heads, axis=0)
+        ratio = float((of_mean * total).sum() / (total**2).sum())
+        if np.abs(of_mean - ratio * total).max() < _WRONG * np.abs(total).max():
+            share = ratio / (1.0 + ratio)
+            yield exact(
+                WEIGHTS_OR_VALUES, f"attention weights are smoothed: a share of {share:.3g} is equal for all keys"
+            )
 
 
 def _equal_heads(products: FloatArray) -> Iterator[Explanation]:

@@ -198,6 +198,12 @@ WRONG: dict[str, Answering] = {
     "attention weights or values: outputs are those of attention weights rounded to powers of two": on_inputs(
         weigh(powers_of_two)
     ),
+    "attention weights or values: outputs are those of attention weights averaged over queries": on_inputs(
+        weigh(lambda layer, weights: 0.0 * weights + weights.mean(axis=2, keepdims=True))
+    ),
+    "attention weights or values: attention weights are smoothed: a share of 0.1 is equal for all keys": on_inputs(
+        weigh(lambda layer, weights: 0.9 * weights + 0.1 / layer.seq_len)
+    ),
     "attention weights or values: softmax is applied twice": on_inputs(weigh(attention_weights)),
     "attention weights or values: outputs are those of attention weights that are transposed": on_inputs(
         weigh(lambda layer, weights: weights.swapaxes(-1, -2))
@@ -219,6 +225,7 @@ WRONG: dict[str, Answering] = {
     (
         "after the scores: a linear function of a position's input is added to its output, as by a residual path"
     ): with_inputs_added,
+    "after the scores: outputs pass through tanh": changed(lambda arrays: {"outputs": np.tanh(arrays["outputs"])}),
     "scores: all singular values of W_Q W_Kᵀ are equal in each head: are the matrices orthogonal?": orthogonal,
     "scores: W_Q W_Kᵀ has rank 4 in head 1; declared 8": on_inputs(LiteralSimulator(), hidden_query_neurons),
     "scores: W_Q and W_K are the same matrix, up to a factor, in each head": on_inputs(LiteralSimulator(), one_matrix),
@@ -343,7 +350,7 @@ def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_
 
 def test_equal_outputs_of_all_positions_are_no_equal_weights() -> None:
     """With equal weights, all positions give one equation, and the solution of few calls fits anything."""
-    averaged = changed(lambda drawn: {"outputs": np.repeat(drawn["outputs"].mean(axis=1, keepdims=True), 4, axis=1)})
+    averaged = on_inputs(weigh(lambda layer, weights: 0.0 * weights + (weights**2).mean(axis=2, keepdims=True)))
     (explanation,) = found(averaged, LAYER.replace(num_heads=1))
     assert "no matrices give the outputs" in explanation.text
 

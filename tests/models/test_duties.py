@@ -155,6 +155,17 @@ class AlongBatch(Positions):
     axis = 0
 
 
+class FromTheEnd(Model):
+    """Causal, with positions counted from the last token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(LENGTH, WIDTH))
+
+    def embedded(self, ids: Any) -> Any:
+        return self.embed(ids) + self.table[-ids.shape[1] :]
+
+
 class Adapted(Model):
     """A low-rank adapter of the head, with factors that both start at 0."""
 
@@ -317,6 +328,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "second softmax": (attention("weights", second_softmax), {"causality": WRONG, "permutation": HOLDS}),
     "cap after the mask": (attention("weights", capped), {"causality": WRONG, "permutation": HOLDS}),
     "filled cache": (lambda: Model(Prefilled, Filled), {"causality": WRONG, "permutation": ASKS}),
+    "positions from the end": (FromTheEnd, {"prefix": ASKS}),
     "positions": (Positions, {"causality": UNEXAMINED, "permutation": HOLDS}),
     "two tables": (Twice, {"causality": UNEXAMINED, "sequences": UNEXAMINED, "precision": UNEXAMINED}),
     "closed attention": (changed(close_attention), {"causality": UNEXAMINED}),
@@ -366,7 +378,8 @@ def test_properties(name: str) -> None:
     for result in inspected(make).duties:
         levels = {note.level for note in result.notes}
         results[result.name] = ": ".join([result.outcome, *levels])
-    assert results == OUTCOMES | outcomes
+    prefix = {"prefix": UNEXAMINED} if "causality" in outcomes else {}  # causal models only
+    assert results == OUTCOMES | prefix | outcomes
 
 
 def test_arguments_may_be_masks_of_booleans() -> None:
@@ -412,7 +425,8 @@ class TestExpectations:
     def test_a_property_that_holds_or_is_not_examined(self) -> None:
         inspection = inspected(Model)
         inspection.require("causality", state=True)
-        assert "holds: registration, state, causality, sequences, residual, norms, reach, precision" in str(inspection)
+        holds = "registration, state, causality, prefix, sequences, residual, norms, reach, precision"
+        assert f"holds: {holds}" in str(inspection)
         assert inspection.to_dict()["duties"]["causality"] == HOLDS
         assert inspection.unmet("cache") == ["cache: not examined: no argument is a cache"]
         assert "not examined: dropout (nothing is dropped in training); " in str(inspection)

@@ -18,6 +18,8 @@ from attncheck.models.duties.probe import TorchModel, noise, same
 # A score lower by `_HIDDEN` hides a position; derivatives by later inputs below `_TINY` times those by earlier ones are
 # almost causal; divisors are at least `_SMALLEST`.
 _HIDDEN, _TINY, _SMALLEST = 3.0, 1e-3, 1e-30
+# Relative tolerance of outputs in calls with inputs of other shape or order.
+_TOLERANCE = 1e-4
 # Numbers of padded positions at either end.
 _PADDED = 2
 # Arguments that mark padding, and whether they mark tokens instead.
@@ -42,6 +44,23 @@ def causality(probe: TorchModel) -> Iterator[Note]:
         yield asks(f"attention is almost causal, but {text}", "causality")
     else:
         raise NotExaminedError("some attention is bidirectional")
+
+
+def prefix(probe: TorchModel) -> Iterator[Note]:
+    """Report causal models whose outputs at the first tokens change if the last token is left out."""
+    if effect_of_later(probe) and not probe.is_roundoff(effect_of_later):
+        raise NotExaminedError("outputs depend on later inputs")
+    length = probe.vectors.values.shape[1]
+    arrays = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
+    if not probe.steady or any(value.ndim < 2 or value.shape[1] != length for value in arrays.values()):
+        raise NotExaminedError("not all inputs have positions as second axis, or two calls differ")
+    with torch.no_grad():
+        whole, part = probe.first(), probe.first({name: value[:, :-1] for name, value in arrays.items()})
+    if part.shape != whole[:, :-1].shape:
+        raise NotExaminedError("the outputs are not one vector per position")
+    if not same(whole[:, :-1], part, _TOLERANCE):
+        text = "outputs at the first tokens change if the last one is left out: are positions counted from the end?"
+        yield asks(text, "prefix")
 
 
 def permutation(probe: TorchModel) -> Iterator[Note]:
@@ -79,7 +98,7 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("not all inputs have the batch as first axis, or two calls differ")
     with torch.no_grad():
         flipped = probe.first({name: value.flip(0) for name, value in tensors.items()}).flip(0)
-    if not same(y, flipped, 1e-4):
+    if not same(y, flipped, _TOLERANCE):
         yield asks("the outputs of a sequence depend on its index in the batch", "sequences")
 
 

@@ -23,6 +23,8 @@ DUTIES = {
     "state": f"{_HERE}.state:state",
     # Outputs of causal attention do not depend on later inputs.
     "causality": f"{_HERE}.positions:causality",
+    # Outputs of causal attention do not depend on the number of later inputs.
+    "prefix": f"{_HERE}.positions:prefix",
     # Outputs of a sequence do not depend on other sequences.
     "sequences": f"{_HERE}.positions:sequences",
     # A block whose branches return 0 is the identity.
