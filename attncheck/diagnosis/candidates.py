@@ -126,6 +126,8 @@ class Candidate:
         Changed field and its value, if only one changes.
     choices : int
         Number of values tried for the field.
+    of_weights : bool
+        Whether only the law of the weights is wrong, so that scores and outputs are the declared functions of them.
     """
 
     name: str
@@ -137,6 +139,7 @@ class Candidate:
     field: str = ""
     value: str = ""
     choices: int = 1
+    of_weights: bool = False
 
 
 def candidates(
@@ -154,7 +157,8 @@ def candidates(
     if "scores" not in exposed:
         for factor in _GRID:
             text = f"{named((_SCORES,), exposed)}: about {factor} times the declared standard deviation"
-            yield Candidate(f"scores {factor}", text, correct_draw(laws, scaled_by({_SCORES: factor})), free=1)
+            draw = correct_draw(laws, scaled_by({_SCORES: factor}))
+            yield Candidate(f"scores {factor}", text, draw, free=1, of_weights=True)
     elif laws == GAUSSIAN_LAWS and not all(SOFTMAX.reason(layer) for layer in layers):
         yield from itertools.starmap(_at_other_temperature, itertools.product(_TEMPERATURES, (1.0, -1.0)))
     yield from _with_changed_field(layers, laws)
@@ -254,7 +258,7 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
             if matrices == (_SCORES,) and laws == GAUSSIAN_LAWS:
                 draw = _rescored(dict(zip(layers, values, strict=True)), draw)
             scales = dict.fromkeys(matrices, values)
-            yield Candidate(f"{'+'.join(matrices)} {texts[0]}", message, draw, scales=scales)
+            yield Candidate(f"{'+'.join(matrices)} {texts[0]}", message, draw, scales=scales, of_weights=True)
 
 
 def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values: Sequence[float]) -> Change:
@@ -287,7 +291,7 @@ def _drawn_otherwise(laws: WeightLaws, receives_inputs: bool, exposed: frozenset
             read = WeightLaws(**by_matrix, inputs=of_inputs, biases=laws.biases)
             text = repr(name) if receives_inputs or of_inputs == name else f"{name!r}, of the inputs {laws.inputs!r}"
             if read != laws:
-                yield _fitting(f"weights={text}", correct_draw(read), f"weights {text}")
+                yield _fitting(f"weights={text}", correct_draw(read), f"weights {text}", of_weights=True)
 
 
 def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:

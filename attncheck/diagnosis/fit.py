@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,11 +93,12 @@ def fitted(
     laws: WeightLaws = GAUSSIAN_LAWS,
     receives_inputs: bool = False,
     among: Sequence[Candidate] = (),
+    possible: Callable[[Candidate], bool] = lambda candidate: True,
 ) -> tuple[list[FittedCause], list[FittedCause]]:
     """Return fitting causes, best first, and rejected ones, nearest first, from one sample per violated layer.
 
-    Only the candidates `among` are tried, if any are given. Otherwise, both are empty if the samples fit the
-    declaration: the fault does not show in these draws or features.
+    Only the candidates `among` are tried, if any are given, or else those that are `possible`. Both are empty if the
+    samples fit the declaration and `among` is empty: the fault does not show in these draws or features.
     """
     embeddings = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
@@ -106,7 +107,8 @@ def fitted(
     if not among and _cause(embeddings, nothing, again, _MORE).p_value > _REFUSED:
         return [], []
     scales = _scales(embeddings, laws, scale_seed)
-    remaining = list(among) or [c for c in candidates(layers, exposed, laws, receives_inputs) if _may_be(c, scales)]
+    known = filter(possible, candidates(layers, exposed, laws, receives_inputs))
+    remaining = list(among) or [candidate for candidate in known if _may_be(candidate, scales)]
     for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
         remaining = _nearest(embeddings, remaining, root, draws, most) if len(remaining) > 1 else remaining
     scale_candidates = [] if among else [_fitted_scale(scales, exposed, laws)]

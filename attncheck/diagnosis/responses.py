@@ -23,8 +23,7 @@ from attncheck._lib.text import listed
 from attncheck.checks.answers import CLEAR, Answer, DrawOn, Pair, Respond, answers, differ, drawn_on, pair_of
 from attncheck.checks.declared import DRAWS, INPUTS, SCORES, STAGES
 from attncheck.checks.structure import growth, permutation
-from attncheck.diagnosis.candidates import Candidate, Draw
-from attncheck.diagnosis.mistakes import MISTAKES
+from attncheck.diagnosis.candidates import Candidate, Draw, candidates
 from attncheck.diagnosis.positions import (
     dependence,
     displacement,
@@ -36,7 +35,6 @@ from attncheck.diagnosis.positions import (
 from attncheck.diagnosis.regression import UNEXPLAINED, by_regression
 from attncheck.diagnosis.weights import common_weights, weights_at_zero
 from attncheck.evidence import plot_data
-from attncheck.faults import FAULTS
 from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -107,22 +105,23 @@ def _may_use_other_weights(pair: Pair) -> bool:
 def reproducing(
     subject: Subject, layer: AttentionLayer, rng: np.random.Generator
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the known faults that use positions like the subject, and the others; none if it refuses the inputs.
+    """Return the known causes that use positions like the subject, and the others; none if it refuses the inputs.
 
     The comparison covers which inputs change which outputs and scores, whether outputs and scores are permuted with the
-    inputs, and the attention weights where scores are 0.
+    inputs, and the attention weights where scores are 0. Causes that change only weights are left out.
     """
-    matching: dict[str, Candidate] = {}
-    differing: dict[str, Candidate] = {}
+    matching: list[Candidate] = []
+    differing: list[Candidate] = []
     pair = pair_of(subject.draw_on, layer, _FEW, rng)
-    faults = [candidate for candidate in (*FAULTS.values(), *MISTAKES) if not candidate.reason_hidden(layer)]
     with contextlib.suppress(InputError):
-        ours = _uses(pair, pair.subject)
-        for fault in faults if layer.seq_len <= _MOST else ():
-            if call := _on_inputs(fault.subject):
-                group = matching if _allclose(ours, _uses(pair, answers(call, layer, rng))) else differing
-                group[fault.what] = Candidate(fault.name, fault.what, fault.subject)
-    return [*matching.values()], [*differing.values()]
+        ours, exposed = _uses(pair, pair.subject), frozenset({"scores"} if pair.known else ())
+        for candidate in candidates([layer], exposed) if layer.seq_len <= _MOST else ():
+            call = None if candidate.of_weights else _on_inputs(candidate.draw)
+            if call is not None:
+                with contextlib.suppress(InputError):  # the layer does not allow this candidate
+                    agrees = _allclose(ours, _uses(pair, answers(call, layer, rng)))
+                    (matching if agrees else differing).append(candidate)
+    return matching, differing
 
 
 def answering(candidate: Candidate, exposed: frozenset[str]) -> Subject | None:

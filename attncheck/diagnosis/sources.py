@@ -46,7 +46,7 @@ class Fits:
 
 @dataclasses.dataclass(frozen=True)
 class Deviations:
-    """Exact deviations of a subject on a layer, and known faults, `matching` or `differing` in the use of positions."""
+    """Exact deviations of a subject on a layer, and known causes, `matching` or `differing` in the use of positions."""
 
     layer: AttentionLayer | None = None
     explanations: tuple[Explanation, ...] = ()
@@ -192,13 +192,16 @@ class Violations:
                     return Fits(everywhere=texts) if samples is several[0] else Fits(plainest=texts)
         return Fits()
 
-    def reproduced(self, candidate: Candidate) -> bool:
-        """Return whether a candidate uses positions like the subject and has the effects of the violated checks."""
-        matching, differing = (
-            {fault.words for fault in faults} for faults in (self.deviations.matching, self.deviations.differing)
-        )
-        if candidate.words in differing - matching:
+    def _is_possible(self, candidate: Candidate) -> bool:
+        """Return whether a candidate may use positions like the subject, and deviate exactly if the subject does."""
+        deviations = self.deviations
+        if deviations.explanations and candidate.of_weights:
             return False
+        matching, differing = ({f.words for f in faults} for faults in (deviations.matching, deviations.differing))
+        return candidate.words not in differing - matching
+
+    def reproduced(self, candidate: Candidate) -> bool:
+        """Return whether a candidate has the effects of the violated checks, and no exact deviation of its own."""
         sample = self.samples[0]
         if self._receives_inputs and not self.deviations.explanations and self._deviates(candidate, sample):
             return False
@@ -218,7 +221,7 @@ class Violations:
     ) -> tuple[list[FittedCause], list[FittedCause]]:
         """Return the causes that fit samples, and those that do not; see `attncheck.diagnosis.fit.fitted`."""
         root = seed_sequence(self.seed, role, role="diagnosis/candidates")
-        return fitted(samples, root, self.laws, self._receives_inputs, among)
+        return fitted(samples, root, self.laws, self._receives_inputs, among, self._is_possible)
 
     def _again(self, subject: Subject, sample: Sample) -> Sample:
         rng = stream(self.seed, "fit again", sample.layer.key, role="diagnosis")
@@ -251,17 +254,20 @@ def _unused(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
 
 
 def _reproduced(violations: Violations) -> Iterator[Explanation]:
-    """Yield the known faults that use positions like the subject and fit: identified if there is only one."""
+    """Yield the known causes that use positions like the subject and fit: identified if there is only one."""
     deviations = violations.deviations
-    faults, layer = deviations.matching if deviations.explanations else (), deviations.layer
-    for sample in violations.samples if len(faults) == 1 else ():
+    causes, layer = deviations.matching if deviations.explanations else (), deviations.layer
+    if not causes or violations.repeats:
+        return
+    for sample in violations.samples:
         with own_arithmetic(), contextlib.suppress(InputError):
-            if sample.layer == layer and violations.fitted([sample], faults, "reproducing")[0]:
-                yield Explanation(faults[0].words, Certainty.IDENTIFIED)
-                return
-    if faults and not violations.repeats:
-        texts = {fault.words for fault in faults}
-        yield from (Explanation(text, Certainty.FITTED) for text in violations.fits.everywhere if text in texts)
+            if sample.layer == layer:
+                fits, _ = violations.fitted([sample], causes, "reproducing")
+                if len(fits) == 1:
+                    yield Explanation(fits[0].candidate.words, Certainty.IDENTIFIED)
+                    return
+    texts = {cause.words for cause in causes}
+    yield from (Explanation(text, Certainty.FITTED) for text in violations.fits.everywhere if text in texts)
 
 
 def _deviating(violations: Violations) -> Iterator[Explanation]:
