@@ -15,7 +15,7 @@ from attncheck.checks.declared import NOTHING, AlternativeOf, Rejected
 from attncheck.checks.derived import DERIVED
 from attncheck.checks.reference import LITERAL_RATIO, LiteralReference, Reference
 from attncheck.checks.sample import Sample
-from attncheck.evidence.families import Scale, TwoSample
+from attncheck.evidence.families import TwoSample
 from attncheck.evidence.family import Family, Outcome
 from attncheck.evidence.groups import Blocks
 from attncheck.evidence.verdicts import expected
@@ -290,8 +290,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         """
         family = self.family_on(setting)
         no_trials = isinstance(data[-1], int) and data[-1] == 0
-        no_freedom = isinstance(family, Scale) and np.sum(data[-1]) < 1
-        if no_trials or no_freedom or any(np.size(part) < family.minimum_count for part in data):
+        if no_trials or any(np.size(part) < family.minimum_count for part in data):
             return family.nothing()
         return family.test(*data)
 

@@ -307,7 +307,10 @@ class Evidence:
             used += size * factor
             rng = stream(self.seed, self.name, index, look=look)
             data = samples or _checked(draw(rng, size * factor), size * factor, columns)
-            return {name: statistics[name].family.test(*statistics[name].data(*data)) for name in names}
+            outcomes = {name: statistics[name].family.test(*statistics[name].data(*data)) for name in names}
+            if not all(outcome.count for outcome in outcomes.values()):
+                refuse("measure", size * factor, "draws give too few values for a test", "measure more values a draw")
+            return outcomes
 
         if samples:
             level, size = alpha / len(statistics), samples[0].size

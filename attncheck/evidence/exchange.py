@@ -62,14 +62,11 @@ class Repeats(Family):
     continuous = False
     _farthest = 1.0
 
-    def test(self, marks: NDArray[np.uint64]) -> Outcome:
-        """Return the outcome for integer marks, (draws,), equal for equal draws only."""
-        return Count(0.0).test(len(marks) - len(np.unique(marks)), len(marks))
-
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the number of repeats and at most 2^17 distinct marks, selected by hash.
+        """Condense integer marks, (draws,), equal for equal draws only, to the repeats and distinct marks.
 
-        Only repeats of kept marks count, so that the effect is a lower bound.
+        At most 2^17 marks are kept, selected by hash. Only repeats of kept marks count, so that the effect is a
+        lower bound.
         """
         conclude = Count(0.0).test
         return CondensedData(_remembered, lambda *parts: conclude(*parts[:2]), _merged).add(*data)
@@ -285,15 +282,11 @@ class Extremes(Family):
     continuous = False
     _farthest = 1.0
 
-    def test(self, sides: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for the largest number of each draw, (draws, sides), and the draws of each call, (calls,).
+    def condensed(self, *data: Any) -> CondensedData:
+        """Condense the largest numbers of each draw, (draws, sides), and the draws of each call, (calls,).
 
         Equal numbers must belong to different draws. A side whose largest number is 0 has no ties.
         """
-        return self._outcome(*_reached(sides, counts))
-
-    def condensed(self, *data: Any) -> CondensedData:
-        """Condense to ties within calls, the largest number at each side, and how many calls reach it."""
         return CondensedData(_reached, self._outcome, _higher).add(*data)
 
     def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: IntArray) -> Outcome:

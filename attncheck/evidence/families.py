@@ -23,7 +23,6 @@ from attncheck.evidence.family import (
     CondensedData,
     Family,
     Outcome,
-    check_count,
     check_level,
     finite_array,
 )
@@ -68,17 +67,11 @@ class Scale(Family):
         """Return the effect nearest to `effect` that `power` accepts."""
         return max(effect, 1e-9)
 
-    def test(self, squares: ArrayLike, dof: ArrayLike | None = None) -> Outcome:
-        """Return the outcome for independent sums of squares in units of the declared variance, of any shape.
-
-        `dof` broadcasts to `squares`; `count` is the total of degrees of freedom.
-        """
-        total, total_dof = self._sums(squares, dof)
-        check_count("dof", int(total_dof), 1)
-        return self._outcome(total, total_dof)
-
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the sums of squares and of degrees of freedom."""
+        """Condense independent sums of squares, of any shape in units of the declared variance, and their dof.
+
+        `dof` broadcasts to the squares; `count` is the total of degrees of freedom.
+        """
         return CondensedData(self._sums, self._outcome).add(*data)
 
     def _sums(self, squares: ArrayLike, dof: ArrayLike | None = None) -> tuple[float, float]:
@@ -139,10 +132,10 @@ class Count(Family):
     Examples
     --------
     >>> family = Count(probability=0.001)
-    >>> outcome = family.test(events=6, trials=1000)
+    >>> outcome = family.test(6, 1000)
     >>> outcome.effect, round(outcome.p_value, 6)
     (0.006, 0.000588)
-    >>> Count(probability=0.0).test(events=1, trials=1000).p_value
+    >>> Count(probability=0.0).test(1, 1000).p_value
     0.0
     """
 

@@ -171,9 +171,12 @@ class Family(ABC):
         """Return the effect nearest to `effect` that `power` accepts."""
         return effect
 
-    @abstractmethod
-    def test(self, *args: Any, **kwargs: Any) -> Outcome:
-        """Return the outcome for one sample."""
+    def test(self, *data: Any) -> Outcome:
+        """Return the outcome for one sample; families say what their data are.
+
+        The count of the outcome is 0 if there are too few values.
+        """
+        return self.condensed(*data).outcome()
 
     def effect(self, *data: Any) -> float:
         """Return the effect that `test` finds, also for data too small for a p-value."""

@@ -82,12 +82,8 @@ class EqualVariances(Family):
     def _comparisons(self) -> int:
         return 1 if self.groups == 2 else self.groups
 
-    def test(self, squares: ArrayLike, dof: ArrayLike) -> Outcome:
-        """Return the outcome for sums of squares and their degrees of freedom, both (draws, groups)."""
-        return self._outcome(*self._sums(squares, dof))
-
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the sums of squares and degrees of freedom of each group."""
+        """Condense sums of squares and their degrees of freedom, both (draws, groups), to sums over the draws."""
         return CondensedData(self._sums, self._outcome).add(*data)
 
     def _sums(self, squares: ArrayLike, dof: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -143,15 +139,8 @@ class WithinGroups(Association):
     0.0
     """
 
-    def test(self, noise: ArrayLike, weight: ArrayLike, group: ArrayLike | None = None) -> Outcome:
-        """Return the outcome for noise, weight and group number (from 0) of each pair."""
-        weights = finite_array("weight", weight)
-        numbers = np.zeros(weights.shape, dtype=np.int64) if group is None else np.asarray(group, dtype=np.int64)
-        means = np.bincount(numbers, weights) / np.maximum(np.bincount(numbers), 1)
-        return super().test(noise, weights - means[numbers])
-
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums by group, which determine the sums of centred weights."""
+        """Condense noise, weight and group number (from 0) of each pair to sums by group."""
         groups = 1 if len(data) < 3 else max(self.per_draw, int(np.max(data[2])) + 1)
 
         def sums(noise: ArrayLike, weight: ArrayLike, group: ArrayLike | None = None) -> tuple[Any, ...]:
@@ -218,17 +207,10 @@ class LargestAssociation(Association):
         """True for a single column; with more columns, p-values are Bonferroni bounds."""
         return self.columns == 1
 
-    def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
-        """Return the outcome for noise and weight, both (pairs, columns); `count` is for the deciding column."""
-        values, weights = finite_array("noise", noise), finite_array("weight", weight)
-        if values.ndim != 2 or values.shape != weights.shape:
-            problem = "must be two-dimensional, with the shape of weight"
-            refuse("noise", values.shape, problem, "pass arrays (pairs, columns)")
-        single = Association(self.per_draw)
-        return self._outcome([single.test(values[:, k], weights[:, k]) for k in range(values.shape[1])])
-
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the sums of each column."""
+        """Condense noise and weight, both (pairs, columns), to sums; `count` is that of the deciding column."""
+        if np.ndim(data[0]) != 2:
+            refuse("noise", np.shape(data[0]), "must be two-dimensional", "pass arrays (pairs, columns)")
 
         def conclude(*sums: Any) -> Outcome:
             return self._outcome([outcome_of_sums(*column) for column in zip(*sums, strict=True)])

@@ -19,7 +19,6 @@ from attncheck.evidence.family import (
     CondensedData,
     Family,
     Outcome,
-    check_count,
     finite_array,
     normal_power,
     unit_array,
@@ -71,27 +70,8 @@ class Association(Family):
         """Return the effect nearest to `effect` that `power` accepts."""
         return min(1.0, max(-1.0, effect))
 
-    def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
-        """Return the outcome for noise and weight of equal shape; `count` is the number of nonzero weights."""
-        values, weights = finite_array("noise", noise), finite_array("weight", weight)
-        if values.shape != weights.shape:
-            remedy = f"pass weights of the shape {values.shape} of noise"
-            refuse("weight", weights.shape, "must have the shape of noise", remedy)
-        largest = float(np.abs(weights).max())
-        count = int(np.count_nonzero(weights))
-        if count == 0:
-            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)
-        weights = weights / largest  # scaled so that squares neither overflow nor vanish
-        with np.errstate(over="ignore", invalid="ignore"):  # an overflow is refused as infinite
-            # BLAS is avoided, because its rounding depends on the number of threads.
-            size = np.sqrt(np.sum(weights * weights))
-            z = float(finite_array("noise", np.sum(values * weights) / size))
-            parts = (values * weights / size)[weights != 0.0]
-            spread = math.sqrt(count) * float(finite_array("noise", parts.std()))
-        return _normal_outcome(z, count, spread=max(1.0, spread))
-
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the sums that determine statistic and interval."""
+        """Condense noise and weight of equal shape to sums; `count` is the number of nonzero weights."""
         sums = pair_sums(data[1])
         return CondensedData(lambda noise, weight: sums(np.ravel(noise), np.ravel(weight)), outcome_of_sums).add(*data)
 
@@ -142,19 +122,12 @@ class Smooth(Family):
             refuse("order", self.order, "must be at most 4", "pass order 1, 2, 3 or 4")
         check_integer("per_draw", self.per_draw, 1, "pass how many values one draw holds, e.g. per_draw=1")
 
-    def test(self, values: ArrayLike) -> Outcome:
-        """Return the outcome for probability integral transforms in [0, 1], of any shape."""
-        components = self._components(values)
-        count = check_count("values", components.size, self.minimum_count)
-        z = float(components.sum()) / math.sqrt(count)
-        return _normal_outcome(z, count, spread=max(1.0, float(components.std())))
-
     def effect(self, *data: ArrayLike) -> float:
         """Return the mean component, also of fewer values than `minimum_count`."""
         return float(self._components(data[0]).mean())
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the sums of the components and of their squares."""
+        """Condense probability integral transforms in [0, 1] to sums of the components and their squares."""
 
         def sums(values: ArrayLike) -> tuple[int, float, float]:
             components = self._components(values)
@@ -273,14 +246,11 @@ class Order(Family):
         f, unit = self.ratio, math.log(self.ratio) * (self.ratio - 1.0)
         return 1.0 / unit, -(f + 1.0) / unit, f / unit
 
-    def test(self, logs: ArrayLike, widths: ArrayLike) -> Outcome:
-        """Return the outcome for log |deviation| of independent draws, (draws, 3), and the widths in any shape."""
-        values = self._checked(logs, widths)
-        count = check_count("draws", len(values), 2)
-        return self._outcome(count, values.mean(axis=0), values.std(axis=0, ddof=1))
-
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the sums of the centred logarithms and of their squares."""
+        """Condense log |deviation| of draws, (draws, 3), to sums of centred values and their squares.
+
+        The second argument holds the widths, in any shape.
+        """
         centre = self._checked(*data).mean(axis=0)
 
         def sums(logs: ArrayLike, widths: ArrayLike) -> tuple[int, FloatArray, FloatArray]:
@@ -288,6 +258,8 @@ class Order(Family):
             return len(values), values.sum(axis=0), (values**2).sum(axis=0)
 
         def conclude(count: int, total: FloatArray, squares: FloatArray) -> Outcome:
+            if count < self.minimum_count:
+                return self.nothing()
             variances = np.maximum(squares - total**2 / count, 0.0) / (count - 1)
             return self._outcome(count, centre + total / count, np.sqrt(variances))
 
