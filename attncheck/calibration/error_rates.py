@@ -1,14 +1,12 @@
 """Both error rates of a check: false alarms on a correct simulator, and power against its paired fault.
 
-False alarms are counted on many small samples, slices of large ones, so that linear algebra is done once.
+False alarms are counted on many small samples.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from attncheck._lib.errors import check_integer, refuse
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power import PowerEntry, PowerRow, measure, rows_of, verified
 from attncheck.checks.check import AnyCheck, Check, Setting
-from attncheck.checks.reference import RATIO, Reference
+from attncheck.checks.reference import Reference
 from attncheck.checks.registry import PROGRAM_PROPERTIES, all_checks, check_named, checks_of
 from attncheck.checks.sample import Sample
 from attncheck.evidence.distances import one_sample_distance, one_sample_tail
@@ -80,7 +78,7 @@ def small_outcomes(
     for size in sorted({draws_for(check, setting) for check in examined}):
         group = [check for check in examined if draws_for(check, setting) == size]
         outcomes: dict[Check, list[Outcome]] = {check: [] for check in group}
-        for sample, reference in _small_samples(simulator, setting, group, size, replications, seed):
+        for sample, reference in _small_samples(simulator, setting, size, replications, seed):
             for check in group:
                 outcomes[check].append(check.test(setting, measured(check, setting, sample, reference)))
         for check in group:
@@ -97,66 +95,19 @@ def measured(check: AnyCheck, setting: Any, sample: Any, reference: Any) -> tupl
 
 
 def _small_samples(
-    subject: Subject, setting: Setting, checks: Iterable[Check], size: int, replications: int, seed: int
+    subject: Subject, setting: Setting, size: int, replications: int, seed: int
 ) -> Iterator[tuple[Sample, Reference]]:
-    """Draw large samples and yield slices of `size` draws, with derived quantities."""
+    """Draw large samples and yield slices of `size` draws, each with a reference."""
     layer = setting.layer
     key = ("calibration", layer.key, size)
     rng, root = stream(seed, *key), seed_sequence(seed, *key, role="reference")
     stored = layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width
     most = max(1, _ENTRIES // (stored * size))
-    derived: list[str] | None = None
     for start in range(0, replications, most):
         count = min(most, replications - start)
         sample = subject.draw_as(setting, count * size, rng)
-        reference = Reference(layer, count * size, setting.coordinates, root.spawn(1)[0])
-        if derived is None:
-            derived = _derived_by(checks, next(slices_of(sample, size)), next(references_of(reference, size)))
-        yield from zip(slices_of(sample, size, derived), references_of(reference, size, derived), strict=True)
-
-
-def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterator[Sample]:
-    """Yield slices of `size` draws; the properties `derived` are computed once for all draws, and sliced too."""
-    ready = {name: getattr(sample, name) for name in derived if hasattr(Sample, name)}
-    for start in range(0, len(sample), size):
-        part = slice(start, start + size)
-        small = sample[part]
-        vars(small).update({name: _cut(value, part) for name, value in ready.items()})
-        yield small
-
-
-def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -> list[str]:
-    """Return the properties of `Sample` and `Reference` that the checks use."""
-    for check in checks:
-        check.measure(sample, reference)
-    return [
-        name
-        for source in (sample, reference)
-        for name, value in vars(type(source)).items()
-        if isinstance(value, cached_property) and name in vars(source)
-    ]
-
-
-def _cut(value: Any, part: slice) -> Any:
-    """Return a slice of a derived quantity; a plain number applies to all draws and is not sliced."""
-    if isinstance(value, np.ndarray):
-        return value[part]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{field.name: getattr(value, field.name)[part] for field in dataclasses.fields(value)})
-    return value
-
-
-def references_of(reference: Reference, size: int, derived: Sequence[str] = ()) -> Iterator[Reference]:
-    """Yield references for samples of `size` draws; the functionals are sliced if `derived` names them."""
-    values = reference.functionals if "functionals" in derived else {}
-    for start, seed in zip(
-        range(0, reference.size, size), reference.seed.spawn(math.ceil(reference.size / size)), strict=True
-    ):
-        small = dataclasses.replace(reference, size=min(size, reference.size - start), seed=seed)
-        part = slice(RATIO * start, RATIO * (start + size))
-        if values:
-            vars(small)["functionals"] = {name: array[part] for name, array in values.items()}
-        yield small
+        for first, child in zip(range(0, len(sample), size), root.spawn(count), strict=True):
+            yield sample[first : first + size], Reference(layer, size, setting.coordinates, child)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

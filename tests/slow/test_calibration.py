@@ -17,19 +17,16 @@ import pytest
 from scipy.stats import binom
 
 from attncheck import AttentionLayer
-from attncheck._lib.streams import seed_sequence
 from attncheck.calibration.error_rates import (
     LEVELS,
     Calibration,
     calibrate,
     draws_for,
     pooled,
-    references_of,
-    slices_of,
 )
 from attncheck.checks.check import Setting
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.reference import RATIO, Reference
+from attncheck.checks.reference import Reference
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
@@ -40,7 +37,6 @@ from attncheck.layers.program import LinearCombination, Program, ProgramCase
 from attncheck.looks.domains import widths_of
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan
-from attncheck.methods import simulate
 from attncheck.programs import EXAMPLES
 from attncheck.subject import Subject, programs
 from benchmarks.samples import calibrate_program, checks_for, large_samples, single_program, written_programs
@@ -187,28 +183,6 @@ def test_levels_below_those_of_conservative_checks_are_not_missed() -> None:
     uniform = (np.arange(1000) + 0.5) / 1000
     assert Calibration("a", True, uniform).least() > 0.05
     assert Calibration("a", True, np.empty(0)).least() == 1.0
-
-
-def test_slices_of_a_sample_are_samples_of_their_own() -> None:
-    layer = LAYERS[1]
-    draws = simulate(layer, 24, seed_sequence(0, "tests", "calibration", layer.to_dict()), coordinates=1)
-    sample = Sample.from_mapping(layer, draws.as_dict(), 24)
-    reference = Reference(layer, 24, 1, seed_sequence(0, "tests", "slices"))
-    derived = ["output_residual", "key_factors", "weights", "_precision", "functionals"]
-    small = list(slices_of(sample, 8, derived))
-    parts = list(references_of(reference, 8, derived))
-    assert [len(each) for each in small] == [8, 8, 8]
-    for k, each in enumerate(small):
-        arrays = {name: getattr(sample, name)[8 * k : 8 * k + 8] for name in FIELDS}
-        fresh = Sample.from_mapping(layer, arrays, 8)
-        np.testing.assert_allclose(each.output_residual.values, fresh.output_residual.values, atol=1e-9)
-        np.testing.assert_array_equal(each.key_factors.kept, fresh.key_factors.kept)
-        assert "weights" in vars(each)
-        assert "tied_direction" not in vars(each)
-    joined = np.concatenate([part.functionals["output"] for part in parts])
-    np.testing.assert_array_equal(joined, reference.functionals["output"])
-    assert all(len(part.functionals["output"]) == 8 * RATIO for part in parts)
-    assert len({part.seed.spawn_key for part in parts}) == 3
 
 
 def test_small_samples_hold_what_the_family_asks_for() -> None:
