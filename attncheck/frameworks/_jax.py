@@ -7,6 +7,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.adapter import SINGLE, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter
 from attncheck.frameworks.jax_trace import watching
-from attncheck.frameworks.trace import AttentionCore, Trace, first_array, replaced
+from attncheck.frameworks.trace import AttentionCore, Trace, first_array
 
 _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 # Relative tolerance for differences between compiled and uncompiled results.
@@ -221,8 +222,8 @@ def softmax_traced(trace: Trace, *modules: Any) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module in (jax.nn, *modules):
             if hasattr(module, "softmax"):
-                stack.enter_context(replaced(module, "softmax", softmax))
-        stack.enter_context(replaced(jax.nn, "dot_product_attention", _attention))
+                stack.enter_context(mock.patch.object(module, "softmax", softmax))
+        stack.enter_context(mock.patch.object(jax.nn, "dot_product_attention", _attention))
         yield
 
 
