@@ -32,21 +32,20 @@ def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> Non
 
     ``summary`` is Markdown, e.g. for a GitHub step summary; ``json`` has all findings.
     """
-    contents = {"summary": _markdown, "json": _document}
-    _write({name: contents[name](judgement) for name, path in paths.items() if path is not None}, paths)
+    _write("".join(f"{line}\n" for line in _lines(judgement)), _document(judgement), paths)
 
 
 def write_refusal(error: str, paths: Mapping[str, Path | None]) -> None:
     """Write the error that prevented a judgement to each output that has a path, replacing earlier outputs."""
     document = {"verdict": "unusable", "exit_code": int(ExitCode.UNUSABLE), "sentence": error}
-    _write({"summary": f"## attncheck: unusable\n\n{_short(error)}\n", "json": _as_text(document)}, paths)
+    _write(f"## attncheck: unusable\n\n{_short(error)}\n", document, paths)
 
 
-def _write(texts: Mapping[str, str], paths: Mapping[str, Path | None]) -> None:
-    for name, text in texts.items():
-        path = paths[name]
+def _write(summary: str, document: Mapping[str, Any], paths: Mapping[str, Path | None]) -> None:
+    texts = {"summary": summary, "json": msgspec.json.format(msgspec.json.encode(document).decode(), indent=2) + "\n"}
+    for name, path in paths.items():
         if path is not None:
-            write_file(path, text.encode("utf-8", errors="backslashreplace"), name)
+            write_file(path, texts[name].encode("utf-8", errors="backslashreplace"), name)
 
 
 def sentence(judgement: Judgement) -> str:
@@ -60,8 +59,8 @@ def detectable(judgement: Judgement) -> list[str]:
     return judgement.view.detectable if judgement.verdict == "consistent" else []
 
 
-def _document(judgement: Judgement) -> str:
-    document = {
+def _document(judgement: Judgement) -> dict[str, Any]:
+    return {
         "verdict": judgement.verdict,
         "exit_code": int(judgement.exit_code),
         "sentence": sentence(judgement),
@@ -70,15 +69,6 @@ def _document(judgement: Judgement) -> str:
         "wrong": [{"label": label, "text": text} for label, text in judgement.view.lines],
         "detectable": detectable(judgement),
     }
-    return _as_text(document)
-
-
-def _as_text(document: Mapping[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(document).decode(), indent=2) + "\n"
-
-
-def _markdown(judgement: Judgement) -> str:
-    return "".join(f"{line}\n" for line in _lines(judgement))
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:

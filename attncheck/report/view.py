@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
 
 from markupsafe import Markup
 
-from attncheck._lib.errors import InputError
 from attncheck._lib.text import chance
 from attncheck.checks.claims import Claim
 from attncheck.checks.registered import claim_named
@@ -19,14 +18,14 @@ from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest, stage
 from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.evidence.verdicts import Verdict
-from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
-from attncheck.records.tallies import Space, Tally, suspicion
+from attncheck.records.tallies import Space, Tally, layers_of, suspicion
 from attncheck.report.intervals import by_case
 from attncheck.report.results import of_cause, of_result
 from attncheck.report.svg import Drawing
@@ -211,12 +210,9 @@ def looks(result: Result) -> Markup:
     return Markup(", ").join(unbroken.format(chance(p_value)) for p_value in result.p_values)
 
 
-def pairs(space: Space) -> list[tuple[str, list[int]]]:
+def pairs(results: Sequence[Result]) -> list[tuple[str, list[int]]]:
     """Count the layers that have both features of each pair; return a row (feature, counts) per visited feature."""
-    of_layers = []
-    for case in space.cases.values():
-        with contextlib.suppress(InputError):  # a program, or a layer of another version
-            of_layers.append(features_of(AttentionLayer.from_dict(dict(case), trust=None)))
+    of_layers = [features_of(layer) for layer in layers_of(result for result in results if result.p_values)]
     names = [name for name in FEATURES if any(name in features for features in of_layers)]
     return [
         (first, [sum({first, second} <= {*features} for features in of_layers) for second in names]) for first in names
