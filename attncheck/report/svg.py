@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -84,7 +83,7 @@ def draw(
     are in CSS pixels.
     """
     left, right, bottom, top = margins
-    with style():
+    with style.context(_SETTINGS, after_reset=True):  # independently of the user's settings
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
         FigureCanvasSVG(figure)
         room = (height - bottom - top) / height
@@ -115,12 +114,3 @@ def width_axis(axes: Axes, widths: NDArray[np.float64]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(list(known[::-1][::step][::-1])))
     axes.xaxis.set_major_formatter(plain())
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    """Use the page's plot settings in this context, independently of the user's."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
-        yield
