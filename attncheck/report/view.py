@@ -45,8 +45,6 @@ HEADINGS = {
 }
 #: Maximum numbers of failed checks shown in full, and of pools.
 FAILURES, POOLS = 40, 20
-# Maximum number of plots of single results per claim.
-_PICTURES = 4
 # Maximum number of values listed per field.
 _VALUES = 14
 # Attribute that a section shows; sections not listed are never empty.
@@ -116,22 +114,19 @@ class ClaimView:
     @property
     def draws(self) -> int:
         """Number of draws of first looks; draws that several checks on one case share count once."""
-        cases: dict[str, int] = {}
-        for tally in self.tallies:
-            for case, size in tally.draws.items():
-                cases[case] = max(cases.get(case, 0), size)
-        return sum(cases.values())
+        draws = sorted((size, case) for tally in self.tallies for case, size in tally.draws.items())
+        return sum({case: size for size, case in draws}.values())
 
     @cached_property
     def plots(self) -> list[Drawing]:
         """Plots of the claim's main check, and of the worst result per type of plot."""
-        plotted = [_plotted(tally) for tally in self.examined]
-        results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
-        first = {_plot_type(result): result for result in reversed(results)}
-        chosen = [result for result in results if result in first.values()][:_PICTURES]
+        plotted = (next((r for r in tally.worst if read_plot(r.plot)), None) for tally in self.examined)
+        worst: dict[tuple[type, bool], Result] = {}
+        for result in sorted(filter(None, plotted), key=suspicion, reverse=True):
+            worst.setdefault(_plot_type(result), result)
         examined = {tally.name: tally for tally in self.examined}
         main = next((by_case(examined[name]) for name in MAIN_CHECKS if name in examined), None)
-        drawn = [main, *map(of_result, chosen)]
+        drawn = [main, *map(of_result, worst.values())]
         return [drawing for drawing in drawn if drawing is not None]
 
 
@@ -191,11 +186,6 @@ class PageView(RunView):
         """Inconclusive results."""
         worst = (result for tally in self.run.tallies.values() for result in tally.worst)
         return [result for result in worst if result.verdict == Verdict.INCONCLUSIVE]
-
-
-def _plotted(tally: Tally) -> Result | None:
-    """Return the most suspicious result that has plot data, or None."""
-    return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
 
 
 def _plot_type(result: Result) -> tuple[type, bool]:

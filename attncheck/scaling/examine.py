@@ -288,7 +288,8 @@ def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ..
     """
     violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
     narrow, wide = sample.weights() if violated else ({}, {})
-    hidden = (name for name in narrow if name in wide and _growing_axes(narrow[name], wide[name]) > 1)
+    shapes = {name: zip(narrow[name].shape, wide[name].shape, strict=False) for name in narrow if name in wide}
+    hidden = [name for name, pairs in shapes.items() if sum(one != two for one, two in pairs) > 1]
     fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], sample.widths)) < TOLERANCE]
     explained = any(name.rpartition(".")[0] in violated for name in fixed)
     return tuple(float(wide[name].std()) for name in fixed) if explained else ()
@@ -309,10 +310,6 @@ def _contradicts(row: WidthsRow, prediction: ExponentPrediction | None, toleranc
     if prediction is None or row.low is None or row.high is None:
         return False
     return row.low > prediction.high + tolerance or row.high < prediction.low - tolerance
-
-
-def _growing_axes(narrow: FloatArray, wide: FloatArray) -> int:
-    return sum(first != second for first, second in zip(narrow.shape, wide.shape, strict=False))
 
 
 def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int]) -> float:
