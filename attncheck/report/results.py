@@ -7,14 +7,7 @@ from matplotlib.axes import Axes
 from scipy import special
 
 from attncheck._lib.text import counted
-from attncheck.evidence.plot_data import (
-    LABELLED,
-    Counts,
-    Estimates,
-    Matrix,
-    Plot,
-    read_plot,
-)
+from attncheck.evidence.plot_data import LABELLED, Counts, Estimates, Matrix, Plot, read_plot
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
 from attncheck.records.text import quantity
