@@ -93,12 +93,8 @@ def _first_few(texts: Sequence[str], most: int) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """Return text as one bounded Markdown line, without case hashes."""
-    line = _CASE.sub("", " ".join(text.split()))
-    return _plain(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…")
-
-
-def _plain(text: str) -> str:
-    """Return text as one line, escaped for Markdown and HTML."""
-    marked = _MARKS.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    """Return text as one bounded line, escaped for Markdown and HTML, without case hashes."""
+    line = " ".join(_CASE.sub("", text).split())
+    shown = line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"
+    marked = _MARKS.sub(r"\\\1", html.escape(shown, quote=False))
     return _LINKS.sub(r"\1\\\2", marked)
