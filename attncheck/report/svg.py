@@ -8,13 +8,11 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from numpy.typing import NDArray
+from matplotlib.ticker import FuncFormatter
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
 ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
@@ -51,8 +49,6 @@ _SETTINGS: dict[Any, Any] = {
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
 # Heights of the lower axes and of the gap above them, as fractions of the total height.
 _LOWER, _LOWER_GAP = 0.45, 0.15
-# Maximum number of width labels.
-_MOST_WIDTHS = 8
 _DPI = 72  # SVG units: sizes below are in CSS pixels
 
 
@@ -104,13 +100,3 @@ def draw(
 def plain() -> FuncFormatter:
     """Return a tick formatter with proper minus signs."""
     return FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−"))
-
-
-def width_axis(axes: Axes, widths: NDArray[np.float64]) -> None:
-    """Make the horizontal axis logarithmic and label some of the widths."""
-    known = np.unique(widths)
-    step = -(-len(known) // _MOST_WIDTHS)
-    axes.set(xscale="log", xlabel="width n", xlim=(0.75 * known[0], known[-1] / 0.75))
-    axes.xaxis.set_major_locator(FixedLocator(list(known[::-1][::step][::-1])))
-    axes.xaxis.set_major_formatter(plain())
-    axes.xaxis.set_minor_locator(NullLocator())
