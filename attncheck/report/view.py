@@ -23,7 +23,6 @@ from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
-from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, layers_of, suspicion
 from attncheck.report.intervals import by_case
@@ -70,22 +69,6 @@ class ClaimMap:
     cases: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     left: int
-
-
-def claim_map(record: RunRecord) -> ClaimMap | None:
-    """Return the worst verdict on each claim by case, or None if no case was examined."""
-    layers = record.space.layers
-    if not layers:
-        return None
-    # Violated cases take precedence.
-    chosen = sorted(layers, key=lambda key: (key not in record.space.violated, *layers[key], key))[:_COLUMNS]
-    claims = Counter(key for verdicts in record.claim_layers.values() for key in verdicts)
-    columns = sorted(chosen, key=lambda key: (-claims[key], *layers[key], key))
-    rows = tuple(
-        (claim, tuple(record.claim_layers[claim].get(key, str(Verdict.NOT_EXAMINED)) for key in columns))
-        for claim in sorted(record.claim_layers, key=stage)
-    )
-    return ClaimMap(tuple(layers[key][1] for key in columns), rows, len(layers) - len(columns))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -156,7 +139,18 @@ class PageView(RunView):
     @cached_property
     def map(self) -> ClaimMap | None:
         """The table of the worst verdict on each claim by case, or None if no case was examined."""
-        return claim_map(self.run)
+        layers = self.run.space.layers
+        if not layers:
+            return None
+        # Violated cases take precedence.
+        chosen = sorted(layers, key=lambda key: (key not in self.run.space.violated, *layers[key], key))[:_COLUMNS]
+        claims = Counter(key for verdicts in self.run.claim_layers.values() for key in verdicts)
+        columns = sorted(chosen, key=lambda key: (-claims[key], *layers[key], key))
+        rows = tuple(
+            (claim, tuple(self.run.claim_layers[claim].get(key, str(Verdict.NOT_EXAMINED)) for key in columns))
+            for claim in sorted(self.run.claim_layers, key=stage)
+        )
+        return ClaimMap(tuple(layers[key][1] for key in columns), rows, len(layers) - len(columns))
 
     @cached_property
     def claims(self) -> list[ClaimView]:
