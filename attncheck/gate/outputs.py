@@ -32,7 +32,16 @@ def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> Non
 
     ``summary`` is Markdown, e.g. for a GitHub step summary; ``json`` has all findings.
     """
-    _write("".join(f"{line}\n" for line in _lines(judgement)), _document(judgement), paths)
+    document = {
+        "verdict": judgement.verdict,
+        "exit_code": int(judgement.exit_code),
+        "sentence": sentence(judgement),
+        "findings": [dataclasses.asdict(finding) for finding in judgement.findings],
+        "notes": list(judgement.notes),
+        "wrong": [{"label": label, "text": text} for label, text in judgement.view.lines],
+        "detectable": detectable(judgement),
+    }
+    _write("".join(f"{line}\n" for line in _lines(judgement)), document, paths)
 
 
 def write_refusal(error: str, paths: Mapping[str, Path | None]) -> None:
@@ -57,18 +66,6 @@ def sentence(judgement: Judgement) -> str:
 def detectable(judgement: Judgement) -> list[str]:
     """Return lines on the smallest errors that the run would have detected; none if it does not pass."""
     return judgement.view.detectable if judgement.verdict == "consistent" else []
-
-
-def _document(judgement: Judgement) -> dict[str, Any]:
-    return {
-        "verdict": judgement.verdict,
-        "exit_code": int(judgement.exit_code),
-        "sentence": sentence(judgement),
-        "findings": [dataclasses.asdict(finding) for finding in judgement.findings],
-        "notes": list(judgement.notes),
-        "wrong": [{"label": label, "text": text} for label, text in judgement.view.lines],
-        "detectable": detectable(judgement),
-    }
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:

@@ -15,9 +15,8 @@ from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import Budget, examine_blocks
 from attncheck.evidence.verdicts import Trail, Verdict
-from attncheck.scaling.exponents import TERMS, exponents, means, seeds_needed
+from attncheck.scaling.exponents import exponents, means, seeds_needed, slope_weights
 from attncheck.scaling.predictions import (
-    NEXT,
     PREDICTIONS,
     SHARE,
     Expectation,
@@ -71,8 +70,7 @@ def examine(
         If an argument is out of range, or no tap exists at all widths.
     """
     widths = check_integers("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
-    if len(widths) < TERMS:
-        refuse("widths", widths, "must contain at least three widths", "pass e.g. (64, 128, 256, 512, 1024)")
+    slope_weights(widths)  # refuses widths that determine no exponent
     seeds = check_integer("seeds", seeds, 2, "pass at least 2, e.g. seeds=8")
     steps = check_integer("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
     tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
@@ -181,7 +179,7 @@ class _Looks:
         # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
         known = np.where(np.isfinite(self._largest), self._largest, 0.0)
         rest = [array - known * math.log(width) for array, width in zip(drawn, widths, strict=True)]
-        share = shares(rest, widths, (-NEXT, 0.0))
+        share = shares(rest, widths)
         # A share also rises if other parts fall, so the size must grow too.
         both = np.maximum(power.p_values(high=self._largest), share.p_values(high=SHARE))
         above = np.where(self._mixed, both, power.p_values(high=self._high))

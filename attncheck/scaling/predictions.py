@@ -33,16 +33,11 @@ _REMEDY = (
 )
 
 
-def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], orders: Sequence[float]) -> Estimates:
+def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Estimates:
     """Estimate which share of a tap's mean square, at the largest width, grows faster than predicted.
 
-    `logs` holds log sizes, (seeds, taps) per width. Mean squares are fitted by parts whose sizes grow as n^b, for b in
-    `orders` and for the next order, which is the largest of these plus 1/2; the share is that of the next order.
-
-    Raises
-    ------
-    InputError
-        If there are fewer widths than orders, or too few seeds.
+    `logs` holds log sizes, (seeds, taps) per width, over the largest predicted order. Mean squares are fitted by parts
+    whose sizes grow as n^b, for b = -1/2, 0 and 1/2; the share is that of 1/2.
 
     Examples
     --------
@@ -50,15 +45,13 @@ def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], order
     >>> n = np.array([64, 128, 256, 512, 1024])
     >>> noise = np.exp(0.05 * rng.standard_normal((5, 20, 1)))
     >>> mixed = np.sqrt(1 + 100 / n)[:, None, None] * noise
-    >>> bool(abs(shares(np.log(mixed), n, (-0.5, 0.0)).values[0]) < 0.1)
+    >>> bool(abs(shares(np.log(mixed), n).values[0]) < 0.1)
     True
     >>> growing = mixed * np.sqrt(n / 64)[:, None, None]
-    >>> bool(shares(np.log(growing), n, (-0.5, 0.0)).values[0] > 0.8)
+    >>> bool(shares(np.log(growing), n).values[0] > 0.8)
     True
     """
-    powers = np.array(sorted({*orders, max(orders) + NEXT}))
-    if len(powers) > len(widths):
-        refuse("orders", list(orders), f"are too many for {len(widths)} widths", "pass more widths")
+    powers = np.array([-NEXT, 0.0, NEXT])
     centres = means(logs)
     n = np.asarray(widths, dtype=float)
     widest = int(np.argmax(n))
