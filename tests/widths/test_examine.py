@@ -320,7 +320,7 @@ class Infinite(Plain):
         ({"build": Failing}, r"taps: failed with ZeroDivisionError: no size .*; return arrays by name"),
         ({"build": Infinite}, "build=inf: is the size of broken @0 at width 256: missing or not finite"),
         ({"widths": (64, 128)}, "widths=.64, 128.: must be at least three, all different"),
-        ({"widths": (64, 64, 128)}, "widths=.64, 64, 128.: must be at least three, all different"),
+        ({"widths": (64, 64, 128)}, "widths=.64, 128.: must be at least three, all different"),
         ({"seeds": 1}, "seeds=1: must be at least 2"),
         ({"steps": 1}, "steps=1: needs an optimiser"),
         ({"expect": "maximal"}, "expect='maximal': is not a prediction"),
