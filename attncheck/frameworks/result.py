@@ -16,13 +16,13 @@ from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.layer_parts import mask_fields
-from attncheck.frameworks.notes import Note
-from attncheck.frameworks.printed import PrintedInspection
+from attncheck.frameworks.notes import Note, PrintedInspection
 from attncheck.frameworks.subject import AttentionView, ModuleSubject, subject_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
-_STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
+# Fields of `AttentionLayer` that must be known.
+_STDS = ("query_std", "key_std", "value_std")
 # Range of standard deviations shown with three decimals.
 _SMALL, _LARGE = 0.01, 1e4
 # Default number of positions.
@@ -103,10 +103,9 @@ class Inspection(PrintedInspection):
         if seq_len is None:
             seq_len = self.view.lengths(_POSITIONS)[0]
         parts = dict(self.forward.parts)
-        stds = {_STDS[role]: std for role, std in self.stds.items()}
-        stds |= {name: parts.pop(name) for name in _STDS.values() if name in parts}
-        missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
-        if missing:
+        stds = {f"{role}_std": std for role, std in self.stds.items()}
+        stds |= {name: parts.pop(name) for name in _STDS if name in parts}
+        if missing := [name for name in _STDS if name not in stds | changes]:
             refuse(missing[0], None, "is unknown", f"pass it, e.g. {missing[0]}=1.0")
         if not self.forward.known or self.forward.map not in ("softmax", "linear"):
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
