@@ -14,6 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import first_few, listed
 from attncheck.frameworks.adapter import Adapter, Arrays, NoAttentionCall
+from attncheck.frameworks.comparisons import beyond, leaks, over_paths
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.forward import ADDED, BY_HEAD, NAMED, RIGHT, Formula, Forward
@@ -32,9 +33,7 @@ from attncheck.frameworks.initialiser import (
 )
 from attncheck.frameworks.inputs import PLACED, PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_fields
-from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import NOTE, Note, asks, wrong
-from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import Positions, positions_of
