@@ -144,16 +144,14 @@ class Keras(FrameworkAdapter):
     def _traced_by_jax(self, layer: Any, x: Any, trace: Trace, path: str) -> Any:
         from attncheck.frameworks._jax import Watch
 
-        watch, variables = Watch(), layer.variables
+        watch, variables = Watch(self), layer.variables
 
         def outputs(values: Sequence[Any], x: Any) -> Any:
             with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
                 return self._outputs(layer, x, path)
 
         with watch.reporting(trace):
-            y = watch.over(outputs)([variable.value for variable in variables], x)
-        self.precision = max(self.precision, watch.precision)
-        return y
+            return watch.over(outputs)([variable.value for variable in variables], x)
 
 
 def numbers_of(tensor: Any) -> FloatArray:
