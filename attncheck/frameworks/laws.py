@@ -182,12 +182,15 @@ def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     return bool(overlap < _OVERLAP and (overlap - 1) * columns / 2 < -z)
 
 
+def correlation(first: FloatArray, second: FloatArray) -> float:
+    """Return the correlation of the entries of two arrays of mean 0; 0 for zeros."""
+    norm = math.sqrt(float(np.sum(first**2) * np.sum(second**2)))
+    return float(np.sum(first * second)) / norm if norm else 0.0
+
+
 def correlated(first: FloatArray, second: FloatArray) -> float:
     """Return the correlation of the entries of two arrays, or 0 if chance explains it."""
-    norm = math.sqrt(float(np.sum(first**2) * np.sum(second**2)))
-    if norm == 0.0:
-        return 0.0
-    r = float(np.sum(first * second)) / norm
+    r = correlation(first, second)
     return r if abs(r) * math.sqrt(first.size) > Z else 0.0
 
 
