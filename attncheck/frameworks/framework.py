@@ -251,24 +251,33 @@ def adapter_of(make: Any, width: int, call: Callable[..., Any] | None = None) ->
 def recognised(
     make: Callable[..., Any], field: str, remedy: str, known: Collection[str] = ADAPTERS, *arguments: Any
 ) -> tuple[type[FrameworkAdapter], Any]:
-    """Return the adapter class for modules that `make` returns, and one such module unless its arguments suffice.
-
-    Refuse a framework that is not `known`, or not installed.
-    """
-    example, framework = None, next((name for option, name in _ARGUMENTS.items() if option in parameters_of(make)), "")
+    """Return the adapter class for modules that `make` returns, and one such module unless its arguments suffice."""
+    example, framework = None, framework_by_arguments(make)
     if not framework:
         with generator_restored():
             example = in_words(field, make, *arguments)
         framework = framework_of(example)
+    return adapter_class(framework, field, framework if example is None else example, remedy, known), example
+
+
+def adapter_class(
+    framework: str, field: str, example: Any, remedy: str, known: Collection[str] = ADAPTERS
+) -> type[FrameworkAdapter]:
+    """Return the adapter class of a framework; refuse one that is not `known`, or not installed."""
     if framework not in known:
         names = dict.fromkeys(name.partition(".")[0] for name in ADAPTERS if name in known)
-        refuse(field, framework if example is None else example, f"is not a module of {', '.join(names)}", remedy)
+        refuse(field, example, f"is not a module of {', '.join(names)}", remedy)
     try:
         kind: type[FrameworkAdapter] = find(ADAPTERS[framework])
     except ImportError as error:
         extra = framework.partition(".")[0]
         refuse(field, extra, f"cannot be used: {error}", f"pip install 'attncheck[{extra}]'")
-    return kind, example
+    return kind
+
+
+def framework_by_arguments(make: Callable[..., Any]) -> str:
+    """Return the framework that the names of a function's arguments reveal, or an empty string."""
+    return next((name for argument, name in _ARGUMENTS.items() if argument in parameters_of(make)), "")
 
 
 def framework_of(module: Any) -> str:
