@@ -49,7 +49,8 @@ def by_case(tally: Tally) -> Drawing | None:
         if results[0].null_effect is not None:
             axes.axvline(results[0].null_effect, color=MUTED, linewidth=0.8)
         axes.set(yticks=range(len(results)), ylim=(len(results) - 0.5, -0.5))
-        axes.set_yticklabels([_label(layer_name(result.case)) for result in results])
+        names = (textwrap.wrap(printable(layer_name(result.case), _LINE * _LINES), _LINE) for result in results)
+        axes.set_yticklabels(["\n".join(lines[:_LINES]) for lines in names])
         axes.tick_params(axis="y", length=0)
         _scaled(axes, ratio)
 
@@ -75,11 +76,6 @@ def _scaled(axes: Axes, ratio: bool) -> None:
         axes.xaxis.set_major_locator(FixedLocator(known[:: max(1, -(-len(known) // _TICKS))]))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(plain())
-
-
-def _label(text: str) -> str:
-    """Return a label on a few lines."""
-    return "\n".join(textwrap.wrap(printable(text, _LINE * _LINES), _LINE)[:_LINES])
 
 
 def _finite(result: Result) -> bool:

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from operator import attrgetter
 
 from markupsafe import Markup
 
@@ -46,13 +45,6 @@ HEADINGS = {
 FAILURES, POOLS = 40, 20
 # Maximum number of values listed per field.
 _VALUES = 14
-# Attribute that a section shows; sections not listed are never empty.
-_NEEDED = {
-    "claims": "run.claim_layers",
-    "failures": "failed_or_open",
-    "space": "run.space.layers",
-    "together": "together",
-}
 _CHOICES = {
     "activation": ACTIVATIONS,
     "attention_map": ATTENTION_MAPS,
@@ -120,12 +112,13 @@ class PageView(RunView):
     @property
     def sections(self) -> list[str]:
         """Sections that are not empty."""
-        return [name for name in HEADINGS if attrgetter(_NEEDED.get(name, "run"))(self)]
-
-    @property
-    def failed_or_open(self) -> bool:
-        """Whether there are violated or inconclusive results."""
-        return bool(self.failures or self.doubts)
+        content = {
+            "failures": self.failures or self.doubts,
+            "claims": self.run.claim_layers,
+            "together": self.together,
+            "space": self.run.space.layers,
+        }
+        return [name for name in HEADINGS if content.get(name, True)]
 
     @cached_property
     def evidence(self) -> Drawing | None:
