@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attncheck._lib.exit_codes import ExitCode
+
 
 def explain(name: str | None = None, /, *, checks: list[str] | None = None) -> int:
     """Explain a claim, check or known-wrong simulator.
@@ -15,7 +17,8 @@ def explain(name: str | None = None, /, *, checks: list[str] | None = None) -> i
         Module that registers further checks; can be repeated.
     """
     from attncheck.checks.registered import load_checks
-    from attncheck.commands.explanation import print_explanation
+    from attncheck.commands.explanation import explanation, overview
 
     load_checks(checks or ())
-    return print_explanation(name)
+    print("\n".join(overview() if name is None else explanation(name)))
+    return ExitCode.CONSISTENT

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import counted
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, STATEMENTS, Claim
@@ -31,12 +30,6 @@ _KINDS_OF_NAMES = (
     f"pass a claim ({', '.join(list(CLAIMS)[:3])}, …), a property ({', '.join(EVERY_PROPERTY[:3])}, …) or a check "
     f"({EVERY_CHECK[0].name}, …); attncheck explain lists the claims, attncheck explain {_FAULTS} the faults"
 )
-
-
-def print_explanation(name: str | None = None, /) -> int:
-    """Print an explanation, for `attncheck explain`."""
-    print("\n".join(_overview() if name is None else explanation(name)))
-    return ExitCode.CONSISTENT
 
 
 def explanation(name: str) -> list[str]:
@@ -69,7 +62,8 @@ def explanation(name: str) -> list[str]:
     return lines
 
 
-def _overview() -> Iterator[str]:
+def overview() -> Iterator[str]:
+    """Yield lines that list all claims."""
     yield "Claims; attncheck explain NAME explains one of them, or a property or check."
     for claim in CLAIMS.values():
         checks = [check for check in EVERY_CHECK if check.claim == claim.name]

@@ -79,7 +79,7 @@ class LiveDisplay:
 
     def took(self, name: str, results: Sequence[Result]) -> None:
         """Count a finished item, and show violations."""
-        self._tell(results)
+        self.tell(results)
         bad = f"{self._violated} violated, " if self._violated else ""
         self._progress.update(self._task, description=bad + name[:24], advance=1)
         self._tell_how_far()
@@ -88,16 +88,14 @@ class LiveDisplay:
         """Announce that pools are examined."""
         self._progress.update(self._task, description="all together")
 
-    def took_pools(self, results: Sequence[Result]) -> None:
-        """Show violated pools."""
-        for result in results:
-            self._tell([result])
-
-    def _tell(self, results: Sequence[Result]) -> None:
+    def tell(self, results: Sequence[Result]) -> None:
+        """Count and show a violation: above the progress bar, or without a terminal on standard output."""
         message = explain(results, self._run.record, subject=self._run.subject.name)
         self._violated += bool(message)
-        if message and self._verbose:
-            self._show(message)
+        if message and self._verbose and self._progress.console.is_terminal:
+            self._progress.console.print(message, markup=False, highlight=False, soft_wrap=True)
+        elif message and self._verbose:
+            print(message, flush=True)
 
     def _tell_how_far(self) -> None:
         """Report every completed quarter on standard error if there is no progress bar."""
@@ -108,13 +106,6 @@ class LiveDisplay:
             seconds = time.perf_counter() - self._started
             print(f"{25 * quarter}% done after {seconds:.0f} s{bad}", file=sys.stderr, flush=True)
         self._quarters = quarter
-
-    def _show(self, text: str) -> None:
-        """Print a message above the progress bar, or to standard output without a terminal."""
-        if self._progress.console.is_terminal:
-            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(text, flush=True)
 
 
 def run_properties(
@@ -166,7 +157,8 @@ def _take_all(run_report: RunReport, items: Sequence[Item], workers: Workers, li
     live.together()
     violated, failed = run_report.pool(workers, {item.case.key: item.case for item in items})
     run_report.take(violated, *failed)
-    live.took_pools(violated)
+    for result in violated:
+        live.tell([result])
     run_report.diagnose(workers)
 
 

@@ -7,19 +7,21 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.frameworks.adapter import SINGLE, roundoff
+from attncheck.frameworks.adapter import roundoff
+from attncheck.frameworks.effective import agree
 from attncheck.frameworks.framework import FrameworkAdapter
 from attncheck.frameworks.jax_trace import watching
-from attncheck.frameworks.trace import AttentionCore, Trace, first_array, replaced
+from attncheck.frameworks.trace import AttentionCore, Trace, first_array
 
 _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
-# Relative tolerance for differences between compiled and uncompiled results.
-_SAME = 1e-5
+# Roundoff of compiled results, so that they agree with uncompiled ones to 1e-5.
+_SAME = 1e-5 / 16
 
 
 def on_cpu() -> contextlib.AbstractContextManager[Any]:
@@ -36,7 +38,7 @@ class JaxAdapter(FrameworkAdapter):
 
     def __init__(self, *options: Any, **keywords: Any) -> None:
         super().__init__(*options, **keywords)
-        self._watch = Watch()
+        self._watch = Watch(self)
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
@@ -44,9 +46,7 @@ class JaxAdapter(FrameworkAdapter):
     def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
         """Return the outputs for x, and report attention cores to a trace."""
         with on_cpu(), self._watch.reporting(trace):
-            y = np.asarray(self._compiled(trace.uses("core"), *self._split(module), jax.numpy.asarray(x)))
-        self.precision = max(self.precision, self._watch.precision)
-        return y
+            return np.asarray(self._compiled(trace.uses("core"), *self._split(module), jax.numpy.asarray(x)))
 
     def parameters(self, module: Any) -> Mapping[str, FloatArray]:
         """Return the module's arrays by name."""
@@ -70,7 +70,7 @@ class JaxAdapter(FrameworkAdapter):
                     fast = _named(compiled(seed))
             except Exception:  # tracing may raise any exception
                 return None
-            if fast.keys() != arrays.keys() or not all(_close(fast[name], arrays[name]) for name in arrays):
+            if fast.keys() != arrays.keys() or not all(agree(arrays[name], fast[name], _SAME) for name in arrays):
                 return None
         return compiled
 
@@ -137,15 +137,11 @@ class JaxAdapter(FrameworkAdapter):
 class Watch:
     """Link through which compiled functions report attention cores to a trace.
 
-    Attributes
-    ----------
-    precision : float
-        Largest unit roundoff of the types of queries, keys and values so far; at least that of float32.
+    The adapter's unit roundoff becomes that of the coarsest type of queries, keys and values.
     """
 
-    def __init__(self) -> None:
-        self.precision = SINGLE
-        self._trace = Trace()
+    def __init__(self, adapter: FrameworkAdapter) -> None:
+        self._adapter, self._trace = adapter, Trace()
         self._failure: Exception | None = None
 
     @contextlib.contextmanager
@@ -176,7 +172,8 @@ class Watch:
     def _answer(self, index: int, *operands: Any) -> Any:
         """Report an attention core; return the trace's replacement of its result, or without one, the result itself."""
         q, k, v, weights, result, *_ = (np.asarray(array) for array in operands)
-        self.precision = max(self.precision, *(roundoff(array.dtype) for array in (q, k, v)))
+        adapter = self._adapter
+        adapter.precision = max(adapter.precision, *(roundoff(array.dtype) for array in (q, k, v)))
         wide = [array.astype(np.float64).reshape(-1, *array.shape[-2:]) for array in (q, k, v, weights)]
         try:
             replacement = self._trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
@@ -190,13 +187,6 @@ def _named(tree: Any) -> dict[str, FloatArray]:
     """Return the arrays of real numbers in a tree, by path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
-
-
-def _close(one: FloatArray, reference: FloatArray) -> bool:
-    """Return whether arrays agree up to rounding."""
-    return one.shape == reference.shape and bool(
-        np.abs(one - reference).max(initial=0.0) <= _SAME * np.abs(reference).max(initial=0.0)
-    )
 
 
 def _is_real(leaf: Any) -> bool:
@@ -221,8 +211,8 @@ def softmax_traced(trace: Trace, *modules: Any) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module in (jax.nn, *modules):
             if hasattr(module, "softmax"):
-                stack.enter_context(replaced(module, "softmax", softmax))
-        stack.enter_context(replaced(jax.nn, "dot_product_attention", _attention))
+                stack.enter_context(mock.patch.object(module, "softmax", softmax))
+        stack.enter_context(mock.patch.object(jax.nn, "dot_product_attention", _attention))
         yield
 
 

@@ -28,7 +28,7 @@ NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
 _ROUNDED = 16.0
 # Rounding of stored values and of sums, in unit roundoffs; errors of sums are random walks.
 _STORED, _SUMMED = 5.0, 4.0
-#: How heads are split or merged: correctly, or with the axes of heads and positions confused.
+#: How heads are merged: correctly, or with the axes of heads and positions confused.
 PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
 # Relative tolerance for rounding and a norm's epsilon.
 _TOLERANCE = 0.02
@@ -175,7 +175,8 @@ class ModuleReader:
         #: Shortest accepted sequence length, and whether the module accepts every length.
         self.length, self.any_length = self._lengths(state)
         self.layout = self._layout(state)
-        self.split = self._split(state)
+        #: Roles whose heads are split with the axes of heads and positions confused.
+        self.confused = self._confused(state)
         self.merged = self._merged(state)
         self.norm = self._norm(state)
 
@@ -236,36 +237,31 @@ class ModuleReader:
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
         """Return the biases by role."""
-        return self._added(self._none(state))
-
-    def _none(self, state: Any) -> AttentionCall:
-        return self.see(state, np.zeros((1, self.length, self.width)), silent=True)
-
-    def _added(self, none: AttentionCall) -> dict[str, FloatArray]:
+        none = self.see(state, np.zeros((1, self.length, self.width)), silent=True)
         return {r: self._first(none, r)[0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
         """Return the matrices; `rows` selects rows of W_Q, W_K and W_V, and `output_rows` rows of W_O."""
-        none = self._none(state)
+        biases = self.biases(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self._firsts(length * np.eye(self.width)[rows], lambda x: self.see(state, self.placed(x), silent=True))
-        number, size = none.query.shape[1], none.value.shape[-1]
+        number, size = len(biases["query"]), biases["value"].shape[-1]
         chosen = LENGTH * np.eye(number * size)[output_rows]
         after = self._firsts(
             chosen.reshape(-1, number, size),
             lambda heads: self.see(state, np.zeros((len(heads), self.length, self.width)), self._heads(heads)),
         )
         unit = unit_size(self.norm, self.width)
-        read = {r: self._change(units[r], self._first(none, r)) / unit for r in ROLES}
-        output = self._change(after["output"], none.y[0, 0]) / LENGTH
+        read = {r: self._change(units[r], biases[r]) / unit for r in ROLES}
+        output = self._change(after["output"], biases["output"]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
                 finite = all(np.isfinite(array).all() for array in self.adapter.parameters(state).values())
                 problem = "is an entry of this matrix, which must be finite"
                 remedy = "mend the forward pass: all parameters are finite" if finite else "mend the initialiser"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), problem, remedy)
-        past = self._change(units["output"], none.y[0, 0]) / length
-        return Effective(**read, output=output, biases=self._added(none), past=past)
+        past = self._change(units["output"], biases["output"]) / length
+        return Effective(**read, output=output, biases=biases, past=past)
 
     def _firsts(self, vectors: FloatArray, see: Callable[[FloatArray], AttentionCall]) -> dict[str, FloatArray]:
         """Return outputs, queries, keys and values of the first position, calling `see` on a few vectors at a time."""
@@ -279,26 +275,26 @@ class ModuleReader:
 
     def _first(self, call: AttentionCall, role: str) -> FloatArray:
         """Return the queries, keys or values of the first position, (N, heads, d)."""
-        if self.split[role] == WITHOUT_TRANSPOSE:
+        if role in self.confused:
             return np.asarray(call[role][:, *np.divmod(np.arange(call[role].shape[1]), self.length)])
         return call[role][:, :, 0]
 
-    def _split(self, state: Any) -> dict[str, str]:
-        """Return how queries, keys and values are split into heads, found by changing the input at position 0."""
+    def _confused(self, state: Any) -> set[str]:
+        """Return the roles that are split into heads without a transpose, found by changing the input at position 0."""
         length = _SEVERAL if self.any_length else self.length
         x = np.zeros((2, length, self.width))
         x[0] = x[1] = np.round(np.random.default_rng(0).standard_normal((length, self.width)) * 8) / 8
         x[1, 0] *= -1.0
         call = self.see(state, x, silent=True)
-        splits = {}
+        roles = set()
         for role in ROLES:
             number = call[role].shape[1]
             changed = np.abs(call[role][1] - call[role][0]).max(axis=-1)[:, :length] > 0
             wrong = np.zeros_like(changed)
             wrong[np.divmod(np.arange(number), length)] = True
-            transposed = not np.array_equal(changed, wrong) or number == 1
-            splits[role] = PROPERLY if transposed else WITHOUT_TRANSPOSE
-        return splits
+            if number > 1 and np.array_equal(changed, wrong):
+                roles.add(role)
+        return roles
 
     def _heads(self, chosen: FloatArray) -> FloatArray:
         """Return attention results, (N, heads, positions, e), that merge to `chosen`, (N, heads, e), at position 0."""

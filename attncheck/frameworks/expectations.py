@@ -6,12 +6,15 @@ import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attncheck._lib.errors import check_number, refuse
 from attncheck.frameworks.forward import AMONG_HEADS, AXES, BY_HEAD, LINEAR, NAMED, OTHER, RELU, SIGMOID, Forward, masks
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
+
+if TYPE_CHECKING:
+    from attncheck.frameworks.result import Inspection
 
 _ROLES = ("query", "key", "value", "output")
 _OF_FORWARD = ("mask", "map", "scale", "positions", "rotary_base")
@@ -114,23 +117,19 @@ def _number(text: str) -> Any:
         return text
 
 
-def unmet(
-    expected: Mapping[str, Any],
-    weights: Mapping[str, MatrixStatistics],
-    forward: Forward,
-    shape: Mapping[str, int],
-    notes: Mapping[str, Sequence[str]],
-) -> list[str]:
-    """Return one sentence per unmet expectation; `notes` maps each of `LEVELS` to the texts of its notes."""
+def unmet(inspection: Inspection, expected: Mapping[str, Any]) -> list[str]:
+    """Return one sentence per expectation that an inspected layer does not meet."""
+    weights, forward = inspection.weights, inspection.forward
     sentences: list[str] = []
     for name, value in expected.items():
         value = _checked(name, value)
         if name in LEVELS:
-            sentences += excluding(notes[name], value)
+            sentences += excluding(getattr(inspection, name), value)
         elif name == "bias":
             sentences.append(_of_biases(weights, bool(value)))
         elif name in _OF_SHAPE:
-            sentences.append("" if shape[name] == value else f"{name} is {shape[name]}, not {value:g}")
+            actual = getattr(inspection, name)
+            sentences.append("" if actual == value else f"{name} is {actual}, not {value:g}")
         elif name in _OF_FORWARD:
             sentences.append(_of_forward(forward, name, value))
         else:

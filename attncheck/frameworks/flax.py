@@ -8,6 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import flax.linen as nn
 import jax
@@ -17,7 +18,7 @@ from flax import nnx
 from attncheck.frameworks._jax import JaxAdapter, on_cpu, softmax_traced
 from attncheck.frameworks.adapter import in_words
 from attncheck.frameworks.framework import Parameter
-from attncheck.frameworks.trace import Trace, replaced, traced_calls
+from attncheck.frameworks.trace import Trace, traced_calls
 
 
 class Flax(JaxAdapter):
@@ -151,7 +152,7 @@ class NNX(Flax):
         with softmax_traced(trace, nn, nnx), contextlib.ExitStack() as stack:
             for kind in {type(module) for module in modules.values()}:
                 if "__call__" in dir(kind):
-                    stack.enter_context(replaced(kind, "__call__", traced_calls(kind.__call__, names, trace)))
+                    stack.enter_context(mock.patch.object(kind, "__call__", traced_calls(kind.__call__, names, trace)))
             yield
 
     def modules(self, model: Any) -> Mapping[str, Any]:

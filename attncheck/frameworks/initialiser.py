@@ -79,13 +79,12 @@ def matrix_of(
     removed the mean of each column.
     """
     first = draws[0][role]
-    rows = first.shape[0]
-    lost = 1 / rows if centred and role != "output" and rows > 1 else 0.0
+    fan_in = first.shape[0]
+    lost = 1 / fan_in if centred and role != "output" and fan_in > 1 else 0.0
     heads = [head for head in distinct if head < first.shape[1]] if role in ("key", "value") else slice(None)
     parts = [draw[role] if role == "output" else draw[role][:, heads] for draw in draws]
     if len(parts) > 1 and _repeats(parts[1], parts[0], precision):
         parts = parts[:1]
-    fan_in = first.shape[0]
     entries = np.concatenate([part.ravel() for part in parts])
     scale = laws.scale_of(entries).times(float(np.sqrt(fan_in / (1 - lost))))
     flat = parts[0].reshape(fan_in, -1)

@@ -67,7 +67,8 @@ def about_inputs(probe: Probe) -> InputFindings:
     by_role = {role: _kinds(probe, role) for role in ROLES}
     if probe.reader.norm != NONE and any(_UNKNOWN not in kinds for kinds in by_role.values()):
         notes.append(Note(f"the inputs are normalised before attention: {probe.reader.norm}"))
-    fixed = {role for role in ROLES if _is_fixed(probe, role) and _MIXED not in by_role[role]}
+    silent = (role for role in ROLES if not probe.matrices[role].any() and probe.seen[role].any())
+    fixed = {role for role in silent if _MIXED not in by_role[role]}
     if "query" in fixed:
         notes.append(Note("queries do not depend on the inputs: they are learned, or fixed by `call`"))
     elif fixed:
@@ -114,11 +115,6 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
             return (*normalised, ROTATED) if linear else (_UNKNOWN, ROTATED)
         return (*normalised, DEPENDENT) if normalised else (TWISTED,)
     return normalised or (_UNKNOWN,)
-
-
-def _is_fixed(probe: Probe, role: str) -> bool:
-    """Return whether queries, keys or values are the same for all inputs, and not 0."""
-    return not probe.matrices[role].any() and bool(probe.seen[role].any())
 
 
 def _is_mixed(probe: Probe, role: str, vectors: FloatArray, small: float) -> bool:

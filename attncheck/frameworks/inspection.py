@@ -14,6 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import first_few, listed
 from attncheck.frameworks.adapter import Adapter, Arrays, NoAttentionCall
+from attncheck.frameworks.comparisons import beyond, leaks, over_paths
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.forward import ADDED, BY_HEAD, NAMED, RIGHT, Formula, Forward
@@ -32,12 +33,10 @@ from attncheck.frameworks.initialiser import (
 )
 from attncheck.frameworks.inputs import PLACED, PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_fields
-from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import NOTE, Note, asks, wrong
-from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
-from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
+from attncheck.frameworks.rotary import Positions, positions_of
 from attncheck.frameworks.score_scale import DECLARED, about_scale
 from attncheck.frameworks.subject import AttentionView
 from attncheck.frameworks.weights_notes import about_weights, own_scales
@@ -166,9 +165,8 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     number = probe.num_heads // (probe.maps if "output" in probe.by_maps else 1)
     kv = min(number, len(set(labels))) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
-    rotation = positions.rotation if positions.name == ROTARY else None
     grouped = tuple(sorted(range(len(labels)), key=lambda head: labels[head])) if in_turn and kv < number else ()
-    view = AttentionView(reader, forward.factor, rotation, gains, order=grouped)
+    view = AttentionView(reader, forward.factor, positions.rotation, gains, order=grouped)
     value_dim = None if probe.value_dim == probe.head_dim else probe.value_dim
     more = (reader.layout.extra, value_dim, probe.seen.calls)
     return Inspection(*shape, draws, weights, forward, paths, tuple(notes), view, *more)
@@ -184,7 +182,7 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     if not np.isfinite(probe.seen.weights).any():
         return probe.unknown(), Formula(), [wrong("all attention weights are NaN or infinite")]
     forward, formula = probe.forward(probe.seen)
-    base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
+    base = positions.rotation.base if positions.rotation else None
     forward = dataclasses.replace(forward, positions=positions.name, rotary_base=base)
     missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
     derivation = "" if forward.known else probe.derivation(probe.seen)

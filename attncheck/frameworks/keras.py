@@ -7,6 +7,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -17,7 +18,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.adapter import SINGLE, Arrays, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter, Parameter
-from attncheck.frameworks.trace import Trace, replaced, traced_calls
+from attncheck.frameworks.trace import Trace, traced_calls
 
 # Options of a call, by code path.
 _OPTIONS = {"train": "training", "scores": "return_attention_scores"}
@@ -105,7 +106,7 @@ class Keras(FrameworkAdapter):
     def traced(self, trace: Trace, model: Any) -> Iterator[None]:
         """Report calls of layers and softmaxes to a trace."""
         names, kind = {id(layer): name for name, layer in self.modules(model).items()}, keras.layers.Layer
-        with replaced(kind, "__call__", traced_calls(kind.__call__, names, trace)), _backend_traced(trace):
+        with mock.patch.object(kind, "__call__", traced_calls(kind.__call__, names, trace)), _backend_traced(trace):
             yield
 
     def modules(self, model: Any) -> Mapping[str, Any]:
@@ -143,16 +144,14 @@ class Keras(FrameworkAdapter):
     def _traced_by_jax(self, layer: Any, x: Any, trace: Trace, path: str) -> Any:
         from attncheck.frameworks._jax import Watch
 
-        watch, variables = Watch(), layer.variables
+        watch, variables = Watch(self), layer.variables
 
         def outputs(values: Sequence[Any], x: Any) -> Any:
             with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
                 return self._outputs(layer, x, path)
 
         with watch.reporting(trace):
-            y = watch.over(outputs)([variable.value for variable in variables], x)
-        self.precision = max(self.precision, watch.precision)
-        return y
+            return watch.over(outputs)([variable.value for variable in variables], x)
 
 
 def numbers_of(tensor: Any) -> FloatArray:

@@ -12,6 +12,7 @@ import scipy
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
+from attncheck.evidence.distances import band, one_sample_distance
 
 #: False-alarm probability of an inspection, and the number of statistics that share it.
 FALSE_ALARM, NUMBERS = 1e-6, 150
@@ -155,11 +156,8 @@ def _refused(x: FloatArray, law: Law, relative: float, precision: float, level: 
     too_large = outer * size < level / 3
     if too_small or too_large:
         return True
-    ranks = np.arange(size + 1) / size
-    below = law.cdf(x)
-    distance = float(max(np.max(ranks[1:] - below), np.max(below - ranks[:-1]))) - 2 * precision * law.crowding
     # The Dvoretzky–Kiefer–Wolfowitz inequality, valid for any number of entries.
-    return distance > math.sqrt(math.log(6 / level) / (2 * size))
+    return one_sample_distance(law.cdf(x)) - 2 * precision * law.crowding > band(size, level / 3)
 
 
 def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
@@ -184,12 +182,15 @@ def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     return bool(overlap < _OVERLAP and (overlap - 1) * columns / 2 < -z)
 
 
+def correlation(first: FloatArray, second: FloatArray) -> float:
+    """Return the correlation of the entries of two arrays of mean 0; 0 for zeros."""
+    norm = math.sqrt(float(np.sum(first**2) * np.sum(second**2)))
+    return float(np.sum(first * second)) / norm if norm else 0.0
+
+
 def correlated(first: FloatArray, second: FloatArray) -> float:
     """Return the correlation of the entries of two arrays, or 0 if chance explains it."""
-    norm = math.sqrt(float(np.sum(first**2) * np.sum(second**2)))
-    if norm == 0.0:
-        return 0.0
-    r = float(np.sum(first * second)) / norm
+    r = correlation(first, second)
     return r if abs(r) * math.sqrt(first.size) > Z else 0.0
 
 

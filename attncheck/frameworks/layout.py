@@ -13,6 +13,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.adapter import PASS_CALL, NoAttentionCall
 from attncheck.frameworks.forward import centred
+from attncheck.frameworks.laws import correlation
 from attncheck.frameworks.trace import AttentionCore
 
 #: Names of axes: batch, heads and positions; for grouped queries also key heads and queries per key head.
@@ -290,7 +291,7 @@ def _followed(arrays: Mapping[str, FloatArray]) -> float:
     logarithms = np.log(np.where(visible, weights, 1.0))
     # Constants per row or column, due to softmax, and biases by position, equal in all sequences, are removed.
     return max(
-        _correlation(*(_less_means(a, visible, axis) for a in (scores, target)))
+        abs(correlation(*(_less_means(a, visible, axis) for a in (scores, target))))
         for target in (weights, logarithms)
         for axis in (-1, -2)
     )
@@ -300,8 +301,3 @@ def _less_means(a: FloatArray, visible: BoolArray, axis: int) -> FloatArray:
     for dim in (0, axis):
         a = np.where(visible, centred(a, visible, dim), 0.0)
     return a
-
-
-def _correlation(first: FloatArray, second: FloatArray) -> float:
-    size = float(np.linalg.norm(first) * np.linalg.norm(second))
-    return abs(float(np.sum(first * second))) / size if size else 0.0

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import declared as declarations
@@ -14,13 +16,13 @@ from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.layer_parts import mask_fields
-from attncheck.frameworks.notes import Note
-from attncheck.frameworks.printed import PrintedInspection
-from attncheck.frameworks.subject import AttentionView, ModuleSubject, pooled, subject_of
+from attncheck.frameworks.notes import Note, PrintedInspection
+from attncheck.frameworks.subject import AttentionView, ModuleSubject, subject_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
-_STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
+# Fields of `AttentionLayer` that must be known.
+_STDS = ("query_std", "key_std", "value_std")
 # Range of standard deviations shown with three decimals.
 _SMALL, _LARGE = 0.01, 1e4
 # Default number of positions.
@@ -72,9 +74,13 @@ class Inspection(PrintedInspection):
     attentions: int = 1
 
     @property
-    def _stds(self) -> dict[str, float]:
+    def stds(self) -> dict[str, float]:
         """Standard deviations times √fan-in by role, averaged if not significantly different."""
-        return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in self.weights.items()})
+        averages = {}
+        for role, matrix in self.weights.items():
+            near = [m.std for m in self.weights.values() if m.low <= matrix.high and matrix.low <= m.high]
+            averages[role] = float(np.mean(near)) if len(near) > 1 else matrix.std
+        return averages
 
     def layer(self, seq_len: int | None = None, **changes: Any) -> AttentionLayer:
         """Return the description of the layer as an `AttentionLayer`, for checks and theory.
@@ -97,10 +103,9 @@ class Inspection(PrintedInspection):
         if seq_len is None:
             seq_len = self.view.lengths(_POSITIONS)[0]
         parts = dict(self.forward.parts)
-        stds = {_STDS[role]: std for role, std in self._stds.items()}
-        stds |= {name: parts.pop(name) for name in _STDS.values() if name in parts}
-        missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
-        if missing:
+        stds = {f"{role}_std": std for role, std in self.stds.items()}
+        stds |= {name: parts.pop(name) for name in _STDS if name in parts}
+        if missing := [name for name in _STDS if name not in stds | changes]:
             refuse(missing[0], None, "is unknown", f"pass it, e.g. {missing[0]}=1.0")
         if not self.forward.known or self.forward.map not in ("softmax", "linear"):
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
@@ -159,9 +164,7 @@ class Inspection(PrintedInspection):
             As for `layer`; if outputs contain more than attention; if arrays cannot be replaced; with "own", if checks
             do not support the law of the entries.
         """
-        layer = self.layer(seq_len)
-        laws = {role: matrix.laws for role, matrix in self.weights.items()}
-        return subject_of(self.view, layer, weights, laws, self._stds)
+        return subject_of(self, self.layer(seq_len), weights)
 
     def require(self, *declared: str, **expected: Any) -> None:
         """Raise an error if the layer differs from expectations.
@@ -196,12 +199,9 @@ class Inspection(PrintedInspection):
 
     def unmet(self, *declared: str, **expected: Any) -> list[str]:
         """Return one sentence per unmet expectation; arguments as for `require`."""
-        shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
         for text in declared:
             expected |= declarations(text, self.weights)
-        confirmed = self.confirmed({*expected})
-        notes = {"blamed": confirmed.blamed, "asked": confirmed.asked}
-        return unmet(expected, self.weights, self.forward, shape, notes)
+        return unmet(self.confirmed({*expected}), expected)
 
     def expecting(self, *declared: str) -> Inspection:
         """Return a copy in which declared conventions are confirmed.

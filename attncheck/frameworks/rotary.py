@@ -97,7 +97,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if query.neurons < probe.head_dim:
         message = f"rotary positions (base {query.base:g}) turn {query.neurons} of {probe.head_dim} neurons of a head"
         return Positions(OTHER, notes=(Note(message),))
-    return Positions(OTHER if "value" in rotated else ROTARY, query)
+    return Positions(OTHER) if "value" in rotated else Positions(ROTARY, query)
 
 
 def _planes(vectors: FloatArray, halves: bool) -> NDArray[np.complex128]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.parts import PARTS
 from attncheck.layers.parts.scores import mean_offset
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
+
+if TYPE_CHECKING:
+    from attncheck.frameworks.result import Inspection
 
 #: Number of output neurons returned.
 NEURONS = 2
@@ -184,20 +187,14 @@ class ModuleSubject:
         return drawn
 
 
-def subject_of(
-    view: AttentionView,
-    layer: AttentionLayer,
-    weights: str,
-    laws: Mapping[str, Sequence[str]],
-    stds: Mapping[str, float],
-) -> ModuleSubject:
+def subject_of(inspection: Inspection, layer: AttentionLayer, weights: str) -> ModuleSubject:
     """Return a module as a subject for checks, with weights of the module's scales ("gaussian") or its "own" weights.
 
-    `laws` maps roles to the entry laws not rejected, `stds` maps roles to standard deviations times √fan-in. Raises
-    `InputError` if arrays cannot be replaced, or outputs contain more than attention.
+    `layer` describes the inspected layer. Raises `InputError` if arrays cannot be replaced, or outputs contain more
+    than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
-    adapter = view.adapter
+    view, stds, adapter = inspection.view, inspection.stds, inspection.view.adapter
     if not adapter.fills:
         remedy = "give it the methods `parameters` and `fill`"
         refuse("weights", weights, "needs an adapter that can replace arrays", remedy)
@@ -212,7 +209,7 @@ def subject_of(
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
     if weights == OWN:
         # A score scale that `AttentionLayer` does not support is attributed to queries and their bias.
-        declared: dict[str, Any] = {role: _law(SYMBOLS[role], accepted) for role, accepted in laws.items()}
+        declared: dict[str, Any] = {role: _law(m.name, m.laws) for role, m in inspection.weights.items()}
         declared |= _biases(view, layer, {"query": layer.query_std / stds["query"]})
         return _checked(ModuleSubject(view, state, layer, declared, functools.partial(_initialised, adapter)))
     fans = _fans(layer)
@@ -370,18 +367,3 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
             "call", type(state).__name__, problem, "pass call=lambda module, x: ..., which returns attention's output"
         )
     return subject
-
-
-def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
-    """Average each standard deviation with those whose intervals overlap its own; `stds` has (std, low, high) by role.
-
-    Examples
-    --------
-    >>> pooled({"query": (0.7, 0.6, 0.8), "key": (0.8, 0.7, 0.9), "output": (2.0, 1.9, 2.1)})
-    {'query': 0.75..., 'key': 0.75..., 'output': 2.0}
-    """
-    averages = {}
-    for role, (_, low, high) in stds.items():
-        overlapping = [std for std, least, most in stds.values() if least <= high and low <= most]
-        averages[role] = float(np.mean(overlapping)) if len(overlapping) > 1 else stds[role][0]
-    return averages

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.frameworks.trace import AttentionCore, Trace, replaced
+from attncheck.frameworks.trace import AttentionCore, Trace
 
 #: PyTorch's own attention, kept while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
@@ -244,7 +245,7 @@ def traced(
                 stack.enter_context(context)
         if inputs is not None and trace.uses("core"):
             mode = CoreMode(trace, inputs, on_core)
-            kernel = replaced(functional, "scaled_dot_product_attention", mode.attend)
+            kernel = mock.patch.object(functional, "scaled_dot_product_attention", mode.attend)
             mha.set_fastpath_enabled(False)
             for context in (kernel, _Attention(mode.attend), mode):
                 stack.enter_context(context)

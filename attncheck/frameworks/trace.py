@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -128,21 +127,6 @@ def traced_calls(method: Callable[..., Any], names: Mapping[int, str], trace: Tr
         return output
 
     return called
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, function: Any) -> Iterator[None]:
-    """Replace an attribute within this context."""
-    original = getattr(owner, name)
-    had = name in vars(owner)
-    setattr(owner, name, function)
-    try:
-        yield
-    finally:
-        if had:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
 
 
 def leaves_of(value: Any) -> Iterator[Any]:

@@ -77,20 +77,17 @@ def gate(
     level = ours.manifest.false_alarm if false_alarm is None else false_alarm
     remedy = "pass a probability, e.g. 1e-6"
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
-    findings = [*judge_run(ours)]
+    findings, theirs = [*judge_run(ours)], None
     if write or not baseline.exists():
-        finding, note = _written(paths, baseline, write, wrong=bool(findings))
-        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note)
-    theirs = read_run(baseline, "baseline")
-    if not theirs.examined_by_id:
-        raise InputError(f"baseline={baseline}: has no examined result; make the baseline again")
-    findings += judge_against(ours, theirs, level)
-    return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)))
-
-
-def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
+        more, notes = _written(paths, baseline, write, wrong=bool(findings))
+    else:
+        theirs = read_run(baseline, "baseline")
+        if not theirs.examined_by_id:
+            raise InputError(f"baseline={baseline}: has no examined result; make the baseline again")
+        more, notes = tuple(judge_against(ours, theirs, level)), tuple(notes_on(ours, theirs))
     parts = ("completeness", "verdicts", "uniformity", "drift", "power")
-    return tuple(sorted(findings, key=lambda finding: parts.index(finding.part)))
+    ordered = sorted([*findings, *more], key=lambda finding: parts.index(finding.part))
+    return Judgement(ours, theirs, baseline, tuple(ordered), notes)
 
 
 def _written(

@@ -32,21 +32,29 @@ def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> Non
 
     ``summary`` is Markdown, e.g. for a GitHub step summary; ``json`` has all findings.
     """
-    contents = {"summary": _markdown, "json": _document}
-    _write({name: contents[name](judgement) for name, path in paths.items() if path is not None}, paths)
+    document = {
+        "verdict": judgement.verdict,
+        "exit_code": int(judgement.exit_code),
+        "sentence": sentence(judgement),
+        "findings": [dataclasses.asdict(finding) for finding in judgement.findings],
+        "notes": list(judgement.notes),
+        "wrong": [{"label": label, "text": text} for label, text in judgement.view.lines],
+        "detectable": detectable(judgement),
+    }
+    _write("".join(f"{line}\n" for line in _lines(judgement)), document, paths)
 
 
 def write_refusal(error: str, paths: Mapping[str, Path | None]) -> None:
     """Write the error that prevented a judgement to each output that has a path, replacing earlier outputs."""
     document = {"verdict": "unusable", "exit_code": int(ExitCode.UNUSABLE), "sentence": error}
-    _write({"summary": f"## attncheck: unusable\n\n{_short(error)}\n", "json": _as_text(document)}, paths)
+    _write(f"## attncheck: unusable\n\n{_short(error)}\n", document, paths)
 
 
-def _write(texts: Mapping[str, str], paths: Mapping[str, Path | None]) -> None:
-    for name, text in texts.items():
-        path = paths[name]
+def _write(summary: str, document: Mapping[str, Any], paths: Mapping[str, Path | None]) -> None:
+    texts = {"summary": summary, "json": msgspec.json.format(msgspec.json.encode(document).decode(), indent=2) + "\n"}
+    for name, path in paths.items():
         if path is not None:
-            write_file(path, text.encode("utf-8", errors="backslashreplace"), name)
+            write_file(path, texts[name].encode("utf-8", errors="backslashreplace"), name)
 
 
 def sentence(judgement: Judgement) -> str:
@@ -58,27 +66,6 @@ def sentence(judgement: Judgement) -> str:
 def detectable(judgement: Judgement) -> list[str]:
     """Return lines on the smallest errors that the run would have detected; none if it does not pass."""
     return judgement.view.detectable if judgement.verdict == "consistent" else []
-
-
-def _document(judgement: Judgement) -> str:
-    document = {
-        "verdict": judgement.verdict,
-        "exit_code": int(judgement.exit_code),
-        "sentence": sentence(judgement),
-        "findings": [dataclasses.asdict(finding) for finding in judgement.findings],
-        "notes": list(judgement.notes),
-        "wrong": [{"label": label, "text": text} for label, text in judgement.view.lines],
-        "detectable": detectable(judgement),
-    }
-    return _as_text(document)
-
-
-def _as_text(document: Mapping[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(document).decode(), indent=2) + "\n"
-
-
-def _markdown(judgement: Judgement) -> str:
-    return "".join(f"{line}\n" for line in _lines(judgement))
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:
@@ -103,12 +90,8 @@ def _first_few(texts: Sequence[str], most: int) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """Return text as one bounded Markdown line, without case hashes."""
-    line = _CASE.sub("", " ".join(text.split()))
-    return _plain(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…")
-
-
-def _plain(text: str) -> str:
-    """Return text as one line, escaped for Markdown and HTML."""
-    marked = _MARKS.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    """Return text as one bounded line, escaped for Markdown and HTML, without case hashes."""
+    line = " ".join(_CASE.sub("", text).split())
+    shown = line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"
+    marked = _MARKS.sub(r"\\\1", html.escape(shown, quote=False))
     return _LINKS.sub(r"\1\\\2", marked)

@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from attncheck.frameworks.framework import (
     parameters_of,
     recognised,
 )
-from attncheck.frameworks.trace import leaves_of, replaced
+from attncheck.frameworks.trace import leaves_of
 from attncheck.models.parameters import indices_of
 from attncheck.models.replay import CallRecorder, ModuleCall, paired, sequences_of
 
@@ -246,5 +247,5 @@ def _without_cache(model: Any) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for section in (config, *nested):
             if getattr(section, "use_cache", False):
-                stack.enter_context(replaced(section, "use_cache", False))
+                stack.enter_context(mock.patch.object(section, "use_cache", False))
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_integer, refuse
@@ -17,9 +17,8 @@ from attncheck.frameworks.inspection import inspect_layer, inspected
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import WITHOUT_SOFTMAX, attention_calls, differences, grouped_modules, mixing_calls
-from attncheck.models.duties.duty import DutyResult
 from attncheck.models.duties.registry import measured
-from attncheck.models.factory import Inputs, ModelFactory, first_model, numbers_of
+from attncheck.models.factory import Inputs, first_model, numbers_of
 from attncheck.models.families import ParameterTable
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import statistics_of
@@ -135,85 +134,58 @@ def inspect(
     with generator_restored():
         if width is not None:
             return inspect_layer(make, width, call, draws, seed)
-        return _of_model(_drawn(make, inputs, call, draws, seed), draws)
+        return _inspect_model(make, inputs, call, draws, seed)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _ModelDraws:
-    """Attention modules, their calls, and parameters, kept from all draws of a model.
-
-    `modules` maps the name of a module to its draws. `kind` (the class), `numbers` (see `numbers_of`) and `steady`
-    are those of the first draw. `long` is 0, or the largest number of positions in modules too large to inspect.
-    `mixing` maps modules that mix positions without attention to a call and a description.
-    """
-
-    factory: ModelFactory
-    kind: str
-    numbers: Mapping[str, float]
-    steady: bool
-    calls: Sequence[ModuleCall]
-    modules: Mapping[str, Sequence[Any]]
-    parameters: Sequence[Parameter]
-    long: int
-    duties: tuple[DutyResult, ...]
-    mixing: Mapping[str, tuple[ModuleCall, str]]
-
-
-def _of_model(model: _ModelDraws, draws: int) -> ModelInspection:
-    """Return the inspection of a model."""
-    results: dict[str, tuple[ModuleCall, Inspection | str]] = {}
-    for call in model.calls:
-        modules = model.modules[call.name]
-        results[call.name] = call, _inspected(model.factory.replayed(call, modules), call, len(modules))
-    results |= model.mixing
-    inspections = _positions_first({n: result for n, (_, result) in results.items() if isinstance(result, Inspection)})
-    unread = {name: (call.kind, why) for name, (call, why) in results.items() if isinstance(why, str)}
-    refused = grouped(unread, unread.__getitem__)
-    groups = grouped_modules([call for call in model.calls if call.name in inspections], inspections)
-    table = ParameterTable(tuple(statistics_of(model.parameters, _depth(model.calls, model.parameters))))
-    notes = [
-        *notes_of(table.rows, any(group.inspection.forward.mask == "causal" for group in groups)),
-        *copied(model.parameters),
-        *differences(groups),
-        *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
-        *([] if model.steady else [asks(_RANDOM)]),
-        *([asks(_LONG.format(model.long))] if model.long else []),
-        *([] if model.calls or refused else [Note(UNRECOGNISED)]),
-    ]
-    # If other modules have attention, a module without a softmax, such as a convolution, is not attention.
-    reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
-    return ModelInspection(
-        model.kind, draws, groups, inspections, table, tuple(notes), reasons, model.duties, model.numbers
-    )
-
-
-def _drawn(make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int) -> _ModelDraws:
-    """Draw models; keep their attention modules and some entries of each parameter, but no whole model.
+def _inspect_model(
+    make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int
+) -> ModelInspection:
+    """Return the inspection of a model; keep attention modules and some entries of each parameter, but no whole model.
 
     Among modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of
     the others.
     """
     factory, model = first_model(make, inputs, call, seed)
-    kind, numbers, steady = type(model).__name__, numbers_of(make, model), factory.steady(model)
+    class_name, numbers, steady = type(model).__name__, numbers_of(make, model), factory.steady(model)
     most = -(-_ENTRIES // draws)
-    samples, calls = [factory.parameters(model, most)], factory.calls(model)
-    long = max((c.given.lengths[0] for c in calls if c.given is not None and c.given.long), default=0)
+    samples, every = [factory.parameters(model, most)], factory.calls(model)
+    long = max((c.given.lengths[0] for c in every if c.given is not None and c.given.long), default=0)
     parts = factory.adapter.modules(model)
-    every, calls = calls, attention_calls(calls, lambda c: factory.replayed(c, [parts[c.name]]))
+    calls = attention_calls(every, lambda c: factory.replayed(c, [parts[c.name]]))
     mixing = mixing_calls(every, calls, lambda c: factory.replayed(c, [parts[c.name]]))
     unused, duties = factory.unused(model), measured(factory, model, calls, steady)
     modules = {c.name: [parts[c.name]] for c in calls}
     first = {(pattern_of(c.name), c.kind, c.source): c.name for c in reversed(calls)}
     for i in range(1, draws):
-        del model, parts  # before the next one is made
+        model, parts = None, {}  # before the next one is made
         model = factory.fresh(seed + i)
         samples.append(factory.parameters(model, most))
         parts = factory.adapter.modules(model)
         for name in first.values():
             modules[name].append(parts[name])
-    return _ModelDraws(
-        factory, kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long, duties, mixing
-    )
+    model, parts = None, {}
+    parameters = list(_joined(samples, unused))
+    results: dict[str, tuple[ModuleCall, Inspection | str]] = {
+        c.name: (c, _inspected(factory.replayed(c, modules[c.name]), c, len(modules[c.name]))) for c in calls
+    }
+    results |= mixing
+    inspections = _positions_first({n: result for n, (_, result) in results.items() if isinstance(result, Inspection)})
+    unread = {name: (call.kind, why) for name, (call, why) in results.items() if isinstance(why, str)}
+    refused = grouped(unread, unread.__getitem__)
+    groups = grouped_modules([call for call in calls if call.name in inspections], inspections)
+    table = ParameterTable(tuple(statistics_of(parameters, _depth(calls, parameters))))
+    notes = [
+        *notes_of(table.rows, any(group.inspection.forward.mask == "causal" for group in groups)),
+        *copied(parameters),
+        *differences(groups),
+        *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
+        *([] if steady else [asks(_RANDOM)]),
+        *([asks(_LONG.format(long))] if long else []),
+        *([] if calls or refused else [Note(UNRECOGNISED)]),
+    ]
+    # If other modules have attention, a module without a softmax, such as a convolution, is not attention.
+    reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
+    return ModelInspection(class_name, draws, groups, inspections, table, tuple(notes), reasons, duties, numbers)
 
 
 def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | str:

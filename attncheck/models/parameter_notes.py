@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attncheck._lib.names import grouped, indices, part_of, pattern_of
 from attncheck._lib.text import counted, first_few, listed
@@ -37,27 +35,24 @@ _BIAS_NAMES = {"bias", "beta", "b"}
 _INWARD = {"q", "k", "v", "query", "key", "value", "wq", "wk", "wv"}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Parameters:
-    """Parameters of a model, and whether all attention is causal."""
-
-    table: Sequence[ParameterStatistics]
-    causal: bool
-
-    @functools.cached_property
-    def families(self) -> list[Family]:
-        """Families of parameters, in order of appearance."""
-        return families(self.table)
-
-
 def notes_of(table: Sequence[ParameterStatistics], causal: bool = False) -> list[Note]:
     """Return notes on the parameters of a model, worst first.
 
     With `causal` attention, a lack of depth scaling is noted too. The probability that chance alone causes any note
     that reports an error is at most 1e-6 for the whole table.
     """
-    parameters = _Parameters(table, causal)
-    return wrong_first(note for rule in _RULES for note in rule(parameters))
+    split, every = parts_of(table), families(table)
+    return wrong_first(
+        [
+            *_states(every, table),
+            *_within_families(split),
+            *_constant_projections(split),
+            *_among_projections(split, every, causal),
+            *_biases(every),
+            *_norms(every),
+            *_unused(table),
+        ]
+    )
 
 
 def copied(parameters: Sequence[Parameter]) -> list[Note]:
@@ -87,10 +82,10 @@ def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatist
     return first_few(part_of(members, all_names[pattern]) for pattern, members in chosen.items())
 
 
-def _states(parameters: _Parameters) -> Iterator[Note]:
+def _states(every: Sequence[Family], table: Sequence[ParameterStatistics]) -> Iterator[Note]:
     """Report parameters that are not initialised, not finite or never drawn."""
     rows: dict[str, list[ParameterStatistics]] = {state: [] for state in (*STATES, "")}
-    for family in parameters.families:
+    for family in every:
         rows[state_of(family.first)] += family.members
     texts = {
         NOT_INITIALISED: "{} not initialised: nothing, or NaN, was written to this memory",
@@ -101,12 +96,12 @@ def _states(parameters: _Parameters) -> Iterator[Note]:
         texts[NEVER_DRAWN] = "all parameters are the same in every draw: make returns the same weights"
     for state, text in texts.items():
         if rows[state]:
-            yield wrong(text.format(_names(rows[state], parameters.table)))
+            yield wrong(text.format(_names(rows[state], table)))
 
 
-def _within_families(parameters: _Parameters) -> Iterator[Note]:
+def _within_families(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
     """Report families of parameters whose members have different initialisers."""
-    for parts in parts_of(parameters.table):
+    for parts in split:
         main, rest = parts[0], parts[1:]
         if not rest or state_of(main.first):
             continue
@@ -162,9 +157,9 @@ def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family
     )
 
 
-def _constant_projections(parameters: _Parameters) -> Iterator[Note]:
+def _constant_projections(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
     """Report projections whose entries are all the same, unless most of their family is random."""
-    for main, *_ in parts_of(parameters.table):
+    for main, *_ in split:
         if main.first.constant and main.first.fans is not None:
             text = f"{main}: {main.first.law}: this initialiser does not draw the projection"
             yield Note(text, WRONG if main.first.mean else ASKS, (main.first.name,))
@@ -198,18 +193,15 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
     return best if score[2] > 1 and score[0] >= _MOST * len(projections) else {}
 
 
-def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
+def _representatives(split: Sequence[Sequence[Family]]) -> list[Family]:
     """Return the largest part of each family and, unless it dominates, other parts that keep a default initialiser."""
-    every = parts_of(table)
-    defaults = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
-    return [*(parts[0] for parts in every), *defaults]
+    defaults = [part for parts in split if not _dominates(parts) for part in parts[1:] if part.keeps_default]
+    return [*(parts[0] for parts in split), *defaults]
 
 
-def _among_projections(parameters: _Parameters) -> Iterator[Note]:
+def _among_projections(split: Sequence[Sequence[Family]], every: Sequence[Family], causal: bool) -> Iterator[Note]:
     """Report projections that differ from most others, unless one known initialiser fits both."""
-    projections = [
-        family for family in _representatives(parameters.table) if family.first.fans is not None and family.drawn
-    ]
+    projections = [family for family in _representatives(split) if family.first.fans is not None and family.drawn]
     common = _common_initialiser(projections)
     direct = [family for family in projections if common.get(family.first.name) == ""]
     if not direct:
@@ -221,10 +213,10 @@ def _among_projections(parameters: _Parameters) -> Iterator[Note]:
     outliers = [family for family in rest if family not in scaled]
     yield from (_depth_scaled(f, f"{main.std:.2g}/{common[f.first.name]}", direct) for f in scaled)
     blocks = [family for family in projections if family.depth > 1]
-    if parameters.causal and not scaled and _unscaled(blocks, main, common):
+    if causal and not scaled and _unscaled(blocks, main, common):
         yield Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks")
     yield from _distinct_notes(outliers, projections, f"{which} projections: {main.text}")
-    for family in parameters.families:
+    for family in every:
         if family.first.owner == "Embedding" and family.keeps_default and not family.matches & main.matches:
             yield Note(f"{family} keeps the default of Embedding: {family.text}; projections: {main.text}")
 
@@ -293,19 +285,19 @@ def _last_word(row: ParameterStatistics) -> str:
     return re.split(r"[./_]", row.name)[-1]
 
 
-def _biases(parameters: _Parameters) -> Iterator[Note]:
+def _biases(every: Sequence[Family]) -> Iterator[Note]:
     """Report random biases if other biases are zero."""
-    biases = [f for f in parameters.families if _last_word(f.first) in _BIAS_NAMES and not _is_norm(f.first)]
+    biases = [f for f in every if _last_word(f.first) in _BIAS_NAMES and not _is_norm(f.first)]
     drawn = [family for family in biases if family.drawn]
     if drawn and any(family.first.law == "zeros" for family in biases):
         texts = "; ".join(f"{family}: {family.text_with_default}" for family in drawn)
         yield Note(f"random biases, while others are zeros: {texts}")
 
 
-def _norms(parameters: _Parameters) -> Iterator[Note]:
+def _norms(every: Sequence[Family]) -> Iterator[Note]:
     """Report norms whose scale is not one or whose bias is not zero."""
     around_zero: dict[str, list[str]] = {}
-    for family in parameters.families:
+    for family in every:
         first = family.first
         law = "zeros" if _last_word(first) in _BIAS_NAMES else "ones"
         if not _is_norm(first) or state_of(first) or first.law == law:
@@ -319,20 +311,8 @@ def _norms(parameters: _Parameters) -> Iterator[Note]:
         yield wrong(f"scales of {owner} are drawn around 0, where ones are usual: {names[0]}{more}")
 
 
-def _unused(parameters: _Parameters) -> Iterator[Note]:
+def _unused(table: Sequence[ParameterStatistics]) -> Iterator[Note]:
     """Report parameters that do not affect the outputs."""
-    if unused := [row for row in parameters.table if NOT_USED in row.notes]:
-        text = f"the outputs do not depend on {_names(unused, parameters.table)}"
+    if unused := [row for row in table if NOT_USED in row.notes]:
+        text = f"the outputs do not depend on {_names(unused, table)}"
         yield asks(text, *(row.name for row in unused))
-
-
-# Rules on the parameters of a model. Notes on errors are shown before the others.
-_RULES: tuple[Callable[[_Parameters], Iterator[Note]], ...] = (
-    _states,
-    _within_families,
-    _constant_projections,
-    _among_projections,
-    _biases,
-    _norms,
-    _unused,
-)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from attncheck.frameworks.framework import parameters_of
 from attncheck.frameworks.trace import Trace, leaves_of
 
 # An argument whose name contains one of these is added to keys or hides them.
@@ -276,10 +276,7 @@ def sequences_of(
 
 def _positional(function: Callable[..., Any], number: int) -> list[str]:
     """Return the names of the positional arguments, or their indices where unknown."""
-    try:
-        known = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        known = []
+    known = list(parameters_of(function))
     return [known[i] if i < len(known) else str(i) for i in range(number)]
 
 

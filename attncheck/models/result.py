@@ -11,11 +11,10 @@ from typing import Any
 from attncheck._lib.errors import refuse
 from attncheck._lib.names import grouped
 from attncheck._lib.text import counted
+from attncheck.frameworks.comparisons import DROPOUT
 from attncheck.frameworks.expectations import LEVELS, excluding
 from attncheck.frameworks.expectations import declared as declarations
-from attncheck.frameworks.notes import Note, wrong_first
-from attncheck.frameworks.paths import DROPOUT
-from attncheck.frameworks.printed import PrintedInspection
+from attncheck.frameworks.notes import Note, PrintedInspection, wrong_first
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import WITHOUT_SOFTMAX, AttentionModules
 from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult

@@ -31,9 +31,9 @@ class Change:
 
 
 def common(run: RunRecord, baseline: RunRecord) -> Iterator[tuple[Result, Result]]:
-    """Iterate over pairs of results that both runs examined; pools must have the same cases."""
+    """Iterate over results that the baseline examined, in pairs with the run's; pools must have the same cases."""
     for id, before in baseline.examined_by_id.items():
-        now = run.examined_by_id.get(id)
+        now = run.by_id.get(id)
         if now is not None and before.case.get("of") == now.case.get("of"):
             yield before, now
 
@@ -77,7 +77,8 @@ def shift(before: Result, now: Result) -> float | None:
 
 def weaker(run: RunRecord, baseline: RunRecord) -> list[Change]:
     """Return results that became less sensitive by more than `SLACK`, in minimum detectable effect, size or power."""
-    changes = [change for pair in common(run, baseline) if (change := _weaker(*pair)) is not None]
+    examined = [pair for pair in common(run, baseline) if pair[1].verdict != Verdict.NOT_EXAMINED]
+    changes = [change for pair in examined if (change := _weaker(*pair)) is not None]
     return sorted(changes, key=lambda change: (change.result.check, change.result.item))
 
 
@@ -101,9 +102,5 @@ def _distance(result: Result) -> float:
 
 def unexamined(run: RunRecord, baseline: RunRecord) -> list[Result]:
     """Return results that the baseline examined and the run did not."""
-    same = (
-        now
-        for id, before in baseline.examined_by_id.items()
-        if (now := run.by_id.get(id)) is not None and before.case.get("of") == now.case.get("of")
-    )
+    same = (now for _, now in common(run, baseline))
     return sorted((now for now in same if now.verdict == Verdict.NOT_EXAMINED), key=lambda now: (now.check, now.item))

@@ -13,17 +13,7 @@ from attncheck._lib.errors import InputError
 from attncheck.evidence.ledger import Conclusion, Entry, Ledger
 from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.schema import (
-    Closing,
-    Line,
-    Manifest,
-    Result,
-    case_key,
-    of_pool,
-    read,
-    run_digest,
-    sensible,
-)
+from attncheck.records.schema import Closing, Line, Manifest, Result, case_key, of_pool, read, run_digest, sensible
 from attncheck.records.scope import Scope
 from attncheck.records.tallies import Space, Tally, tallied
 

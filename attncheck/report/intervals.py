@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import textwrap
-from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
@@ -28,53 +26,41 @@ _LINE, _LINES = 34, 3
 _ROW, _AXIS, _WIDTH, _LABELS = 46, 60, 560, 250
 
 
-@dataclasses.dataclass(frozen=True)
-class IntervalRow:
-    """A labelled row: an effect as (low, effect, high, violated), and the band of undetectable effects."""
-
-    label: str
-    interval: tuple[float, float, float, bool]
-    band: tuple[float, float] | None
-
-
 def by_case(tally: Tally) -> Drawing | None:
-    """Plot a check's effects on its most suspicious cases, violated first, with bands of undetectable effects."""
+    """Plot a check's effects on its most suspicious cases, violated first, with bands of undetectable effects.
+
+    Effects are on a logarithmic scale if they are ratios. A line marks the expected effect.
+    """
     results = [result for result in tally.worst if _finite(result)][:_MOST_ROWS]
     if not results:
         return None
     ratio = all(result.null_effect == 1.0 and (result.low or 0.0) > 0.0 for result in results)
-    rows = [IntervalRow(layer_name(result.case), _interval(result), _undetectable(result, ratio)) for result in results]
+
+    def paint(axes: Axes) -> None:
+        for index, result in enumerate(results):
+            if band := _undetectable(result, ratio):
+                low, high = band
+                edge = 3.0 * (low == high)  # a bar without width is a line
+                axes.barh(index, high - low, left=low, height=0.72, color=BAND, edgecolor=BAND, linewidth=edge)
+            low, effect, high = (number or 0.0 for number in (result.low, result.effect, result.high))
+            color, marker = (BAD, "D") if result.verdict == Verdict.VIOLATED else (ACCENT, "o")
+            errors = [[max(effect - low, 0.0)], [max(high - effect, 0.0)]]
+            axes.errorbar(effect, index, xerr=errors, fmt=marker, color=color, markersize=5, elinewidth=1.4)
+        if results[0].null_effect is not None:
+            axes.axvline(results[0].null_effect, color=MUTED, linewidth=0.8)
+        axes.set(yticks=range(len(results)), ylim=(len(results) - 0.5, -0.5))
+        names = (textwrap.wrap(printable(layer_name(result.case), _LINE * _LINES), _LINE) for result in results)
+        axes.set_yticklabels(["\n".join(lines[:_LINES]) for lines in names])
+        axes.tick_params(axis="y", length=0)
+        _scaled(axes, ratio)
+
     remaining = tally.examined - len(results)
     more = f"; {counted(remaining, 'other')} not shown" if remaining else ""
     title = f"{label_of(results[0])}, {expected(results[0])}, by case"
     caption = f"{title} with 99% intervals{more}. Shaded: too small to be detected"
-    row_text = "; ".join(f"{row.label}: {interval(result)}" for row, result in zip(rows, results, strict=True))
-    return _drawing(rows, caption, row_text, results[0].null_effect, ratio)
-
-
-def _drawing(rows: Sequence[IntervalRow], caption: str, texts: str, expected: float | None, ratio: bool) -> Drawing:
-    """Draw rows from top to bottom, on a logarithmic scale for ratios, with a line at the expected value."""
-
-    def paint(axes: Axes) -> None:
-        for index, row in enumerate(rows):
-            if row.band:
-                low, high = row.band
-                edge = 3.0 * (low == high)  # a bar without width is a line
-                axes.barh(index, high - low, left=low, height=0.72, color=BAND, edgecolor=BAND, linewidth=edge)
-            low, effect, high, wrong = row.interval
-            color, marker = (BAD, "D") if wrong else (ACCENT, "o")
-            errors = [[max(effect - low, 0.0)], [max(high - effect, 0.0)]]
-            axes.errorbar(effect, index, xerr=errors, fmt=marker, color=color, markersize=5, elinewidth=1.4)
-        if expected is not None:
-            axes.axvline(expected, color=MUTED, linewidth=0.8)
-        axes.set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5))
-        axes.set_yticklabels([_label(row.label) for row in rows])
-        axes.tick_params(axis="y", length=0)
-        _scaled(axes, ratio)
-
-    alt = f"{caption}: {texts}."
+    alt = f"{caption}: {'; '.join(f'{layer_name(result.case)}: {interval(result)}' for result in results)}."
     margins = _LABELS, 18, 34, 8
-    return draw(paint, alt, caption, width=_WIDTH, height=_AXIS + _ROW * len(rows), margins=margins)
+    return draw(paint, alt, caption, width=_WIDTH, height=_AXIS + _ROW * len(results), margins=margins)
 
 
 def _scaled(axes: Axes, ratio: bool) -> None:
@@ -92,11 +78,6 @@ def _scaled(axes: Axes, ratio: bool) -> None:
     axes.xaxis.set_major_formatter(plain())
 
 
-def _label(text: str) -> str:
-    """Return a label on a few lines."""
-    return "\n".join(textwrap.wrap(printable(text, _LINE * _LINES), _LINE)[:_LINES])
-
-
 def _finite(result: Result) -> bool:
     values = (result.effect, result.low, result.high)
     return all(value is not None and math.isfinite(value) and abs(value) < 1e12 for value in values)
@@ -111,7 +92,3 @@ def _undetectable(result: Result, ratio: bool) -> tuple[float, float] | None:
     if result.low is not None and result.low >= 0.0 and null >= 0.0 and not ratio:
         opposite = max(opposite, 0.0)  # distances and frequencies are one-sided
     return min(mde, opposite), max(mde, opposite)
-
-
-def _interval(result: Result) -> tuple[float, float, float, bool]:
-    return result.low or 0.0, result.effect or 0.0, result.high or 0.0, result.verdict == Verdict.VIOLATED

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 from scipy import special
 
-from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import counted
-from attncheck.evidence.plot_data import (
-    LABELLED,
-    Counts,
-    Estimates,
-    Matrix,
-    Plot,
-    read_plot,
-)
+from attncheck.evidence.plot_data import LABELLED, Counts, Estimates, Matrix, Plot, read_plot
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
 from attncheck.records.text import quantity
@@ -46,7 +35,11 @@ def _counts(plot: Counts, result: Result) -> Drawing:
     edges = np.array([min(-_WIDEST, points[0] - _STEP), *points, max(_WIDEST, points[-1] + _STEP)])
 
     def paint(axes: Axes) -> None:
-        _densities(axes, edges, observed, expected, outside)
+        steps, color = np.diff(edges), BAD if outside else ACCENT
+        axes.stairs(observed / steps, edges, fill=True, color=BAND, edgecolor=color, linewidth=0.8, label="observed")
+        axes.stairs(expected / steps, edges, color=INK, linewidth=1.4, baseline=None, label="declared")
+        axes.set(ylabel="density", yticks=[])
+        axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
 
     def difference(axes: Axes) -> None:
         axes.fill_between(points, low, high, color=BAND, linewidth=0)
@@ -60,7 +53,7 @@ def _counts(plot: Counts, result: Result) -> Drawing:
         tick_labels = {at: f"{label:.2g}".replace("-", "−") for at, label in labels if edges[0] <= at <= edges[-1]}
         axes.set_xticks([*tick_labels], tick_labels.values())
 
-    where, outcome = _where(result), band_visible(plot)
+    where, outcome = f"{result.check} on {layer_name(result.case)}", band_visible(plot)
     alt = (
         f"Observed and expected density of {where}, from {counted(plot.count, 'value')}, by {axis}, "
         f"and below them the difference of the distribution functions in standard errors. It {outcome}."
@@ -111,7 +104,9 @@ def _profile(plot: Estimates) -> Drawing:
     def paint(axes: Axes) -> None:
         axes.axhline(declared, color=MUTED, linewidth=0.8, linestyle="--")
         at = np.arange(len(plot.indices))
-        _intervals(axes, at, plot)
+        observed, half = np.array(plot.observed), np.array(plot.half_width)
+        for chosen, color, marker in ((~off, ACCENT, "o"), (off, BAD, "X")):
+            axes.errorbar(at[chosen], observed[chosen], half[chosen], fmt=marker, color=color, markersize=5)
         axes.set(xticks=at, xticklabels=[f"{index:g}" for index in plot.indices], xlabel=plot.axis, ylabel="observed")
         axes.grid(True, axis="y")
 
@@ -126,11 +121,23 @@ def _profile(plot: Estimates) -> Drawing:
 
 
 def _positions(plot: Matrix) -> Drawing:
+    off = plot.outside
+
     def paint(axes: Axes) -> None:
-        paint_discs(axes, plot)
+        rows, columns = np.array(plot.rows), np.array(plot.columns)
+        observed, expected = np.array(plot.observed), np.array(plot.expected)
+        count = int(max(rows.max(), columns.max())) + 1
+        largest = max(float(np.abs([observed, expected]).max()), 1e-300)
+        size = 0.8 * 28_000 / count**2 / largest  # the largest disc fills its cell
+        axes.scatter(columns, rows, s=size * np.abs(expected), color=BAND, linewidths=0)
+        for chosen, color in ((~off, ACCENT), (off, BAD)):
+            at, values = (columns[chosen], rows[chosen]), observed[chosen]
+            axes.scatter(*at, s=size * np.abs(values), facecolors="none", edgecolors=color, linewidths=1.5)
+        axes.plot(columns[off], rows[off], "x", color=BAD, markersize=5)
+        axes.set(xlim=(-0.6, count - 0.4), ylim=(count - 0.4, -0.6), aspect="equal")
+        axes.set(xticks=range(count), yticks=range(count))
         axes.set(xlabel=f"position of the {plot.axis}", ylabel="position of the query")
 
-    off = plot.outside
     worst = int(np.argmax(off))
     alt = (
         f"{plot.quantity}, observed and declared, as areas of discs by positions of query and {plot.axis}. "
@@ -139,39 +146,3 @@ def _positions(plot: Matrix) -> Drawing:
     )
     caption = f"{plot.quantity}: observed (rings) and declared (discs) as areas; crossed ones differ"
     return draw(paint, alt, caption, width=330, height=330, margins=(52, 10, 48, 8))
-
-
-def paint_discs(axes: Axes, plot: Matrix) -> None:
-    """Draw entries of a matrix as areas: expected discs, observed rings."""
-    rows, columns, off = np.array(plot.rows), np.array(plot.columns), plot.outside
-    observed, expected = np.array(plot.observed), np.array(plot.expected)
-    count = int(max(rows.max(), columns.max())) + 1
-    largest = max(float(np.abs([observed, expected]).max()), 1e-300)
-    size = 0.8 * 28_000 / count**2 / largest  # the largest disc fills its cell
-    axes.scatter(columns, rows, s=size * np.abs(expected), color=BAND, linewidths=0)
-    for chosen, color in ((~off, ACCENT), (off, BAD)):
-        at, values = (columns[chosen], rows[chosen]), observed[chosen]
-        axes.scatter(*at, s=size * np.abs(values), facecolors="none", edgecolors=color, linewidths=1.5)
-    axes.plot(columns[off], rows[off], "x", color=BAD, markersize=5)
-    axes.set(xlim=(-0.6, count - 0.4), ylim=(count - 0.4, -0.6), aspect="equal")
-    axes.set(xticks=range(count), yticks=range(count))
-
-
-def _densities(axes: Axes, edges: FloatArray, observed: FloatArray, declared: FloatArray, wrong: bool) -> None:
-    """Draw observed shares as bars and expected ones as a line."""
-    steps, color = np.diff(edges), BAD if wrong else ACCENT
-    axes.stairs(observed / steps, edges, fill=True, color=BAND, edgecolor=color, linewidth=0.8, label="observed")
-    axes.stairs(declared / steps, edges, color=INK, linewidth=1.4, baseline=None, label="declared")
-    axes.set(ylabel="density", yticks=[])
-    axes.legend(loc="upper right", fontsize=10.5, frameon=False, handlelength=1.2)
-
-
-def _intervals(axes: Axes, at: NDArray[Any], plot: Estimates) -> None:
-    """Draw observed values with their intervals; those that exclude the expected value look different."""
-    observed, half = np.array(plot.observed), np.array(plot.half_width)
-    for chosen, color, marker in ((~plot.outside, ACCENT, "o"), (plot.outside, BAD, "X")):
-        axes.errorbar(at[chosen], observed[chosen], half[chosen], fmt=marker, color=color, markersize=5)
-
-
-def _where(result: Result) -> str:
-    return f"{result.check} on {layer_name(result.case)}"

@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import matplotlib
-import numpy as np
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from numpy.typing import NDArray
+from matplotlib.ticker import FuncFormatter
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
 ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
@@ -52,8 +49,6 @@ _SETTINGS: dict[Any, Any] = {
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
 # Heights of the lower axes and of the gap above them, as fractions of the total height.
 _LOWER, _LOWER_GAP = 0.45, 0.15
-# Maximum number of width labels.
-_MOST_WIDTHS = 8
 _DPI = 72  # SVG units: sizes below are in CSS pixels
 
 
@@ -84,7 +79,7 @@ def draw(
     are in CSS pixels.
     """
     left, right, bottom, top = margins
-    with style():
+    with style.context(_SETTINGS, after_reset=True):  # independently of the user's settings
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
         FigureCanvasSVG(figure)
         room = (height - bottom - top) / height
@@ -105,22 +100,3 @@ def draw(
 def plain() -> FuncFormatter:
     """Return a tick formatter with proper minus signs."""
     return FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−"))
-
-
-def width_axis(axes: Axes, widths: NDArray[np.float64]) -> None:
-    """Make the horizontal axis logarithmic and label some of the widths."""
-    known = np.unique(widths)
-    step = -(-len(known) // _MOST_WIDTHS)
-    axes.set(xscale="log", xlabel="width n", xlim=(0.75 * known[0], known[-1] / 0.75))
-    axes.xaxis.set_major_locator(FixedLocator(list(known[::-1][::step][::-1])))
-    axes.xaxis.set_major_formatter(plain())
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    """Use the page's plot settings in this context, independently of the user's."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
-        yield

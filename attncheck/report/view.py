@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
-from operator import attrgetter
 
 from markupsafe import Markup
 
-from attncheck._lib.errors import InputError
 from attncheck._lib.text import chance
 from attncheck.checks.claims import Claim
 from attncheck.checks.registered import claim_named
@@ -19,14 +17,13 @@ from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest, stage
 from attncheck.evidence.plot_data import Counts, read_plot
 from attncheck.evidence.verdicts import Verdict
-from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
+from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
-from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
-from attncheck.records.tallies import Space, Tally, suspicion
+from attncheck.records.tallies import Space, Tally, layers_of, suspicion
 from attncheck.report.intervals import by_case
 from attncheck.report.results import of_cause, of_result
 from attncheck.report.svg import Drawing
@@ -46,17 +43,8 @@ HEADINGS = {
 }
 #: Maximum numbers of failed checks shown in full, and of pools.
 FAILURES, POOLS = 40, 20
-# Maximum number of plots of single results per claim.
-_PICTURES = 4
 # Maximum number of values listed per field.
 _VALUES = 14
-# Attribute that a section shows; sections not listed are never empty.
-_NEEDED = {
-    "claims": "run.claim_layers",
-    "failures": "failed_or_open",
-    "space": "run.space.layers",
-    "together": "together",
-}
 _CHOICES = {
     "activation": ACTIVATIONS,
     "attention_map": ATTENTION_MAPS,
@@ -73,22 +61,6 @@ class ClaimMap:
     cases: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     left: int
-
-
-def claim_map(record: RunRecord) -> ClaimMap | None:
-    """Return the worst verdict on each claim by case, or None if no case was examined."""
-    layers = record.space.layers
-    if not layers:
-        return None
-    # Violated cases take precedence.
-    chosen = sorted(layers, key=lambda key: (key not in record.space.violated, *layers[key], key))[:_COLUMNS]
-    claims = Counter(key for verdicts in record.claim_layers.values() for key in verdicts)
-    columns = sorted(chosen, key=lambda key: (-claims[key], *layers[key], key))
-    rows = tuple(
-        (claim, tuple(record.claim_layers[claim].get(key, str(Verdict.NOT_EXAMINED)) for key in columns))
-        for claim in sorted(record.claim_layers, key=stage)
-    )
-    return ClaimMap(tuple(layers[key][1] for key in columns), rows, len(layers) - len(columns))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,22 +89,19 @@ class ClaimView:
     @property
     def draws(self) -> int:
         """Number of draws of first looks; draws that several checks on one case share count once."""
-        cases: dict[str, int] = {}
-        for tally in self.tallies:
-            for case, size in tally.draws.items():
-                cases[case] = max(cases.get(case, 0), size)
-        return sum(cases.values())
+        draws = sorted((size, case) for tally in self.tallies for case, size in tally.draws.items())
+        return sum({case: size for size, case in draws}.values())
 
     @cached_property
     def plots(self) -> list[Drawing]:
         """Plots of the claim's main check, and of the worst result per type of plot."""
-        plotted = [_plotted(tally) for tally in self.examined]
-        results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
-        first = {_plot_type(result): result for result in reversed(results)}
-        chosen = [result for result in results if result in first.values()][:_PICTURES]
+        plotted = (next((r for r in tally.worst if read_plot(r.plot)), None) for tally in self.examined)
+        worst: dict[tuple[type, bool], Result] = {}
+        for result in sorted(filter(None, plotted), key=suspicion, reverse=True):
+            worst.setdefault(_plot_type(result), result)
         examined = {tally.name: tally for tally in self.examined}
         main = next((by_case(examined[name]) for name in MAIN_CHECKS if name in examined), None)
-        drawn = [main, *map(of_result, chosen)]
+        drawn = [main, *map(of_result, worst.values())]
         return [drawing for drawing in drawn if drawing is not None]
 
 
@@ -143,12 +112,13 @@ class PageView(RunView):
     @property
     def sections(self) -> list[str]:
         """Sections that are not empty."""
-        return [name for name in HEADINGS if attrgetter(_NEEDED.get(name, "run"))(self)]
-
-    @property
-    def failed_or_open(self) -> bool:
-        """Whether there are violated or inconclusive results."""
-        return bool(self.failures or self.doubts)
+        content = {
+            "failures": self.failures or self.doubts,
+            "claims": self.run.claim_layers,
+            "together": self.together,
+            "space": self.run.space.layers,
+        }
+        return [name for name in HEADINGS if content.get(name, True)]
 
     @cached_property
     def evidence(self) -> Drawing | None:
@@ -162,7 +132,18 @@ class PageView(RunView):
     @cached_property
     def map(self) -> ClaimMap | None:
         """The table of the worst verdict on each claim by case, or None if no case was examined."""
-        return claim_map(self.run)
+        layers = self.run.space.layers
+        if not layers:
+            return None
+        # Violated cases take precedence.
+        chosen = sorted(layers, key=lambda key: (key not in self.run.space.violated, *layers[key], key))[:_COLUMNS]
+        claims = Counter(key for verdicts in self.run.claim_layers.values() for key in verdicts)
+        columns = sorted(chosen, key=lambda key: (-claims[key], *layers[key], key))
+        rows = tuple(
+            (claim, tuple(self.run.claim_layers[claim].get(key, str(Verdict.NOT_EXAMINED)) for key in columns))
+            for claim in sorted(self.run.claim_layers, key=stage)
+        )
+        return ClaimMap(tuple(layers[key][1] for key in columns), rows, len(layers) - len(columns))
 
     @cached_property
     def claims(self) -> list[ClaimView]:
@@ -194,11 +175,6 @@ class PageView(RunView):
         return [result for result in worst if result.verdict == Verdict.INCONCLUSIVE]
 
 
-def _plotted(tally: Tally) -> Result | None:
-    """Return the most suspicious result that has plot data, or None."""
-    return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
-
-
 def _plot_type(result: Result) -> tuple[type, bool]:
     """Return the type of a result's plot; counts with and without a reference are different types."""
     plot = read_plot(result.plot)
@@ -211,12 +187,9 @@ def looks(result: Result) -> Markup:
     return Markup(", ").join(unbroken.format(chance(p_value)) for p_value in result.p_values)
 
 
-def pairs(space: Space) -> list[tuple[str, list[int]]]:
+def pairs(results: Sequence[Result]) -> list[tuple[str, list[int]]]:
     """Count the layers that have both features of each pair; return a row (feature, counts) per visited feature."""
-    of_layers = []
-    for case in space.cases.values():
-        with contextlib.suppress(InputError):  # a program, or a layer of another version
-            of_layers.append(features_of(AttentionLayer.from_dict(dict(case), trust=None)))
+    of_layers = [features_of(layer) for layer in layers_of(result for result in results if result.p_values)]
     names = [name for name in FEATURES if any(name in features for features in of_layers)]
     return [
         (first, [sum({first, second} <= {*features} for features in of_layers) for second in names]) for first in names

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.files import write_file
 from attncheck._lib.text import counted
 from attncheck.evidence.verdicts import Verdict
 from attncheck.report.page import encoded, fill
-from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
+from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain
 from attncheck.scaling.result import Widths, WidthsRow
 
-# Maximum number of violated taps named in the text.
-_NAMED = 4
+# Maximum numbers of violated taps named in the text, and of labels of the axis.
+_NAMED, _MOST_WIDTHS = 4, 8
 
 
 def render_widths(result: Widths, name: str, out: Path) -> Path:
@@ -35,13 +35,15 @@ def plot(result: Widths, moment: str) -> Drawing | None:
     if not rows:
         return None
     widths = np.array(result.widths, dtype=float)
+    violated = [row for row in rows if row.verdict is Verdict.VIOLATED]
 
     def paint(axes: Axes) -> None:
         _bands(axes, widths / widths[0], widths, rows, result.tolerance)
         for row in sorted(rows, key=lambda row: row.verdict is Verdict.VIOLATED):
             bad = row.verdict is Verdict.VIOLATED
             color = BAD if bad else ACCENT if row.verdict is Verdict.CONSISTENT else MUTED
-            sizes = _relative(row, widths)
+            relative = np.array(row.sizes) * widths ** -(row.high_predicted or 0.0)
+            sizes = relative / relative[0]
             axes.plot(widths, sizes, color=color, linewidth=1.6 if bad else 0.9, zorder=3 if bad else 2)
             if bad:
                 end = (widths[-1], sizes[-1])
@@ -50,12 +52,20 @@ def plot(result: Widths, moment: str) -> Drawing | None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(plain())
         axes.yaxis.set_minor_formatter(NullFormatter())
-        width_axis(axes, widths)
+        step = -(-len(widths) // _MOST_WIDTHS)
+        axes.set(xscale="log", xlabel="width n", xlim=(0.75 * min(widths), max(widths) / 0.75))
+        axes.xaxis.set_major_locator(FixedLocator(sorted(widths, reverse=True)[::step][::-1]))
+        axes.xaxis.set_major_formatter(plain())
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(True, axis="y")
 
-    margins = 66, 150 if _violated(rows) else 12, 48, 10
-    texts = _alternative(rows, moment), _CAPTION.format(moment=moment)
-    return draw(paint, *texts, width=640, height=380, margins=margins)
+    growth = [f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in violated[:_NAMED]]
+    alt = (
+        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over their "
+        f"predictions. {len(violated)} of them are violated{': ' * bool(growth)}{'; '.join(growth)}."
+    )
+    margins = 66, 150 if violated else 12, 48, 10
+    return draw(paint, alt, _CAPTION.format(moment=moment), width=640, height=380, margins=margins)
 
 
 _CAPTION = (
@@ -70,21 +80,3 @@ def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[Wi
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)
     axes.plot(widths, np.ones_like(ratios), color=INK, linewidth=0.8, linestyle="--", zorder=1)
-
-
-def _relative(row: WidthsRow, widths: FloatArray) -> FloatArray:
-    sizes = np.array(row.sizes) * widths ** -(row.high_predicted or 0.0)
-    return np.asarray(sizes / sizes[0])
-
-
-def _violated(rows: Sequence[WidthsRow]) -> list[WidthsRow]:
-    return [row for row in rows if row.verdict is Verdict.VIOLATED]
-
-
-def _alternative(rows: Sequence[WidthsRow], moment: str) -> str:
-    bad = _violated(rows)
-    growth = "; ".join(f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in bad[:_NAMED])
-    return (
-        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over their "
-        f"predictions. {len(bad)} of them are violated{': ' + growth if growth else ''}."
-    )

@@ -15,11 +15,8 @@ from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import Budget, examine_blocks
 from attncheck.evidence.verdicts import Trail, Verdict
-from attncheck.scaling.exponents import TERMS, exponents, means, seeds_needed
+from attncheck.scaling.exponents import exponents, means, seeds_needed, slope_weights
 from attncheck.scaling.predictions import (
-    CHANGE,
-    INIT,
-    NEXT,
     PREDICTIONS,
     SHARE,
     Expectation,
@@ -38,24 +35,6 @@ TOLERANCE = 0.1
 _MOST_STEPS = 8
 # Value that represents the logarithm of a zero size.
 _ZERO = -math.inf
-
-
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """Size of a tap (an intermediate value) at initialisation, or its change after `steps` steps."""
-
-    place: TapSeries
-    steps: int
-
-    @property
-    def moment(self) -> str:
-        """Prediction key: "init" or "change"."""
-        return CHANGE if self.steps else INIT
-
-    @property
-    def name(self) -> str:
-        """Tap name with the number of steps."""
-        return f"{self.place.name} @{self.steps}"
 
 
 def examine(
@@ -91,26 +70,25 @@ def examine(
         If an argument is out of range, or no tap exists at all widths.
     """
     widths = check_integers("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
-    if len(widths) < TERMS:
-        refuse("widths", widths, "must contain at least three widths", "pass e.g. (64, 128, 256, 512, 1024)")
+    slope_weights(widths)  # refuses widths that determine no exponent
     seeds = check_integer("seeds", seeds, 2, "pass at least 2, e.g. seeds=8")
     steps = check_integer("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
     tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
     sample = _Sample(make, widths, seeds, steps, check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0"))
-    check_all_fit(expected, (measure.place for measure in sample.measured))
-    predicted = {measure: expected(measure.place, measure.moment) for measure in sample.measured}
-    planned = {measure.name: measure for measure, prediction in predicted.items() if prediction is not None}
+    check_all_fit(expected, sample.measured)
+    predicted = {series: expected(series) for series in sample.measured}
+    planned = [series.key for series, prediction in predicted.items() if prediction is not None]
     if not planned:
-        names = dict.fromkeys(measure.place.name for measure in sample.measured[:6])
+        names = dict.fromkeys(series.name for series in sample.measured[:6])
         refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {', '.join(names)}")
     level = Budget(false_alarm).level(len(planned))
     looks = _Looks(sample, predicted, level, tolerance)
     # A fourth look, with eight times the models, would take longer than all others together.
     trails = examine_blocks(looks.outcomes, planned, level)
-    rows = [looks.row(measure, trails.get(measure.name)) for measure in sample.measured]
-    fixed = _fixed_scales(rows, sample)
-    other = _fitting(zip(sample.measured, rows, strict=True), tolerance)
-    return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, tuple(rows), fixed, other, sample.seconds)
+    rows = {series: looks.row(series, trails.get(series.key)) for series in sample.measured}
+    results = tuple(rows.values())
+    fixed, other = _fixed_scales(results, sample), _fitting(rows, tolerance)
+    return Widths(tuple(widths), sample.seeds, level, false_alarm, tolerance, results, fixed, other, sample.seconds)
 
 
 class _Sample:
@@ -129,7 +107,7 @@ class _Sample:
         if not distinct:
             refuse("build", [*narrow][:3], "are absent at other widths", "use the same module names at all widths")
         tap_series = [_series(name, *taps) for name, taps in distinct.items()]
-        self.measured = [Measurement(series, step) for step in range(steps + 1) for series in tap_series]
+        self.measured = [dataclasses.replace(one, steps=step) for step in range(steps + 1) for one in tap_series]
 
     def logs(self, look: int, factor: int) -> list[FloatArray]:
         """Return log sizes of all measurements, (seeds, measurements) per width; -∞ for zeros."""
@@ -155,10 +133,10 @@ class _Sample:
         for step in range(1, self._steps + 1):
             model.step()
             tap_sizes |= {(n, step): tap.change_from(first[n]) for n, tap in model.taps().items() if n in first}
-        sizes = [tap_sizes.get((measure.place.name, measure.steps), math.nan) for measure in self.measured]
-        for measure, size in zip(self.measured, sizes, strict=True):
+        sizes = [tap_sizes.get((series.name, series.steps), math.nan) for series in self.measured]
+        for series, size in zip(self.measured, sizes, strict=True):
             if not math.isfinite(size):
-                problem = f"is the size of {measure.name} at width {width}: missing or not finite"
+                problem = f"is the size of {series.key} at width {width}: missing or not finite"
                 refuse("build", size, problem, "fix the model, or omit that width")
         return sizes
 
@@ -173,12 +151,12 @@ class _Looks:
     def __init__(
         self,
         sample: _Sample,
-        predicted: Mapping[Measurement, ExponentPrediction | None],
+        predicted: Mapping[TapSeries, ExponentPrediction | None],
         level: float,
         tolerance: float,
     ) -> None:
         self._sample, self._predicted, self._level = sample, predicted, level
-        self._index = {entry.name: k for k, entry in enumerate(sample.measured)}
+        self._index = {entry.key: k for k, entry in enumerate(sample.measured)}
         bands = [(-math.inf, math.inf) if entry is None else (entry.low, entry.high) for entry in predicted.values()]
         low, self._largest = np.array(bands).T
         self._low, self._high = low - tolerance, self._largest + tolerance
@@ -201,7 +179,7 @@ class _Looks:
         # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
         known = np.where(np.isfinite(self._largest), self._largest, 0.0)
         rest = [array - known * math.log(width) for array, width in zip(drawn, widths, strict=True)]
-        share = shares(rest, widths, (-NEXT, 0.0))
+        share = shares(rest, widths)
         # A share also rises if other parts fall, so the size must grow too.
         both = np.maximum(power.p_values(high=self._largest), share.p_values(high=SHARE))
         above = np.where(self._mixed, both, power.p_values(high=self._high))
@@ -217,15 +195,15 @@ class _Looks:
             for name, (zero, size, p_value, column) in zip(self._index, statistics, strict=True)
         }
 
-    def row(self, measure: Measurement, trail: Trail | None) -> WidthsRow:
+    def row(self, series: TapSeries, trail: Trail | None) -> WidthsRow:
         """Return the result of one measurement."""
-        estimate, prediction = self._last[measure.name], self._predicted[measure]
-        verdict = self._verdict(measure, trail)
+        estimate, prediction = self._last[series.key], self._predicted[series]
+        verdict = self._verdict(series, trail)
         return WidthsRow(
-            name=measure.place.name,
-            what=measure.place.what,
-            kind=measure.place.kind,
-            steps=measure.steps,
+            name=series.name,
+            what=series.what,
+            kind=series.kind,
+            steps=series.steps,
             predicted="" if prediction is None else str(prediction),
             low_predicted=None if prediction is None else _known(prediction.low),
             high_predicted=None if prediction is None else prediction.high,
@@ -237,12 +215,12 @@ class _Looks:
             sizes=estimate.sizes,
             verdict=verdict,
             p_values=() if trail is None else trail.p_values,
-            seeds_needed=self._seeds_needed(measure) if verdict is Verdict.INCONCLUSIVE else None,
-            notes=_notes(measure, estimate),
+            seeds_needed=self._seeds_needed(series) if verdict is Verdict.INCONCLUSIVE else None,
+            notes=_notes(series, estimate),
         )
 
-    def _verdict(self, measure: Measurement, trail: Trail | None) -> Verdict:
-        estimate, k = self._last[measure.name], self._index[measure.name]
+    def _verdict(self, series: TapSeries, trail: Trail | None) -> Verdict:
+        estimate, k = self._last[series.key], self._index[series.key]
         if trail is None or estimate.zeros:
             return Verdict.NOT_EXAMINED
         if trail.verdict is not Verdict.CONSISTENT:
@@ -250,9 +228,9 @@ class _Looks:
         bounded = estimate.high <= self._high[k] or (self._mixed[k] and estimate.share_high <= SHARE)
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
-    def _seeds_needed(self, measure: Measurement) -> int | None:
+    def _seeds_needed(self, series: TapSeries) -> int | None:
         """Return the option `seeds` that makes an interval short enough for a verdict, or None."""
-        estimate, k, seeds = self._last[measure.name], self._index[measure.name], min(self._sample.seeds)
+        estimate, k, seeds = self._last[series.key], self._index[series.key], min(self._sample.seeds)
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
         needed = [seeds_needed(margin, estimate.error, estimate.freedom, seeds, self._level)]
         if self._mixed[k] and estimate.share < SHARE:
@@ -288,15 +266,15 @@ def _series(name: str, narrow: Tap, wider: Tap) -> TapSeries:
     return TapSeries(name, narrow.what, narrow.kind, grows, rescaled, narrow.note or wider.note)
 
 
-def _notes(measure: Measurement, estimate: _Estimate) -> tuple[str, ...]:
+def _notes(series: TapSeries, estimate: _Estimate) -> tuple[str, ...]:
     notes = []
     if estimate.zeros == 1.0:
-        notes.append("no change beyond rounding" if measure.steps else "zero by design")
+        notes.append("no change beyond rounding" if series.steps else "zero by design")
     elif estimate.zeros:
         notes.append(f"zero in {estimate.zeros:.0%} of models")
-    if measure.place.note:
-        notes.append(measure.place.note)
-    if measure.place.kind == "norm" and not measure.steps:
+    if series.note:
+        notes.append(series.note)
+    if series.kind == "norm" and not series.steps:
         notes.append("after a norm: size independent of its input")
     return tuple(notes)
 
@@ -308,19 +286,20 @@ def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ..
     """
     violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
     narrow, wide = sample.weights() if violated else ({}, {})
-    hidden = (name for name in narrow if name in wide and _growing_axes(narrow[name], wide[name]) > 1)
+    shapes = {name: zip(narrow[name].shape, wide[name].shape, strict=False) for name in narrow if name in wide}
+    hidden = [name for name, pairs in shapes.items() if sum(one != two for one, two in pairs) > 1]
     fixed = [name for name in hidden if abs(_scale_exponent(narrow[name], wide[name], sample.widths)) < TOLERANCE]
     explained = any(name.rpartition(".")[0] in violated for name in fixed)
     return tuple(float(wide[name].std()) for name in fixed) if explained else ()
 
 
-def _fitting(rows: Iterable[tuple[Measurement, WidthsRow]], tolerance: float) -> str:
+def _fitting(rows: Mapping[TapSeries, WidthsRow], tolerance: float) -> str:
     """Return the name of a prediction that fits all sizes at initialisation, if the tested one is violated; else ""."""
-    initial = [(measure, row) for measure, row in rows if not row.steps]
-    if not any(row.verdict is Verdict.VIOLATED for _, row in initial):
+    initial = {series: row for series, row in rows.items() if not series.steps}
+    if not any(row.verdict is Verdict.VIOLATED for row in initial.values()):
         return ""
     for name, predict in PREDICTIONS.items():
-        if not any(_contradicts(row, predict(measure.place, INIT), tolerance) for measure, row in initial):
+        if not any(_contradicts(row, predict(series), tolerance) for series, row in initial.items()):
             return name
     return ""
 
@@ -329,10 +308,6 @@ def _contradicts(row: WidthsRow, prediction: ExponentPrediction | None, toleranc
     if prediction is None or row.low is None or row.high is None:
         return False
     return row.low > prediction.high + tolerance or row.high < prediction.low - tolerance
-
-
-def _growing_axes(narrow: FloatArray, wide: FloatArray) -> int:
-    return sum(first != second for first, second in zip(narrow.shape, wide.shape, strict=False))
 
 
 def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int]) -> float:

@@ -61,7 +61,7 @@ def exponents(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) ->
     Raises
     ------
     InputError
-        If there are fewer than three different widths or two seeds.
+        If there are fewer than three widths, or equal ones.
 
     Examples
     --------
@@ -73,9 +73,6 @@ def exponents(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) ->
     True
     """
     weights = slope_weights(widths)[:, None]
-    seeds = min(map(len, logs))
-    if seeds < 2:
-        refuse("seeds", seeds, "is too few to estimate a spread", "pass at least 2")
     spreads = np.sqrt((weights**2 * _variances(logs)).sum(axis=0)) / np.linalg.norm(weights)
     return Exponents(np.sum(weights * means(logs), axis=0), *errors_of(logs, weights), spreads)
 

@@ -33,16 +33,11 @@ _REMEDY = (
 )
 
 
-def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], orders: Sequence[float]) -> Estimates:
+def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Estimates:
     """Estimate which share of a tap's mean square, at the largest width, grows faster than predicted.
 
-    `logs` holds log sizes, (seeds, taps) per width. Mean squares are fitted by parts whose sizes grow as n^b, for b in
-    `orders` and for the next order, which is the largest of these plus 1/2; the share is that of the next order.
-
-    Raises
-    ------
-    InputError
-        If there are fewer widths than orders, or too few seeds.
+    `logs` holds log sizes, (seeds, taps) per width, over the largest predicted order. Mean squares are fitted by parts
+    whose sizes grow as n^b, for b = -1/2, 0 and 1/2; the share is that of 1/2.
 
     Examples
     --------
@@ -50,15 +45,13 @@ def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], order
     >>> n = np.array([64, 128, 256, 512, 1024])
     >>> noise = np.exp(0.05 * rng.standard_normal((5, 20, 1)))
     >>> mixed = np.sqrt(1 + 100 / n)[:, None, None] * noise
-    >>> bool(abs(shares(np.log(mixed), n, (-0.5, 0.0)).values[0]) < 0.1)
+    >>> bool(abs(shares(np.log(mixed), n).values[0]) < 0.1)
     True
     >>> growing = mixed * np.sqrt(n / 64)[:, None, None]
-    >>> bool(shares(np.log(growing), n, (-0.5, 0.0)).values[0] > 0.8)
+    >>> bool(shares(np.log(growing), n).values[0] > 0.8)
     True
     """
-    powers = np.array(sorted({*orders, max(orders) + NEXT}))
-    if len(powers) > len(widths):
-        refuse("orders", list(orders), f"are too many for {len(widths)} widths", "pass more widths")
+    powers = np.array([-NEXT, 0.0, NEXT])
     centres = means(logs)
     n = np.asarray(widths, dtype=float)
     widest = int(np.argmax(n))
@@ -76,7 +69,7 @@ def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int], order
 
 @dataclasses.dataclass(frozen=True)
 class TapSeries:
-    """A point of the forward pass at which sizes are measured (a tap), at several widths.
+    """Sizes of a tap (an intermediate value) at several widths: at initialisation, or changes after `steps` steps.
 
     Attributes
     ----------
@@ -90,6 +83,8 @@ class TapSeries:
         Whether a width-dependent factor may follow.
     note : str
         Remark for the reader.
+    steps : int
+        0 for the sizes at initialisation, else the number of optimiser steps.
     """
 
     name: str
@@ -98,6 +93,12 @@ class TapSeries:
     grows: bool
     rescaled: bool = False
     note: str = ""
+    steps: int = 0
+
+    @property
+    def key(self) -> str:
+        """Tap name with the number of steps."""
+        return f"{self.name} @{self.steps}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +124,8 @@ class ExponentPrediction:
         return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
 
 
-#: Return the prediction for a tap, or None: at initialisation ("init"), or for its change after a step ("change").
-Expectation = Callable[[TapSeries, str], ExponentPrediction | None]
+#: Return the prediction for the sizes of a tap at initialisation, or for its changes after steps; None without one.
+Expectation = Callable[[TapSeries], ExponentPrediction | None]
 
 _CONSTANT = ExponentPrediction(0.0, 0.0)
 _FALLS = ExponentPrediction(-NEXT, -NEXT)
@@ -134,18 +135,18 @@ _NEARLY = ExponentPrediction(-0.5 * NEXT, 0.0)
 _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
 
 
-def standard(series: TapSeries, moment: str) -> ExponentPrediction | None:
+def standard(series: TapSeries) -> ExponentPrediction | None:
     """Standard parametrisation: variances 1/fan-in, scores over √head_dim, and no predictions after steps."""
-    if series.rescaled:
-        return _rescaled(series) if moment == INIT else None
-    return _CONSTANT if moment == INIT else None
+    if series.steps:
+        return None
+    return _rescaled(series) if series.rescaled else _CONSTANT
 
 
-def mup(series: TapSeries, moment: str) -> ExponentPrediction | None:
+def mup(series: TapSeries) -> ExponentPrediction | None:
     """Maximal update parametrisation: scores over head_dim, readout variance 1/width², and changes of order 1."""
     if series.rescaled:
         return _rescaled(series)
-    if moment == CHANGE:
+    if series.steps:
         return _NEARLY if series.kind == EMBEDDING else _MIXED
     if series.kind in (SCORES, OUTPUT) and not series.grows:
         return _FALLS
@@ -185,11 +186,11 @@ def expectation(expect: Any) -> Expectation:
     Examples
     --------
     >>> scores = TapSeries("blocks.0.attn.scores", "softmax", SCORES, grows=False)
-    >>> print(expectation("mup")(scores, "init"))
+    >>> print(expectation("mup")(scores))
     -0.5
     >>> table = expectation({"*.scores": "at most 0", "*": {"init": 0, "change": (-0.5, 0)}})
-    >>> head = TapSeries("head", "Linear", OUTPUT, grows=False)
-    >>> print(table(scores, "init"), table(scores, "change"), table(head, "change"), sep=", ")
+    >>> head = TapSeries("head", "Linear", OUTPUT, grows=False, steps=1)
+    >>> print(table(scores), table(dataclasses.replace(scores, steps=1)), table(head), sep=", ")
     at most 0, None, -0.5 to 0
     """
     if isinstance(expect, str) and expect in PREDICTIONS:
@@ -205,21 +206,19 @@ class _ExpectationTable:
 
     entries: Mapping[str, Expectation]
 
-    def __call__(self, series: TapSeries, moment: str) -> ExponentPrediction | None:
+    def __call__(self, series: TapSeries) -> ExponentPrediction | None:
         fitting = (entry for pattern, entry in self.entries.items() if _fits(pattern, series))
-        rule = next(fitting, None)
-        return None if rule is None else rule(series, moment)
+        return next((entry(series) for entry in fitting), None)
 
 
 def check_all_fit(expected: Expectation, tap_series: Iterable[TapSeries]) -> None:
     """Raise `InputError` for a table entry that matches no tap."""
     if not isinstance(expected, _ExpectationTable):
         return
-    known = list(dict.fromkeys(tap_series))
+    names = list(dict.fromkeys(series.name for series in tap_series))
     for pattern in expected.entries:
         # A table for several models may list kinds that this one lacks.
-        if pattern not in KINDS and not any(_fits(pattern, series) for series in known):
-            names = [series.name for series in known]
+        if pattern not in KINDS and not any(fnmatchcase(name, pattern) for name in names):
             close = get_close_matches(pattern.strip("*."), names, n=3, cutoff=0.4) or names[:3]
             refuse("expect", pattern, "matches no tap", f"use an existing name, such as {', '.join(close)}")
 
@@ -236,7 +235,7 @@ def _entry(pattern: str, value: Any) -> Expectation:
     if not set(moments) <= {INIT, CHANGE}:
         refuse(f"expect[{pattern!r}]", value, "has keys other than 'init' and 'change'", _REMEDY)
     predictions = {moment: _prediction(pattern, entry) for moment, entry in moments.items()}
-    return lambda series, moment: predictions.get(moment)
+    return lambda series: predictions.get(CHANGE if series.steps else INIT)
 
 
 def _prediction(pattern: str, value: Any) -> ExponentPrediction | None:

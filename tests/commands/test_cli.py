@@ -125,7 +125,7 @@ def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], mon
     def fail() -> list[str]:
         raise RuntimeError("a\nb")
 
-    monkeypatch.setattr("attncheck.commands.explanation._overview", fail)
+    monkeypatch.setattr("attncheck.commands.explanation.overview", fail)
     assert main(["explain"]) == ExitCode.UNUSABLE
     assert "RuntimeError: a b; set ATTNCHECK_TRACEBACK=1" in refused(capsys.readouterr().err)
     monkeypatch.setenv("ATTNCHECK_TRACEBACK", "1")

@@ -47,6 +47,16 @@ def test_the_table_says_all(result: Inspection) -> None:
     assert single.headline.endswith("1 head of 16 neurons; 1 draw")
 
 
+def test_standard_deviations_whose_intervals_overlap_are_averaged(result: Inspection) -> None:
+    stds = {"query": 0.7, "key": 0.8, "output": 2.0}
+    weights = {
+        role: dataclasses.replace(result.weights[role], std=std, low=std - 0.08, high=std + 0.08)
+        for role, std in stds.items()
+    }
+    averages = dataclasses.replace(result, weights=weights).stds
+    assert averages == pytest.approx({"query": 0.75, "key": 0.75, "output": 2.0})
+
+
 def test_the_description_is_that_layer(result: Inspection) -> None:
     layer = result.layer(seq_len=8)
     assert (layer.width, layer.seq_len, layer.num_heads, layer.head_dim, layer.kv_heads) == (64, 8, 4, 16, 2)

@@ -20,7 +20,7 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
-from attncheck.scaling.predictions import CHANGE, INIT, ExponentPrediction, TapSeries, expectation
+from attncheck.scaling.predictions import ExponentPrediction, TapSeries, expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import EMBEDDING, MODULE, OUTPUT, Model, Tap
 from tests.refusals import refused
@@ -274,24 +274,24 @@ def test_sizes_before_a_factor(name: str) -> None:
     expected = expectation(name)
     embedding = TapSeries("embedding", "Embedding", EMBEDDING, grows=True)
     shared = dataclasses.replace(embedding, rescaled=True)
-    assert expected(embedding, INIT) == ExponentPrediction(0.0, 0.0)
-    assert expected(shared, INIT) == ExponentPrediction(-0.5, 0.0)
+    assert expected(embedding) == ExponentPrediction(0.0, 0.0)
+    assert expected(shared) == ExponentPrediction(-0.5, 0.0)
     readout = TapSeries("head", "Linear", MODULE, grows=False, rescaled=True)
-    assert expected(readout, INIT) is expected(readout, CHANGE) is None
+    assert expected(readout) is expected(dataclasses.replace(readout, steps=1)) is None
     output = TapSeries("output", "Model", OUTPUT, grows=False)
     exponent = -0.5 if name == "mup" else 0.0
-    assert expected(output, INIT) == ExponentPrediction(exponent, exponent)
+    assert expected(output) == ExponentPrediction(exponent, exponent)
 
 
 def test_a_number_in_a_string_is_that_exponent() -> None:
     series = TapSeries("steep", "Linear", MODULE, grows=True)
     for text, low in (("-0.5", -0.5), (-0.5, -0.5), ("at most -0.5", -math.inf)):
-        assert expectation({"*": text})(series, INIT) == ExponentPrediction(low, -0.5)
+        assert expectation({"*": text})(series) == ExponentPrediction(low, -0.5)
 
 
 def test_a_table_may_name_a_prediction() -> None:
-    series = TapSeries("steep", "Linear", MODULE, grows=True)
-    assert expectation({"*": "mup"})(series, CHANGE) == expectation("mup")(series, CHANGE)
+    series = TapSeries("steep", "Linear", MODULE, grows=True, steps=1)
+    assert expectation({"*": "mup"})(series) == expectation("mup")(series)
 
 
 def test_what_says_nothing_is_named() -> None:
@@ -319,7 +319,8 @@ class Infinite(Plain):
     [
         ({"build": Failing}, r"taps: failed with ZeroDivisionError: no size .*; return arrays by name"),
         ({"build": Infinite}, "build=inf: is the size of broken @0 at width 256: missing or not finite"),
-        ({"widths": (64, 128)}, "widths=.64, 128.: must contain at least three widths"),
+        ({"widths": (64, 128)}, "widths=.64, 128.: must be at least three, all different"),
+        ({"widths": (64, 64, 128)}, "widths=.64, 128.: must be at least three, all different"),
         ({"seeds": 1}, "seeds=1: must be at least 2"),
         ({"steps": 1}, "steps=1: needs an optimiser"),
         ({"expect": "maximal"}, "expect='maximal': is not a prediction"),

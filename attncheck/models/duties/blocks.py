@@ -69,8 +69,8 @@ def dropout(probe: TorchModel) -> Iterator[Note]:
     """Report dropout of scores, and dropout modules that are not called although the module around them runs."""
     modules = {n: m for n, m in probe.model.named_modules() if isinstance(m, _DropoutNd) and m.p > 0}
     mode, training = _Dropping(), dataclasses.replace(probe, model=copy.deepcopy(probe.model).train())
-    with torch.no_grad(), probe.factory.adapter.traced(mode, training.model), mode:
-        training.outputs()
+    with mode:
+        training.traced(mode)
     if not modules and not mode.dropping:
         raise NotExaminedError("nothing is dropped in training")
     if mode.of_scores:
@@ -154,10 +154,7 @@ class _States(Trace):
 
 def _recorded(probe: TorchModel, names: Sequence[str]) -> Mapping[str, tuple[Any, Any]]:
     """Return by name the input and output hidden states of the first call of each module in `names`."""
-    trace = _States(names)
-    with torch.no_grad(), probe.factory.adapter.traced(trace, probe.model):
-        probe.outputs()
-    return trace.pairs
+    return probe.traced(_States(names)).pairs
 
 
 def _hidden(values: Any) -> Any:

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -17,6 +17,7 @@ from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.factory import ModelFactory
 from attncheck.models.replay import ModuleCall
 
+AnyTrace = TypeVar("AnyTrace", bound=Trace)
 # Limits on the number of positions whose derivatives are computed, alone and times parameters and tokens.
 _POSITIONS, _WORK = 12, 2**31
 # Largest relative effect that may be roundoff, and the factor by which double precision reduces roundoff.
@@ -81,6 +82,12 @@ class TorchModel:
         kwargs = {name: value for name, value in values.items() if not isinstance(name, int)}
         return self.factory.outputs_for(self.model, (args, kwargs))
 
+    def traced(self, trace: AnyTrace) -> AnyTrace:
+        """Return a trace after a call on the inputs without gradients."""
+        with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
+            self.outputs()
+        return trace
+
     def reals(self) -> list[Any]:
         """Return all outputs that are tensors of real numbers."""
         leaves = tree_leaves(self.outputs())
@@ -111,9 +118,7 @@ class TorchModel:
         for name, value in self.arguments.items():
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 2:
                 return Vectors(value.detach(), name)
-        trace = _Lookups({n: v for n, v in self.arguments.items() if getattr(v, "ndim", 0) == 2})
-        with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
-            self.outputs()
+        trace = self.traced(_Lookups({n: v for n, v in self.arguments.items() if getattr(v, "ndim", 0) == 2}))
         if not trace.results:
             raise NotExaminedError("no module returns vectors of tokens")
         return trace.results[0]
@@ -171,10 +176,7 @@ class TorchModel:
     @functools.cached_property
     def scores(self) -> Sequence[Any]:
         """Scores of each softmax over as many keys as queries."""
-        trace = ScoresTrace()
-        with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
-            self.outputs()
-        over_keys = (scores for scores, axis in trace.scores if axis == -1 and scores.ndim > 2)
+        over_keys = (scores for scores, axis in self.traced(ScoresTrace()).scores if axis == -1 and scores.ndim > 2)
         return [torch.as_tensor(scores) for scores in over_keys if scores.shape[-1] == scores.shape[-2]]
 
 
