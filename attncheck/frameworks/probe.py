@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import InputError
+from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.adapter import SINGLE
 from attncheck.frameworks.effective import (
     NONE,
@@ -54,6 +54,9 @@ class Probe:
         self.num_heads = matrices.query.shape[1]
         self.bound = rounding(reader.adapter.precision, max(reader.width, self.num_heads * self.value_dim))
         self.maps = reader.layout.parallel
+        reaches = [block.any() for block in np.split(matrices.output, self.maps)]
+        if any(reaches) and not all(reaches):
+            refuse("call", f"{self.maps} attentions", "have separate outputs", "inspect each one in a separate module")
         #: Roles whose matrices all attention maps share.
         self.by_maps = matrices.shared_by(self.maps, reader.adapter.precision)
         self.length = _POSITIONS if reader.any_length else reader.length

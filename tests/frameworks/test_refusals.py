@@ -88,6 +88,7 @@ def attention_of_equinox(key: Any) -> Any:
 
 
 SAMPLING = "test it by sampling"
+SEPARATE = "call='2 attentions': have separate outputs; inspect each one in a sep"
 NO_OUTPUT = "call=None: is not an output array; return the outputs"
 META = "make=.*meta.*: is a device that holds no numbers; make the mod"
 NO_FUNCTION = "make: failed with TypeError: .*; pass a function that returns a new mod"
@@ -116,6 +117,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "linear attention": (lambda: Own(lambda q, k, v: q @ (k.mT @ v) / q.shape[2]), NO_PRODUCT, {}),
     "in turn": (lambda: InTurn(by_hand), "pass attention one after another", {}),
     "some positions": (lambda: Own(one_position_at_a_time), "attention is called on some positions at a time", {}),
+    "separate outputs": (lambda: Own(lambda q, k, v: (by_hand(q, k, v), by_hand(k, q, v))[0]), SEPARATE, {}),
     "no output": (lambda: Own(after=lambda y: None), NO_OUTPUT, {}),
     "meta": (lambda: nn.Linear(64, 64, device="meta"), META, {}),
     "a module": (nn.Linear(64, 64), "is a module, already initialised", {}),
