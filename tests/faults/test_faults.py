@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 from attncheck._lib.errors import InputError
+from attncheck.checks.programs.sample import PROGRAM_FIELDS
 from attncheck.checks.registry import CHECKS
 from attncheck.checks.returned import FIELDS
 from attncheck.diagnosis.mistakes import MISTAKES
@@ -20,6 +22,7 @@ from attncheck.layers.parts import named_parts
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
+from attncheck.programs import positional_attention
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
 from tests.regimes import FAULT_OF
@@ -99,6 +102,21 @@ def test_no_fault_is_hidden_by_all_fixed_layers() -> None:
     for name, fault in FAULTS.items():
         fixed = (*PROFILES["default"].layers, SHOWN_ON[name])
         assert not all(fault.reason_hidden(layer) for layer in fixed), name
+
+
+@pytest.mark.parametrize(
+    ("fault", "case", "fields"),
+    [
+        *((fault, GROUPED, FIELDS) for fault in FAULTS.values()),
+        *((fault, positional_attention().at(16), PROGRAM_FIELDS) for fault in PROGRAM_FAULTS.values()),
+    ],
+)
+def test_fault_exposes_what_a_right_simulator_does(fault: Fault, case: Any, fields: tuple[str, ...]) -> None:
+    draws = (Subject.of(fault.subject).draw(case, 5, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    sample, again, other = draws
+    assert sample.exposed >= set(fields)
+    assert np.array_equal(sample.outputs, again.outputs)
+    assert not np.array_equal(sample.outputs, other.outputs)
 
 
 @pytest.mark.parametrize("name", REGIMES)

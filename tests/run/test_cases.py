@@ -19,7 +19,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.looks import look as look_module
 from attncheck.looks.examine import probed, run_items
 from attncheck.looks.item import Item
-from attncheck.looks.look import observe
+from attncheck.looks.look import CheckData, observe
 from attncheck.looks.plan import Cost, Plan
 from attncheck.programs import recurrent
 from attncheck.pytest_plugin.cases import item_id
@@ -142,3 +142,22 @@ def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.Monke
         else:
             assert one.p_value >= other.p_value * (1.0 - 1e-6)
             assert one.effect == pytest.approx(other.effect, abs=0.01)
+
+
+def data_of(name: str) -> CheckData:
+    plan = planned_look("scores")
+    return CheckData(next(check for check in plan.sizes if check.name == name), plan.setting)
+
+
+def test_a_sample_without_another_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look_module, "MOST_RETAINED", 1000)
+    rng, data = np.random.default_rng(0), data_of("scores.size")
+    for _ in range(50):
+        data.add((np.zeros(0), rng.standard_normal(500)))
+        assert sum(np.size(column) for part in data._parts for column in part) <= 1500
+    assert data.outcome().count == 0
+    for _ in range(50):
+        data.add((rng.standard_normal(100), rng.standard_normal(400)))
+    data.add((np.zeros(0), rng.standard_normal(400)))
+    assert data.outcome().count == 5000
+    assert data.outcome().p_value > 1e-6

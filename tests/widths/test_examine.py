@@ -20,9 +20,9 @@ from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
 from attncheck.scaling.exponents import exponents, seeds_needed, slope_weights
-from attncheck.scaling.predictions import CHANGE, INIT, ExponentPrediction, TapSeries, expectation, shares
+from attncheck.scaling.predictions import expectation, shares
 from attncheck.scaling.result import Widths
-from attncheck.scaling.taps import EMBEDDING, MODULE, OUTPUT, Model, Tap
+from attncheck.scaling.taps import MODULE, Model, Tap
 from tests.refusals import refused
 
 #: Mean logarithm of a size at a width.
@@ -266,21 +266,6 @@ def test_changes_do_not_follow_from_a_size_at_initialisation() -> None:
     assert others == "blocks.*.fc: changes in the same steps; check learning rates"
     right = blocks(steps=2, readout=0.5)
     assert {(row.name, row.steps) for row in right.violated} == {("output", 0)}
-
-
-@pytest.mark.parametrize("name", ["standard", "mup"])
-def test_sizes_before_a_factor(name: str) -> None:
-    """A shared embedding is constant or multiplied by √width; a readout is judged at the output."""
-    expected = expectation(name)
-    embedding = TapSeries("embedding", "Embedding", EMBEDDING, grows=True)
-    shared = dataclasses.replace(embedding, rescaled=True)
-    assert expected(embedding, INIT) == ExponentPrediction(0.0, 0.0)
-    assert expected(shared, INIT) == ExponentPrediction(-0.5, 0.0)
-    readout = TapSeries("head", "Linear", MODULE, grows=False, rescaled=True)
-    assert expected(readout, INIT) is expected(readout, CHANGE) is None
-    output = TapSeries("output", "Model", OUTPUT, grows=False)
-    exponent = -0.5 if name == "mup" else 0.0
-    assert expected(output, INIT) == ExponentPrediction(exponent, exponent)
 
 
 def test_what_says_nothing_is_named() -> None:
