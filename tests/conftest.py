@@ -7,12 +7,9 @@ import gc
 import importlib
 import os
 import signal
-import subprocess
-import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
@@ -37,8 +34,6 @@ settings.load_profile("tests")
 
 #: Environment variable: "all" runs every item of a sampled test; by default, about a third.
 SAMPLE, THIRDS = "ATTNCHECK_TESTS", 3
-
-Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -119,27 +114,3 @@ def wait_for() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.02)
 
     return wait
-
-
-@pytest.fixture
-def interrupt(interruptible: None, wait_for: Callable[[Callable[[], bool]], None]) -> Interrupt:
-    """Run Python in a folder until the file ``begun`` exists, press Ctrl-C, and return the output."""
-
-    def said(arguments: Sequence[str], folder: Path) -> tuple[str, str]:
-        with subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                wait_for((folder / "begun").exists)
-                os.killpg(process.pid, signal.SIGINT)
-                return process.communicate(timeout=120)
-            finally:
-                process.kill()  # a hung one would be waited for
-
-    return said

@@ -26,36 +26,20 @@ OF_LAYERS = [
 PLAIN, GROUPED = ANCHORS[1].key, ANCHORS[3].key
 
 SUBJECTS = '''
-import numpy as np
+from attncheck.simulators.collapsed import attend
 
 
 def packed(layer, inputs, rng, fan_out=3):
     """One packed matrix for Q, K and V, initialised with a fan-out of 3n: Xavier's std is √(2/(n + 3n))."""
-    N, s, n = inputs.shape
-    H = layer.num_heads
-    in_proj = rng.standard_normal((N, H, n, 3 * n)) * np.sqrt(2 / (n + fan_out * n))
-    q, k, v = np.split(inputs[:, None] @ in_proj, 3, axis=-1)
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(n)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    out_proj = rng.standard_normal((N, H, n, n)) / np.sqrt(n)
-    outputs = (weights @ v @ out_proj).sum(axis=1) / np.sqrt(H)
-    grams = {name: x @ x.swapaxes(-1, -2) / n for name, x in (("key_gram", k), ("value_gram", v))}
-    return {"outputs": outputs, "scores": scores, **grams}
+    stds = dict.fromkeys(("query_std", "key_std", "value_std"), (2 / (1 + fan_out)) ** 0.5)
+    return attend(layer.replace(**stds), inputs, 2, rng).as_dict()
 
 
 def separate(layer, inputs, rng):
     return packed(layer, inputs, rng, fan_out=1)
 
 
-def _full_softmax(layer):
-    full = layer.head_dim is None and layer.num_kv_heads is None and layer.head_scaling
-    plain = layer.attention_map == "softmax" and layer.mask == "none" and layer.score_scaling == "1/sqrt(n)"
-    unit = {layer.query_std, layer.key_std, layer.value_std, layer.output_std} == {1.0}
-    return (full and plain and unit) or "only full heads with unmasked softmax and weights of variance 1/n"
-
-
-packed.supports = separate.supports = _full_softmax
+packed.supports = separate.supports = lambda layer: layer.num_kv_heads is None or "only full heads"
 '''
 
 
@@ -124,6 +108,5 @@ def test_a_subtle_bug_is_told_in_numbers_and_mended(place: pytest.Pytester) -> N
     assert result.ret == 0
     assert verdict == "consistent"
     # The unsupported grouped layer neither passes nor fails.
-    reason = "only full heads with unmasked softmax and weights of variance 1/n"
     reasons = {line.reason for line in results if line.case["num_kv_heads"]}
-    assert reasons == {f"the subject does not support this layer: {reason}"}
+    assert reasons == {"the subject does not support this layer: only full heads"}

@@ -13,13 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
 import pytest
 from hypothesis import Phase, find, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
-from attncheck import AttentionLayer, InputError, simulate
+from attncheck import AttentionLayer, InputError
 from attncheck.checks.registry import PROPERTIES
 from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.features import FEATURES
@@ -27,14 +26,11 @@ from attncheck.layers.inputs import ACTIVATIONS, NORMS
 from attncheck.layers.parts import named_parts
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
-from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples, random_layers, random_programs, traits
 from attncheck.looks.profiles import PROFILES
-from attncheck.methods import METHODS
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, STDS, WIDTHS, layers
-from tests.stack_strategy import stacks
 
 Case = TypeVar("Case")
 
@@ -111,12 +107,6 @@ def test_the_default_strategy_reaches_the_whole_space() -> None:
         assert any((layer.attention_map, layer.mask) == pair for layer in drawn), pair
 
 
-def test_wide_layers_are_reached_where_they_may_cost_something() -> None:
-    """400 layers, 19 widths. In 600 layers of 8 other sets of seeds the rarest width came at least 9 times."""
-    drawn = collect(layers(max_entries=10**12), 20, runs=20)
-    assert {layer.width for layer in drawn} == set(WIDTHS)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("holds", "smallest"),
@@ -141,8 +131,6 @@ def test_layers_shrink(holds: Callable[[AttentionLayer], bool], smallest: dict[s
     [
         ({"max_entries": 4}, "max_entries=4: must be at least 5; pass at least the entries of the smallest"),
         ({"max_entries": 100, "min_width": 64}, "max_entries=100: must be at least 4352; pass at least"),
-        ({"max_entries": 2.5}, r"max_entries=2\.5: must be a whole number; pass"),
-        ({"min_width": 0}, "min_width=0: must be at least 1; pass"),
         ({"min_width": 8, "max_width": 7}, "max_width=7: must be at least 8; pass"),
     ],
 )
@@ -152,16 +140,6 @@ def test_impossible_bounds_are_refused(bounds: dict[str, Any], said: str) -> Non
 
 
 # Stacks
-
-
-@settings(max_examples=40)
-@given(
-    stacks(max_entries=2_000) | stacks(max_entries=2_000, blocks=True), st.sampled_from(list(METHODS[AttentionStack]))
-)
-def test_every_stack_simulates(stack: AttentionStack, method: Any) -> None:
-    draws = simulate(stack, 2, method=method, coordinates=stack.width)
-    assert draws.outputs.shape == (2, stack.seq_len, stack.width)
-    assert all(np.isfinite(value).all() for value in draws.as_dict().values())
 
 
 def test_examples_are_the_same_for_the_same_seed_and_key() -> None:

@@ -13,11 +13,8 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.draws import _distinct, marks
-from attncheck.checks.matrices import hashes
 from attncheck.checks.registry import check_named
-from attncheck.checks.rotation import pairings, rotating_pairs
 from attncheck.checks.sample import Sample
-from attncheck.checks.whitening import Residual
 from attncheck.evidence.looks import Budget
 from attncheck.faults import EXPOSURES, exposing
 from attncheck.faults.tampered import CORRUPTIONS
@@ -44,38 +41,6 @@ def test_a_scale_of_all_neurons_but_two_is_seen() -> None:
     """On the draws that the check plans for; test_pairs.py tests every check against one fault."""
     cost = Cost(MOST_DRAWS, Budget().level(), PROFILES["default"].power)
     assert violated(results_of(other_neurons, LAYER, "outputs", cost=cost, only="outputs.law"))
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
-def test_pairings_are_disjoint_and_meet_all(count: int) -> None:
-    rounds = pairings(count)
-    assert rounds.shape[1:] == (count // 2, 2)
-    for pairs in rounds:
-        assert len(np.unique(pairs)) == pairs.size
-    met = {tuple(sorted(pair)) for pair in rounds.reshape(-1, 2).tolist()}
-    assert len(met) == count * (count - 1) // 2
-
-
-@pytest.mark.parametrize("count", [2, 3, 16])
-def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
-    """Means per head, in noise and weight, leave the covariance unchanged to rounding."""
-    residual = stream(0, "tests", "pairs", count).standard_normal((600, count, 2))
-    kept = stream(0, "tests", "kept", count).random(residual.shape) < 0.9
-    means = np.linspace(-9.0, 9.0, count)[:, None]
-    noise, weight = rotating_pairs(Residual(residual, kept), 1)
-    moved, _ = rotating_pairs(Residual(residual + means, kept), 1)
-    assert moved @ weight == pytest.approx(noise @ weight, abs=1e-9)
-    # Pairs rotate: all heads but one are noise in some draw.
-    assert sum(np.isin(noise, residual[:, head]).any() for head in range(count)) >= count - 1
-
-
-def test_hashes_tell_rows_apart() -> None:
-    rows = stream(0, "tests", "hashes").standard_normal((50_000, 3))
-    assert len(np.unique(hashes(rows))) == len(rows)
-    single = rows.astype(np.float32).astype(np.float64)
-    assert len(np.unique(hashes(single))) == len(rows)
-    assert hashes(np.array([[0.0, 1.0]])) == hashes(np.array([[-0.0, 1.0]]))
-    np.testing.assert_array_equal(hashes(rows[::2]), hashes(rows)[::2])
 
 
 def test_single_numbers_may_coincide() -> None:
@@ -143,7 +108,7 @@ def test_weights_of_two_values_may_give_zeros() -> None:
     assert report.verdict == "consistent", [result.check for result in report.violated]
 
 
-PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
+PAPER, _, _, GROUPED = ANCHORS[:4]
 TIES = check_named("exactness.extremes")
 
 

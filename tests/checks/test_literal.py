@@ -11,14 +11,9 @@ import pytest
 
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.streams import stream
 from attncheck.checks.check import Setting
-from attncheck.checks.reference import LITERAL_RATIO, LiteralReference
 from attncheck.checks.registry import check_named
 from attncheck.checks.returned import FIELDS
-from attncheck.checks.sample import Sample
-from attncheck.evidence.families import Association, Scale, TwoSample, Uniform
-from attncheck.evidence.groups import Blocks
 from attncheck.layers.attention_map import visible
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
@@ -139,40 +134,12 @@ def test_a_matrix_has_one_law_and_a_bias_a_number(laws: Any, message: str) -> No
         (WeightLaws.read if isinstance(laws, str) else WeightLaws.of)(laws)
 
 
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("scores.scale", Blocks(Scale(32), LITERAL_RATIO)),
-        ("scores.tied", Blocks(Association(32), LITERAL_RATIO)),
-        ("scores.marginal", TwoSample(LITERAL_RATIO)),
-        ("scores.law", Blocks(Uniform(per_draw=32), LITERAL_RATIO)),
-    ],
-)
-def test_families(name: str, family: object) -> None:
-    assert check_named(name).family_on(SETTING) == family
-    assert check_named(name).reason_not_examined(SETTING) == ""
-    gaussian = dataclasses.replace(SETTING, weights=GAUSSIAN_LAWS)
-    assert check_named("scores.scale").family_on(gaussian) == Scale(32)  # nothing changes
-
-
 def test_what_has_no_literal_form_is_not_examined() -> None:
     assert "holds for Gaussian weights" in check_named("scores.each_head").reason_not_examined(SETTING)
     copies = check_named("scores.key_copies")
     assert copies.reason_not_examined(SETTING) == ""
     signs = dataclasses.replace(SETTING, weights=WeightLaws.of("rademacher"))
     assert "two-valued weights" in copies.reason_not_examined(signs)
-
-
-def test_reference_shows_what_the_subject_shows() -> None:
-    drawn = uniform(single=True, hides=True)(CAUSAL, 50, stream(0, "tests", "like"))
-    del drawn["value_gram"]
-    like = Sample.from_mapping(CAUSAL, drawn, 50)
-    reference = LiteralReference(CAUSAL, 50, 2, np.random.SeedSequence(0), laws=UNIFORM, like=like, blocks={})
-    assert reference.sample.exposed == like.exposed
-    assert len(reference.sample) == LITERAL_RATIO * 50
-    for name in like.exposed & set(FIELDS):
-        values = reference.sample.need(name)
-        np.testing.assert_array_equal(values, values.astype(np.float32))
 
 
 @pytest.mark.usefixtures("verdicts_only")
@@ -185,9 +152,3 @@ def test_layers_add_up_in_the_unit_of_the_check() -> None:
     assert scale.verdict in ("violated", "explained")
     assert scale.effect == pytest.approx(0.1025, abs=0.03)
     assert scale.text.startswith("common deviation of: score variance given inputs and keys")
-
-
-def test_too_few_draws_have_no_power() -> None:
-    assert Blocks(Scale(8.0)).power(10.0, 100, 1e-3) == 0.0
-    assert Blocks(Uniform(per_draw=4)).power(0.001, 10_000, 1e-3) == 0.0
-    assert Blocks(Uniform(per_draw=4)).power(0.2, 10_000, 1e-3) == 1.0

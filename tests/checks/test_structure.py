@@ -167,13 +167,6 @@ def test_what_is_not_comparable_is_not_examined() -> None:
     assert verdicts(RIGHT, ONE)["weights"] == ONE_NEURON
 
 
-def encoded(inputs: FloatArray) -> FloatArray:
-    """Add sines of the index of the draw."""
-    neurons = np.arange(inputs.shape[-1])
-    angles = np.arange(len(inputs))[:, None, None] * 1e4 ** (-(neurons - neurons % 2) / inputs.shape[-1])
-    return np.asarray(inputs + np.where(neurons % 2, np.cos(angles), np.sin(angles)))
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("subject", "layer", "text"),
@@ -182,10 +175,7 @@ def encoded(inputs: FloatArray) -> FloatArray:
         (MISTAKEN["masked_after_softmax"], CAUSAL, "the mask is applied after softmax"),
         (MISTAKEN["second_softmax"], PAPER, "softmax is applied twice"),
         (MISTAKEN["second_softmax_over_all"], CAUSAL, "softmax is applied twice, the second time to all positions"),
-        (MISTAKEN["split_by_view"], PAPER, "heads are split by a view without a transpose"),
-        (MISTAKEN["merged_by_view"], PAPER, "heads are merged by a view without a transpose"),
         (MISTAKEN["values_1"], CAUSAL, "values of a neighbouring position are used"),
-        (changed(lambda drawn: {}, before=encoded), PAPER, "inputs: positions are counted along the batch"),
     ],
 )
 def test_misreadings_are_named_first(subject: Any, layer: ac.AttentionLayer, text: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -181,26 +180,6 @@ def test_only_what_is_named_is_examined(folder: Path, tmp_path: Path) -> None:
 def quarters(errors: str) -> list[int]:
     """Return the shares reported without a terminal."""
     return [int(line.partition("% done after ")[0]) for line in errors.splitlines()]
-
-
-# A slow worker start: execnet starts workers with Python's option -c.
-BEGINNING = """
-import pathlib, sys, time
-if "-c" in sys.orig_argv:
-    pathlib.Path("begun").touch()
-    time.sleep(2)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
-def test_ctrl_c_while_workers_begin_is_one_line(
-    interrupt: Callable[[list[str], Path], tuple[str, str]], tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(BEGINNING, encoding="utf-8")
-    _, errors = interrupt(
-        ["-m", "attncheck", "run", "--profile", "smoke", "--only", "draws", "--workers", "1"], tmp_path
-    )
-    assert errors == "attncheck: interrupted\n"
 
 
 # replay -------------------------------------------------------------------------------------------

@@ -68,12 +68,6 @@ def test_a_link_to_nowhere_is_a_file_too(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere.py").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    assert main(["init", str(tmp_path / "file")]) == ExitCode.UNUSABLE
-    assert "cannot be written" in capsys.readouterr().err
-
-
 @pytest.fixture
 def _no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget simulators of this name, here and for the tests that follow."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import operator
 
-import numpy as np
 import pytest
 
 import attncheck as ac
 from attncheck import check
 from attncheck.layers import regimes
-from attncheck.subject import Subject
 from benchmarks import mistakes
 from benchmarks.first_line import examined
 from benchmarks.mistakes import MISTAKES, Attention, Mistake, simulator
 
 NAME = operator.attrgetter("name")
-of_each = pytest.mark.parametrize("mistake", MISTAKES, ids=NAME)
 #: Mistakes whose first line says something else than was expected, or the same in other words.
 UNNAMED = {
     "StuckAtBound",
@@ -52,25 +49,6 @@ def test_a_mistake_is_listed_once() -> None:
 @pytest.mark.parametrize("layer", [mistakes.CAUSAL, mistakes.GROUPED, mistakes.NARROW], ids=ac.AttentionLayer.describe)
 def test_what_the_mistakes_share_is_right(layer: ac.AttentionLayer) -> None:
     assert ac.check(simulator(Attention), layer, profile="smoke").verdict == "consistent"
-
-
-@of_each
-def test_a_mistake_draws_its_layer(mistake: Mistake) -> None:
-    layer, rng = mistake.layer, np.random.default_rng(1)
-    sample = Subject.of(mistake.subject).draw(layer, 9, rng)
-    assert sample.outputs.shape == (9, layer.seq_len, 2)
-    assert sample.need("scores").shape == (9, layer.num_heads, layer.seq_len, layer.seq_len)
-    assert np.isfinite(sample.outputs).all()
-
-
-@of_each
-def test_patterns_name_a_mistake_and_not_everything(mistake: Mistake) -> None:
-    assert mistake.what[0].isupper() or mistake.what.startswith("trunc_normal_")
-    assert mistake.what.endswith(".")
-    assert mistake.words
-    assert all(patterns and all(patterns) for patterns in mistake.words)
-    assert not mistake.named_in("no known cause fits")
-    assert not mistake.named_in("")
 
 
 def test_patterns_exclude_and_refer_to_others() -> None:

@@ -222,19 +222,3 @@ def test_faults_are_hidden_where_they_change_nothing() -> None:
 @pytest.mark.parametrize("name", ["recurrent", "grouped_query_attention"])
 def test_line_by_line_is_right(name: str) -> None:
     assert ac.check(LineByLineSimulator(), program(name), profile="smoke").verdict == "consistent"
-
-
-def test_line_by_line_reads_lines_of_other_sizes() -> None:
-    written = Program()
-    h = written.initial("h")
-    q, k = (written.matmul(written.weight(letter, rows=2), h) for letter in "QK")
-    p = written.score(q, k, factor=0.5)
-    v = written.matmul(written.weight("O", columns=2), written.matmul(written.weight("V", rows=2), h))
-    written.output(lambda v, p: v * p, [v], [p])
-    drawn = LineByLineSimulator()(written, 5, 4000, stream(0, "sizes"))
-    sample_of(written.at(5), [drawn], 4000)
-    other = simulate(written.at(5), 4000, 0)
-    for field in ("outputs", "scores"):
-        ours, theirs = drawn[field].std(), getattr(other, field).std()
-        assert 0.8 < ours / theirs < 1.25
-    assert drawn["gram"][0, 0, 1] == 0.0

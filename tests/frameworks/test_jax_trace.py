@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 from attncheck.frameworks.framework import adapter_of
 from attncheck.frameworks.jax_trace import watching
-from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace
+from attncheck.frameworks.trace import Trace
 
 from .reading import assert_replaced, cores_of
 
@@ -207,13 +207,3 @@ def test_cores_come_in_the_order_of_the_module() -> None:
     for head, core in enumerate(cores_of(adapter, state, x)[1]):
         np.testing.assert_allclose(core.query, q[:, head], atol=1e-5)
     assert_replaced(adapter, state, x)
-
-
-def test_failure_of_the_core_comes_out() -> None:
-    adapter: Any = adapter_of(lambda: Layer(mapped), WIDTH)
-
-    def fail(core: AttentionCore) -> None:
-        raise KeyError("of the core")
-
-    with pytest.raises(KeyError, match="of the core"):
-        adapter.run(adapter.make(0), inputs(), CoreTrace(fail))

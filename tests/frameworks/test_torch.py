@@ -325,7 +325,6 @@ ROWS = [
     row("narrow queries", narrow_queries, APART, require={"key_std": LINEAR}),
     # Masks
     own("hidden by 0", hidden(0.0), "wrong: scores hidden by the causal mask are 0, not -inf", mask="causal"),
-    own("hidden by -9", hidden(-9.0), "wrong: scores hidden by the causal mask are -9, not -inf", mask="causal"),
     own("hidden by -100", hidden(-100.0), mask="causal"),
     own("hidden by -inf", hidden(-math.inf), mask="causal"),
     own("added 0, 1", added(lambda n: torch.ones(n, n).tril()), ZERO_ONE),
@@ -338,17 +337,10 @@ ROWS = [
     own("sink", sink, "note: softmax has one more score, a sink: 0.5"),
     own("soft cap", scores(lambda p: 2 * torch.tanh(p / 2)), "note: scores s are capped softly: 2·tanh(s/2)"),
     own("temperatures", scores(lambda p: p * PER_HEAD), *TEMPERATURES, scale=...),
-    own("temperatures of queries", lambda q, k, v: by_hand(PER_HEAD * q, k, v), *TEMPERATURES, scale=..., require=STDS),
     own(
         "equal at both ends",
         lambda q, k, v: by_hand(PER_HEAD[[0, 2, 2, 0]] * q, k, v),
         "asks: heads have their own scales of scores: 0.25, 0.5, 0.5, 0.25",
-        scale=...,
-    ),
-    own(
-        "twice in all",
-        lambda q, k, v: by_hand(PER_HEAD * q, 2.0 * k / PER_HEAD, v),
-        "asks: heads have their own scales of scores: 0.5, 0.5, 0.5, 0.5",
         scale=...,
     ),
     own("once in all", lambda q, k, v: by_hand(PER_HEAD * q, k / PER_HEAD, v), require=STDS),
@@ -384,7 +376,6 @@ ROWS = [
     own("whole numbers", whole_numbers),
     # Inputs and matrices
     own("shifted keys", None, KEYS, of_keys=shifted(0.0), matrices="QVO", refusal="key_std=None: is unknown"),
-    own("mixed keys", None, KEYS, of_keys=shifted(0.5), matrices="QVO"),
     own("mixed inputs", None, INPUTS, before=shifted(0.5), matrices="O"),
     own("inputs times 8", None, TIMES_8, ONE_HOT, before=lambda x: 8.0 * x, require=TIMED),
     row("latents", Latents, "note: queries do not depend on the inputs: they are learned", matrices="KVO"),

@@ -12,15 +12,12 @@ import pytest
 
 from attncheck.frameworks.notes import asks, wrong
 from benchmarks import wild_bugs
-from benchmarks.wild_bugs import MODULES, WHOLE, Bug, Right, inspection, variants
-from benchmarks.wild_bugs.variants import KINDS, VARIANTS, Mutant, Variant
+from benchmarks.wild_bugs import MODULES, WHOLE, Bug, inspection, variants
+from benchmarks.wild_bugs.variants import KINDS, VARIANTS
 
 EVERY = {**MODULES, **WHOLE}
-SIZE: dict[str, Any] = {"make": object, "width": 8}
-DECLARED: dict[str, Any] = SIZE | {"declared": {"query_std": 1.0}}
+DECLARED: dict[str, Any] = {"make": object, "width": 8, "declared": {"query_std": 1.0}}
 BUG = Bug(name="b", source="s", what="w", other=object, sentence=("W_Q", r"0\.707"), **DECLARED)
-RIGHT = Right(name="r", **DECLARED)
-LAYER, MUTANT = Variant(name="v", **SIZE), Mutant(name="m", kind="tiling", right=object, **SIZE)
 
 
 class Report:
@@ -59,35 +56,6 @@ def test_a_bug_is_found_where_it_is_told(monkeypatch: Any, report: Any, compared
     assert row.where == where
     assert told in row.told
     assert ("0.707" in row.told) == bool(where)
-
-
-def test_right_layers_variants_and_mutants_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    models = importlib.import_module("benchmarks.models")
-    rows: list[Any] = []
-    for report in (
-        Report(notes=(asks("scores have variance 1"),)),
-        Report(notes=(wrong("W_Q is not drawn"),)),
-        Report(notes=("nobody knows whether this blames",)),
-        Report(refusal="query_std: 0.9"),
-    ):
-        substitute(monkeypatch, report)
-        rows.append(inspection.on_right(RIGHT, draws=2, seed=len(rows)))
-    assert [models.is_green(row) for row in rows] == [True, False, False, False]
-    assert "False alarms: 3 of 4 inspections, at most 0.987 of them (95%)" in "\n".join(models.right_section(rows))
-    layer = Right(name="r", **SIZE, said=("window of 4",), unsaid=("0 in the limit",))
-    assert layer.misstated("mask: a window of 4") == ""
-    assert layer.misstated("none; 0 in the limit") == "not said: window of 4; said: 0 in the limit"
-    variant_rows: list[Any] = []
-    mutants: list[Any] = []
-    for text in ("wrong: KV heads are tiled\nwidth 8", "width 8\nwrong: KV heads are tiled", ""):
-        substitute(monkeypatch, Report(text) if text else None)
-        variant_rows.append(inspection.on_variant(LAYER, 2, len(mutants)))
-        mutants.append(inspection.on_mutant(MUTANT, 2, len(mutants)))
-    assert [row.wrong for row in variant_rows] == [("wrong: KV heads are tiled",), ("wrong: KV heads are tiled",), ()]
-    assert [(row.named_first, row.named) for row in mutants] == [(True, True), (False, True), (False, False)]
-    called = "3 random right modules. Called wrong: 2, at most 0.983 of them (95%). Not inspected: 1."
-    assert called in "\n".join(models.variant_section(variant_rows))
 
 
 # The modules themselves ---------------------------------------------------------------------------

@@ -204,36 +204,18 @@ def gzipped(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
 
 
-def folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-OTHER = "has no manifest in its first line; pass a record"
-CUT = "is truncated or damaged (Compressed file ended"
 #: What happens to a file, the gate's exit code, and what it says: files as such are in tests/records.
 DAMAGES: list[Damage] = [
-    ("run.jsonl", lambda path: path.write_text("hello\n"), 2, "has no manifest"),
     ("run.jsonl", Path.unlink, 2, "No such file"),
     ("run.jsonl", forge, 2, "its digest is not that of its results"),
     ("run.jsonl", cut(9), 4, "the record has no closing line"),
     ("run.jsonl", cut(9000), 4, "planned results are missing"),
     ("base.jsonl", Path.unlink, 4, "there is no baseline"),
-    ("base.jsonl", lambda path: path.write_text("hello\n"), 2, f"base.jsonl: {OTHER}"),
     ("base.jsonl", cut(200), 4, f"base.jsonl: {UNFINISHED}"),
-    ("base.jsonl.gz", lambda path: path.write_bytes(b""), 2, OTHER),
-    ("base.jsonl.gz", gzipped(lambda data: b"hello\n"), 2, OTHER),
+    ("base.jsonl.gz", gzipped(lambda data: b"hello\n"), 2, "has no manifest in its first line; pass a record"),
     ("base.jsonl.gz", gzipped(lambda data: data.splitlines(keepends=True)[0]), 2, "has no examined result; make the b"),
-    ("base.jsonl.gz", cut(200), 2, f"{CUT} before the end-of-stream marker was reached); make the"),
-    ("base.jsonl.gz", lambda path: path.write_bytes(path.read_bytes()[:40]), 2, CUT),
+    ("base.jsonl.gz", cut(200), 2, "is truncated or damaged (Compressed file ended before the end-of-stream marker"),
     ("base.jsonl.gz", lambda path: path.write_bytes(flip(path.read_bytes())), 2, ""),
-    (
-        "base.jsonl.gz",
-        gzipped(lambda data: data.replace(b'"size":4000', b'"size":3000', 1)),
-        2,
-        "was edited or damaged: its lines are not those that it was closed with; make the baseline again",
-    ),
-    ("base.jsonl.gz", folder, 2, "cannot be read (Is a directory); pass the path of a run record"),
 ]
 
 

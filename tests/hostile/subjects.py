@@ -1,16 +1,13 @@
-"""Subjects that misbehave, each in its own way, on two small layers; workers have little memory."""
+"""Subjects that misbehave, each in its own way, on two small layers."""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
 import itertools
-import multiprocessing
 import os
-import resource
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,8 +21,6 @@ from attncheck.subject import collapsed
 LAYERS = [AttentionLayer(width=8, seq_len=2, num_heads=1), AttentionLayer(width=8, seq_len=3, num_heads=2)]
 # Counts the calls of `counts_calls`.
 _COUNT = itertools.count(1)
-if multiprocessing.parent_process():
-    resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2)
 # Most draws of a probe call; larger calls take the bait.
 _PROBE = 64
 
@@ -37,33 +32,10 @@ def right(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
     return dict(collapsed(layer, size, rng))
 
 
-class _Misread(Mapping[str, Any]):
-    """A mapping that raises when a value is read."""
-
-    def __init__(self, arrays: Arrays, error: BaseException) -> None:
-        self._arrays, self._error = arrays, error
-
-    def __getitem__(self, name: str) -> Any:
-        raise self._error
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-
-def mapping_fails_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    arrays = right(layer, size, rng)
-    return arrays if size <= _PROBE else _Misread(arrays, RuntimeError("unreadable"))
-
-
-def exits(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    raise SystemExit(0)
-
-
-def exhausts_memory(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    return {"outputs": np.ones((size, layer.seq_len, 10**9))}
+def fails_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    if size > _PROBE:
+        raise RuntimeError("unreadable")
+    return right(layer, size, rng)
 
 
 def ends_process(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
@@ -74,10 +46,6 @@ def segfaults_later(layer: AttentionLayer, size: int, rng: np.random.Generator) 
     if size > _PROBE:
         ctypes.string_at(0)
     return right(layer, size, rng)
-
-
-def sleeps(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    time.sleep(1e6)
 
 
 def pauses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
@@ -103,11 +71,6 @@ def leaves_thread(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     if threading.active_count() < 20:
         threading.Thread(target=time.sleep, args=(1e6,), daemon=False).start()
     return right(layer, size, rng)
-
-
-def enormous_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    arrays = right(layer, size, rng)
-    return arrays if size <= _PROBE else arrays | {"scores": np.broadcast_to(np.float32(1.0), (10**6, 10**4))}
 
 
 def counts_calls(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:

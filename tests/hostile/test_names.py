@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from attncheck.commands.cli import main
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.schema import PlannedResult
-from tests.recorded import make_result, write_record
+from tests.recorded import Recorded, make_result, write_record
 from tests.report.page import Parsed
 
-from .conftest import Runs
+Runs = Callable[..., tuple[int, str]]
 
 #: Each of these alone, and together, in place of a text.
 TEXTS = {
@@ -31,6 +34,22 @@ TEXTS = {
     "markdown": "\n# heading\n| a | b |\n[click](https://example.org) https://example.org www.example.org <b>b</b> `x`",
     "xml": "]]></failure><testcase name='forged'/>\x00\x0b",
 }
+
+
+@pytest.fixture
+def runs(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Runs:
+    """Return a function that runs a command in a folder with a baseline: its exit code and all its output."""
+    shutil.copy(recorded.right, tmp_path / "baseline.jsonl")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code, output = main(arguments), capsys.readouterr()
+        assert "internal error" not in output.err
+        return code, output.out + output.err
+
+    return run
 
 
 def write_texts(path: Path, text: str) -> None:
@@ -100,13 +119,13 @@ def _check_page(page: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_texts_of_a_layer_and_a_table_are_inert(text: str, runs: Runs) -> None:
-    for line in (f"mask = {json.dumps(text)}", f"{json.dumps(text)} = 1", f"attention_map = {json.dumps(f'{text}:f')}"):
+    Path("samples.csv").write_text(f'"{text}",y2\n1,2\n', "utf-8")
+    fields = f"mask = {json.dumps(text)}", f"{json.dumps(text)} = 1", f"attention_map = {json.dumps(f'{text}:f')}"
+    for line in ("", *fields):
         Path("layer.toml").write_text(f"[layer]\nwidth = 8\nseq_len = 2\n{line}\n", "utf-8")
-        code, said = runs("check", "--layer", "layer.toml", "--samples", "samples.npz")
+        code, said = runs("check", "--layer", "layer.toml", "--samples", "samples.csv")
         assert code == 2
         check_terminal(said)
-    Path("samples.csv").write_text(f'"{text}",y2\n1,2\n', "utf-8")
-    check_terminal(runs("check", "--layer", "layer.toml", "--samples", "samples.csv")[1])
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
@@ -115,9 +134,3 @@ def test_arguments_are_inert(text: str, runs: Runs) -> None:
         code, said = runs(*arguments)
         assert code == 2
         check_terminal(said)
-
-
-def test_a_forged_annotation_is_noticed() -> None:
-    for output in ("a\n::error title=x::y", "a ##[error]", "\x1b[31m", "  ::error::x"):
-        with pytest.raises(AssertionError):
-            check_terminal(output)

@@ -19,7 +19,6 @@ from attncheck.layers.parts.mask import MASKS
 from attncheck.strategies import layers
 from tests.simulators import literal
 
-NAN, INF = float("nan"), float("inf")
 STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
 
@@ -93,12 +92,6 @@ def test_toml_file(tmp_path: Path) -> None:
     path = tmp_path / "layer.toml"
     path.write_text('# σ\ntitle = "else"\n[layer]\nwidth = 16\nquery_std = 2\n[other]\nwidth = 3\n', encoding="utf-8")
     assert AttentionLayer.from_toml(path) == AttentionLayer(width=16, query_std=2.0)
-
-
-def test_description() -> None:
-    assert AttentionLayer(width=8).describe() == "n=8 s=4 H=2"
-    layer = AttentionLayer(width=8, mask="causal", attention_map="relu", head_dim=2, activation="tanh", key_std=0.5)
-    assert layer.describe() == "n=8 s=4 H=2 head_dim=2 attention_map=relu causal key_std=0.5 tanh"
 
 
 @pytest.mark.parametrize("mask", MASKS)

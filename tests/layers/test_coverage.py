@@ -188,13 +188,3 @@ def test_outputs_take_over_what_speaks_against_their_scores() -> None:
     assert len(lines) == len(w.program.nodes)
     assert lines[0] == "h: Fact 1"
     assert "p2: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)" in lines
-
-
-def test_statements_are_ordered_from_proved_to_refuted() -> None:
-    proved = [statement for statement in CoverageKind if statement.proved]
-    stated = [statement for statement in CoverageKind if statement.has_limit and not statement.proved]
-    none = [statement for statement in CoverageKind if not statement.has_limit]
-    assert {*proved, *stated, *none} == set(CoverageKind)
-    assert len(none) == 4
-    # The worst status is reported: proofs do not outrank gaps.
-    assert list(CoverageKind) == [*proved, *stated, *none]

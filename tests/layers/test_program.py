@@ -1,21 +1,17 @@
-"""Programs: text, order of steps, round trips, and expansion of layers."""
+"""Programs: text, round trips, and expansion of layers."""
 
 from __future__ import annotations
 
 import json
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import attncheck as ac
 from attncheck import AttentionLayer, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import clip, declared, relu, sin
-from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Score
-from attncheck.strategies import programs
-from tests.simulators.cases import reused
+from attncheck.layers.program import LinearCombination
 
 
 def softplus(x: FloatArray) -> FloatArray:
@@ -102,35 +98,6 @@ def test_shorthand_for_people() -> None:
     program = Program.from_dict({"weights": [{"name": "W"}, {"name": "V", "std": 2.0}], "lines": lines})
     assert str(program).splitlines() == ["h ~ N(0, 1)", "g = W h", "x1 = relu(g)", "x2 = sin(g)"]
     assert program.nodes[2].function == relu()  # type: ignore[attr-defined]  # nodes[2] is a Nonlin
-
-
-@settings(max_examples=60)
-@given(programs() | st.builds(reused) | st.builds(written))
-def test_steps_respect_parents_and_hold_each_line_once(program: Program) -> None:
-    steps = program.steps()
-    where: dict[Node, int] = {node: i for i, step in enumerate(steps) for node in step.nodes}
-    assert sorted(map(id, where)) == sorted(map(id, program.nodes))
-    assert sum(len(step.nodes) for step in steps) == len(program.nodes)
-    assert all(where[parent] < number for node, number in where.items() for parent in node.parents)
-    last_use: dict[str, int] = {}
-    for i, step in enumerate(steps):
-        first = step.nodes[0]
-        keys: set[tuple[object, ...]] = set()
-        for node in step.nodes:
-            if isinstance(node, MatMul):
-                keys.add((MatMul, node.weight))
-            elif isinstance(node, Score):
-                keys.add((Score, node.factor, *(where[parent] for parent in node.parents)))
-            else:
-                keys.add((Initial, node.group) if isinstance(node, Initial) else (node,))
-        assert len(keys) == 1
-        if isinstance(first, MatMul):
-            # Of two steps of one weight, the later waited for the earlier, or for one after that.
-            assert where[first.parents[0]] >= last_use.get(first.weight.name, -1)
-            last_use[first.weight.name] = i
-    for i, step in enumerate(steps):
-        first = step.nodes[0]
-        assert step.last == (not isinstance(first, MatMul) or last_use[first.weight.name] == i)
 
 
 def test_a_layer_reads_as_example_1() -> None:

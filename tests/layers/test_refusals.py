@@ -89,31 +89,24 @@ TIED = {"tied_query_key": True, "score_scaling": "1/n"}
 #: Fields of layers that do not fit each other, and values that say more than that they are impossible.
 LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"num_heads": 4, "num_kv_heads": 3}, "^num_kv_heads=3: .*num_heads=4; pass a divisor"),
-    ({"num_heads": 1, "num_kv_heads": 2}, "^num_kv_heads=2: .*divisor of num_heads"),
     ({"activation": "relu", "clip": 1.0}, r"^clip=1\.0: .*activation='relu'"),
     # Values that Python does not print.
     ({"position_std": 10**5_000}, "^position_std=<int>: is larger than any float; pass"),
     ({"width": 10**5_000}, "^width=<int>: is too large; pass"),
     ({"mask": [0] * 500}, r"^mask=\[0, 0, .*\.\.\.: is not known"),
-    ({"mask": [10**5_000]}, "^mask=<list>: is not known"),
     ({"sink": 0.0, "attention_map": "relu"}, r"sink=0\.0: belongs to softmax"),
     ({"bias_slopes": (1.0,)}, "are 1 slopes for num_heads=2"),
-    ({"bias_slopes": (1.0, np.nan)}, "bias_slopes=nan"),
     ({"bias_std": 1.0, "softcap": 1.0}, "not supported with a position bias"),
     ({"qk_norm": True, "head_dim": 1}, "two score values if heads have one neuron"),
     ({"qk_norm": True, **TIED}, "not supported with tied_query_key"),
-    ({"mask": "window"}, r"mask='window': is not known; use one of 'none', 'causal', or pass"),
     ({"mask": ".module:f"}, "cannot be imported"),
     ({"mask": lambda i, j: (SHARED.random(i.shape) < 0.5) | (i == j)}, "varies between calls"),
     ({"mask": lambda i, j: i > j}, "hides position 0 from itself"),
     ({"mask": lambda i, j: 1.0 * (i >= j)}, "returned float64"),
-    ({"mask": lambda i, j: np.True_}, "returned bool of shape"),
     ({"mask": lambda i, j: 1 / 0}, "raised ZeroDivisionError"),
-    ({"attention_map": "no.such.module:f"}, "cannot be imported"),
     ({"attention_map": f"{__name__}:nan_beyond_4"}, "not finite"),
     ({"attention_map": lambda p, visible: p * 1j}, "returned complex128"),
     ({"attention_map": lambda p, visible: p.sum()}, "returned shape"),
-    ({"attention_map": lambda p, visible: p / 0.0 * np.inf}, "not finite"),
     ({"attention_map": lambda p, visible: p - p.mean()}, "depend on other rows"),
     ({"attention_map": lambda p, visible: p - p.mean(axis=-1, keepdims=True)}, "not visible"),
     # Large scores come with draws.
@@ -136,8 +129,6 @@ LAYERS: list[tuple[dict[str, Any], str]] = [
 STACKS: list[tuple[dict[str, Any], str]] = [
     ({"layer": "n=8"}, r"layer='n=8': is not an AttentionLayer; pass"),
     ({"depth": 0}, r"depth=0: must be at least 1; pass the number of layers"),
-    ({"depth": 1_001}, r"depth=1001: must be at most 1000; pass the number of layers"),
-    ({"depth": 2.5}, r"depth=2\.5: must be a whole number; pass"),
     ({"activations": "gelu"}, r"activations='gelu': is not known; use one of"),
     ({"activations": ("relu",)}, r"activations=\('relu',\): must be one name, or 3 names, one for each layer; pass"),
     ({"activations": 7}, r"activations=7: is neither a name nor a list of names; pass"),
@@ -146,9 +137,7 @@ STACKS: list[tuple[dict[str, Any], str]] = [
     ({"layer": LAYER.replace(width=1), "post_norm": "layer"}, r"post_norm='layer': makes a single neuron 0"),
     ({"mlp": "tanh"}, "mlp="),
     ({"mlp_ratio": 2}, "mlp"),
-    ({"mlp_std": 2.0}, "mlp"),
     ({"mlp": "relu", "mlp_ratio": 0}, "mlp_ratio="),
-    ({"mlp": "relu", "mlp_std": 0}, "mlp_std="),
     ({"layer": LAYER.replace(head_dim=4, rotary_base=10.0)}, ".*rotary_base"),
 ]
 
@@ -159,15 +148,12 @@ def added() -> Program:
     return program
 
 
-TWO = AttentionStack(layer=LAYER, depth=2, activations=("relu", "tanh"))
 MAKE: Any = AttentionLayer
 CALLS: list[tuple[Callable[[], object], str]] = [
     *((partial(MAKE.from_toml, value), "^text=") for value in (None, 8, ["[layer]"])),
     *((partial(MAKE.from_dict, value), "^layer=") for value in (None, 8, ["[layer]"])),
     (lambda: MAKE.from_dict({"width": 8, 1: 2}), r"^layer\.1=2: is not a field"),
     (lambda: LAYER.replace(mak="causal"), r"^changes\.mak='causal'.*did you mean 'mask'"),
-    (lambda: TWO.replace(width=3), r"^changes\.width=3: is not a field"),
-    (lambda: TWO.replace(depth=3), r"^activations=\('relu', 'tanh'\): must be one name, or 3"),
     (lambda: Program.from_dict(added().to_dict()), "was a local function, which cannot be imported"),
     (lambda: MAKE.from_dict(LAYER.replace(mask=lambda i, j: i >= j).to_dict()), "local function"),
     *((lambda fields=fields: ac.simulate(MAKE(**{"width": 8, **fields}), 1), pattern) for fields, pattern in LAYERS),
@@ -186,15 +172,10 @@ def test_impossible_descriptions(call: Callable[[], object], pattern: str) -> No
 
 TEXTS = [
     ("", r"layer: has no \[layer\] table; write \[layer\]"),
-    ("[[layer]]\nwidth = 8", r"layer: has no \[layer\] table"),
-    ("[layer]\nwidth =", "layer: not TOML .*; write a"),
     ("[layer\nwidth = 8", "layer: not TOML .*line 1.*write a"),
-    ("layer.toml", "layer: not TOML"),
     ("[layer]", "width=None: is missing; add width"),
     ("[layer]\nwidth = 8\nheads = 2", r"layer\.heads=2: is not a field .*; did you mean 'num_heads'"),
-    ("[layer]\nwidth = 8\nzzz = 1", r"layer\.zzz=1: is not a field .*; use one of width, seq_len"),
     ("[layer]\nwidth = 8\nkey_std = inf", "key_std=inf: must be finite; pass"),
-    ("[layer]\nwidth = 8\nclip = 1979-05-27", "clip=.*: must be a number; pass"),
     ("[layer]\nwidth = 8\n[layer.mask]\na = 1", "mask={'a': 1}: is not known; use one of"),
 ]
 
@@ -227,7 +208,6 @@ class Written:
         other = Program()
         self.foreign_weight = other.weight("W")
         self.foreign = other.matmul(self.foreign_weight, other.initial("z"), "foreign")
-        self.foreign_score = other.score(self.foreign, self.foreign, name="fp")
 
 
 def in_place(vector: FloatArray) -> FloatArray:
@@ -240,29 +220,20 @@ PROGRAMS: list[tuple[Callable[[Written], object], str]] = [
     (lambda w: w.program.matmul(w.foreign_weight, w.h), "weight=.*not a weight of this"),
     (lambda w: w.program.matmul(w.W, w.p), "vector='p1': is a score"),
     (lambda w: w.program.matmul(w.W, w.short), "weight='W': has n columns, but short has 3"),
-    (lambda w: w.program.matmul(w.W, "h"), "node='h': is not a line of a program"),
-    (lambda w: w.program.matmul(w.W, w.g, "h"), "name='h': is the name of another line"),
-    (lambda w: w.program.nonlin(np.tanh, w.g, w.foreign), "node='foreign': is not a line"),
     (lambda w: w.program.nonlin(np.tanh, w.p), "vectors='p1': is a score, not a vector"),
     (lambda w: w.program.nonlin(np.add, w.g, w.short), "vectors='short': differs in size"),
     (lambda w: w.program.nonlin(np.tanh), r"vectors=\(\): .*at least one vector"),
     (lambda w: w.program.nonlin(in_place, w.g), "function=in_place: .*read-only.*not change them"),
     (lambda w: w.program.score(w.g, w.h), "score='h': is not the output of a MatMul"),
-    (lambda w: w.program.score(w.p, w.g), "score='p1': is not the output of a MatMul"),
     (lambda w: w.program.score(w.g, w.short), "vectors='short': differs in size"),
-    (lambda w: w.program.score(w.g, w.foreign), "node='foreign': is not a line of this"),
     (lambda w: w.program.score(w.g, w.g, math.nan), "factor=nan: must be finite"),
-    (lambda w: w.program.output(in_place, [w.g], []), "function=in_place: .*read-only.*not change"),
     (lambda w: w.program.output(np.multiply, [w.p], [w.p]), "vectors='p1': is a score"),
     (lambda w: w.program.output(np.multiply, [w.g], [w.h]), "scores='h': is a vec"),
-    (lambda w: w.program.output(np.multiply, [w.g], [w.foreign_score]), "node='fp': is not"),
     (lambda w: w.program.output(np.multiply, [], [w.p]), r"vectors=\(\): "),
     (lambda w: w.program.weight("W"), "name='W': is the name of another weight"),
     (lambda w: w.program.weight("N", rows=0), "rows=0: must be at least 1"),
-    (lambda w: w.program.weight("N", columns=0.5), "columns=0.5: must be a whole"),
     (lambda w: w.program.weight("N", -1.0), "std=-1.0: must be at least 0"),
     (lambda w: w.program.initial("z", std=-1.0), "std=-1.0: must be at least 0"),
-    (lambda w: w.program.initial("z", mean=math.nan), "mean=nan: must be finite"),
     (lambda w: w.program.initials(["z"], [], [[1.0]]), r"cov=\(1, 1\): must be \(1, 1\), with a mean"),
     *(
         (lambda w, cov=cov: w.program.initials(["y", "z"], [0, 0], cov), pattern)
@@ -271,7 +242,6 @@ PROGRAMS: list[tuple[Callable[[Written], object], str]] = [
             ([[1, 0.5], [0, 1]], "cov=.*symmetric"),
             ([[1, 2], [2, 1]], "cov=.*negative"),
             ([[1, 0], [0, math.inf]], "cov=.*must be finite"),
-            ([[1], [2, 1]], "cov=.*matrix of numbers"),
             ([["one", 0], [0, 1]], "cov=.*matrix of numbers"),
         )
     ),
@@ -297,15 +267,12 @@ LINES: list[tuple[dict[str, Any], str]] = [
     ({"matmul": "V", "of": "h"}, ".matmul='V': is not known; use one of 'W'"),
     ({"matmul": "W", "of": "g"}, ".matmul='g': is not the name of an earlier"),
     ({"matmul": "W", "of": "h", "std": 1}, ".std=1: is not known"),
-    ({"matmul": "W"}, ".of=None: is missing"),
     ({"score": ["h", "h", "h"]}, ".score=['h', 'h', 'h']: must name two"),
     ({"nonlin": "reluu", "of": ["h"]}, ".nonlin.name='reluu': is not known"),
     ({"nonlin": {"name": "clip", "parameters": []}, "of": ["h"]}, ".nonlin.parameters=[]: does not fit clip"),
     ({"nonlin": "nomodule:f", "of": ["h"]}, ".nonlin='nomodule:f': cannot be"),
-    ({"initial": ["k"], "cov": [[-1.0]]}, ": cov=[[-1.0]]: has a negative eigenvalue"),
     ({"nonlin": "numpy:sum", "of": ["h"]}, ": function=sum: returned shape (), not (2, 3)"),
     ({"nonlin": f"{__name__}:centred", "of": ["h"]}, ": function=centred: gives values that depend on the other coord"),
-    ({"nonlin": "numpy:matmul", "of": ["h"]}, ": function=matmul: cannot be called with 1 arrays"),
 ]
 TABLES: list[tuple[dict[str, Any], str]] = [
     ({}, "program.lines=None: is missing"),

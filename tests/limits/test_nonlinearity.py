@@ -1,4 +1,4 @@
-"""Nonlinearities: duals against integration split at the kinks, fifty digits and closed forms; declared functions."""
+"""Nonlinearities: duals against fifty digits, closed forms and the trapezoidal rule; declared functions."""
 
 from __future__ import annotations
 
@@ -18,62 +18,27 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.layers import nonlinearity as nl
 
 COVARIANCES = [(1.0, 1.0, 0.97), (1.0, 2.3, 0.3), (0.2, 4.0, -0.7), (30.0, 30.0, 1.0), (0.5, 2.0, -1.0)]
-# Those with closed forms are compared with fifty digits below, on all covariances.
-FUNCTIONS = [
-    (nl.relu(), (0.0,)),
-    (nl.tanh(), ()),
-    (nl.sigmoid(), ()),
-    *((nl.clip(c), (-c, c)) for c in (0.01, 1.0, 3.0, 100.0)),
-]
-EACH = pytest.mark.parametrize(
-    "phi",
-    [nl.identity(), nl.gelu(), nl.erf(), *(f for f, _ in FUNCTIONS)],
-    ids=str,
-)
 
 
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
-EDGES = np.linspace(-9, 9, 13).tolist()
-
-
-def panels(cuts: list[float]) -> tuple[FloatArray, FloatArray]:
-    """Gauss–Legendre nodes and weights on [-9, 9], split at kinks."""
-    edges = np.array(sorted({*EDGES, *(c for c in cuts if -9 < c < 9)}))
-    half = np.diff(edges)[:, None] / 2
-    return (half * (NODES + 1) + edges[:-1, None]).ravel(), (half * WEIGHTS).ravel()
-
-
-def by_integration(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2: float, rho: float) -> float:
-    total, sine = 0.0, np.sqrt((1 - rho) * (1 + rho))
-    cuts = [k / np.sqrt(v1) for k in kinks if v1]
-    if sine == 0:
-        cuts += [rho * k / np.sqrt(v2) for k in kinks]
-    for x, w in zip(*panels(cuts), strict=True):
-        if sine == 0:
-            inner = float(phi(np.sqrt(v2) * rho * x))
-        else:
-            y, u = panels([(k / np.sqrt(v2) - rho * x) / sine for k in kinks if v2])
-            density = np.exp(-0.5 * y * y) / np.sqrt(2 * np.pi)
-            inner = float(u * density @ phi(np.sqrt(v2) * (rho * x + sine * y)))
-        total += w * np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi) * float(phi(np.sqrt(v1) * x)) * inner
-    return total
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(("phi", "kinks"), FUNCTIONS, ids=lambda f: str(f))
+@pytest.mark.parametrize("phi", [nl.tanh(), nl.sigmoid()], ids=str)
 @pytest.mark.parametrize(("v1", "v2", "rho"), COVARIANCES)
-def test_dual_is_the_integral(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2: float, rho: float) -> None:
+def test_smooth_duals_are_the_integral(phi: nl.Nonlinearity, v1: float, v2: float, rho: float) -> None:
+    """By the trapezoidal rule, which errs by rounding alone."""
     value, error = phi.dual(v1, v2, rho * np.sqrt(v1 * v2))
-    expected = by_integration(phi, kinks, v1, v2, rho)
+    z = np.arange(-9.0, 9.0, 0.03)
+    density = 0.03 * np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
+    other = phi(np.sqrt(v2) * (rho * z[:, None] + np.sqrt((1 - rho) * (1 + rho)) * z))
+    expected = float((density * phi(np.sqrt(v1) * z)) @ other @ density)
     assert abs(float(value) - expected) <= float(error) + 1e-12 * abs(expected) + 1e-15
     assert float(error) <= 1e-12 * max(np.sqrt(v1 * v2), abs(expected))
 
 
-@EACH
+@pytest.mark.parametrize(
+    "phi", [nl.identity(), nl.gelu(), nl.erf(), nl.relu(), nl.tanh(), nl.sigmoid(), nl.clip(1.0)], ids=str
+)
 def test_dual_broadcasts_and_no_variance_is_a_constant(phi: nl.Nonlinearity) -> None:
     value, error = phi.dual([0.0, 0.0, 1.0], [0.0, 2.0, 0.0], 0.0)
-    means = [by_integration(phi, (0.0,), 0.0, v, 0.0) for v in (0.0, 2.0, 1.0)]
-    np.testing.assert_allclose(value, means, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(value, phi([0.0] * 3) ** 2, rtol=1e-13, atol=1e-14)  # its mean is φ(0), or φ(0) is 0
     assert np.all(error <= 1e-14)
     value, error = phi.dual([[1.0], [4.0]], [1.0, 2.0, 3.0], 0.25)
     expected = [[float(phi.dual(v, w, 0.25)[0]) for w in (1.0, 2.0, 3.0)] for v in (1.0, 4.0)]
@@ -81,7 +46,7 @@ def test_dual_broadcasts_and_no_variance_is_a_constant(phi: nl.Nonlinearity) -> 
     assert error.shape == (2, 3)
 
 
-ONE, TWO = Decimal(1), Decimal(2)
+ONE = Decimal(1)
 # Sines of smaller covariances would cost the reference its digits.
 CORRELATIONS = st.sampled_from([-1.0, 0.0, 1.0, 1 - 2.0**-53, 1e-9 - 1, 1e-9]) | st.floats(-1.0, 1.0).map(
     lambda rho: rho if abs(rho) > 1e-12 else 0.0
@@ -245,6 +210,7 @@ KNOWN: dict[str, tuple[Function, int, bool, Dual]] = {
     "absolute value": (np.abs, 1, False, of_absolute_value),
     "relu": (lambda x: np.maximum(x, 0.0), 1, False, known(nl.relu())),
     "clip(0.7)": (lambda x: np.clip(x, -0.7, 0.7), 1, True, known(nl.clip(0.7))),
+    "clip(3)": (lambda x: np.clip(x, -3.0, 3.0), 1, True, known(nl.clip(3.0))),
     "clip(0.01)": (lambda x: np.clip(x, -0.01, 0.01), 1, True, known(nl.clip(0.01))),
     "erf": (special.erf, 1, True, known(nl.erf())),
     "gaussian": (lambda x: np.exp(-0.5 * (x / 0.2) ** 2), 1, True, of_gaussian),

@@ -397,13 +397,6 @@ def test_every_property_has_rows_for_both_outcomes() -> None:
         assert {HOLDS, "violated"} <= outcomes, duty
 
 
-def test_a_measurement_that_is_missing_is_no_property_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    duties = {"reach": "attncheck.models.duties.gradients:no_such"}
-    monkeypatch.setattr("attncheck.models.duties.registry.DUTIES", duties)
-    with pytest.raises(AttributeError, match="no_such"):
-        inspected(Model)
-
-
 def test_a_model_is_unchanged() -> None:
     models = []
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
 
 pytest_plugins = ["pytester"]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 PROPERTY = """
 from attncheck.pytest_plugin import examines
@@ -165,11 +162,6 @@ def test_an_unusable_option_is_a_usage_error(place: pytest.Pytester, options: li
     assert message in line
     assert "Traceback" not in printed(result)
     assert not (place.path / "record.jsonl").exists()
-
-
-def test_draws_of_the_thorough_profile_are_those_of_a_look(place: pytest.Pytester) -> None:
-    smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=90000", "-k", TINY)
-    assert {result.affordable for result in lines(place)[1]} == {90_000}
 
 
 def test_subject_is_named_by_option_and_environment(place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,17 +348,3 @@ def test_plugin_is_light_and_silent(place: pytest.Pytester) -> None:
         assert not any("attncheck" in line for line in body)
         assert sorted(path.name for path in place.path.glob("*.jsonl")) == []
         assert not (place.path / "reports").exists()
-
-
-def test_help_shows_the_options(place: pytest.Pytester) -> None:
-    text = printed(place.runpytest_inprocess("--help"))
-    for option in ("subject", "seed", "profile", "false-alarm", "draws", "record"):
-        assert f"--attncheck-{option}=" in text
-
-
-def test_properties_run_from_another_folder(place: pytest.Pytester) -> None:
-    draws = ROOT / "properties" / "test_draws.py"
-    result = place.runpytest_inprocess(str(draws), "--attncheck-profile=smoke", "-p", "no:cacheprovider", "-k", NARROW)
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["attncheck: subject attncheck.subject:direct, seed 0, profile smoke, *"])
-    assert lines(place, "reports/output/record.jsonl")[2].verdict == "consistent"

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
@@ -191,13 +190,6 @@ def test_every_claim_has_its_place_along_the_computation() -> None:
 
 
 # Broken input ------------------------------------------------------------------------------------
-
-
-def test_output_that_cannot_be_written_is_one_line(clean_record: Path, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="cannot be written"):
-        render_report(clean_record, out=tmp_path / "folder")
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 # The same bytes, few of them, in little memory ---------------------------------------------------

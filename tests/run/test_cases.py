@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no types
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, PROPERTIES
@@ -19,12 +17,12 @@ from attncheck.evidence.family import Outcome
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks import look as look_module
-from attncheck.looks.examine import probed, run_items, take_look
+from attncheck.looks.examine import probed, run_items
 from attncheck.looks.item import Item
 from attncheck.looks.look import CheckData, observe
-from attncheck.looks.plan import CALL_DRAWS, Cost, Plan
+from attncheck.looks.plan import Cost, Plan
 from attncheck.programs import recurrent
-from attncheck.pytest_plugin.cases import item_id, scheduler
+from attncheck.pytest_plugin.cases import item_id
 from attncheck.records.schema import Result
 from attncheck.runs.tasks import CaseTask, examine
 from attncheck.simulators.weights import draw_with_weights
@@ -76,28 +74,6 @@ def test_a_property_comes_to_the_same_alone_and_beside_others(
     assert sorted(turned, key=lambda r: r.id) == sorted(together, key=lambda r: r.id)
 
 
-def test_draws_of_a_case_are_those_of_its_dearest_property() -> None:
-    drawn: list[int] = []
-
-    def counted(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-        drawn.append(size)
-        return collapsed(layer, size, rng)
-
-    subject, items = Subject.of(counted), units_of(LAYER)
-    most = max(max(probed([item], subject, 0, COST).sizes.values(), default=0) for item in items)
-    planned = probed(items, subject, 0, COST)
-    drawn.clear()
-    outcomes = take_look(items[0], planned, subject, 0, 1, 1, [check.name for check in planned.sizes])
-    assert len(outcomes) == len(planned.sizes)
-    assert sum(drawn) == most
-    assert max(drawn) == CALL_DRAWS
-    # No size falls where draws are shared.
-    for check, size in planned.sizes.items():
-        assert size >= (check.look_size(planned.setting, COST.level, planned.power, COST.affordable) or 0)
-        assert size <= COST.affordable
-        assert size % planned.chunk == 0 or size == COST.affordable
-
-
 def test_a_property_that_fails_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real = run_items
 
@@ -118,53 +94,6 @@ def test_ids_name_the_item() -> None:
     assert item_id("test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2]") == "scores@0123456789ab"
     for other in ("[scores@0123456789ab]", "[a@b n=3]", "[scores@somebody.org n=4]", ""):
         assert item_id(f"test_scores.py::test_address{other}") == ""
-
-
-class Worker:
-    def __init__(self, name: str) -> None:
-        self.gateway = SimpleNamespace(id=name)
-        self.sent: list[int] = []
-        self.shutting_down = False
-
-    def send_runtest_some(self, places: Sequence[int]) -> None:
-        self.sent += places
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-
-def test_workers_may_crash_while_others_take_their_place() -> None:
-    """Every item runs once, except those that killed a worker, and each case on one worker at a time."""
-    config = SimpleNamespace(
-        option=SimpleNamespace(loadscopereorder=True), getvalue=lambda name: ["popen"] * 2 if name == "tx" else None
-    )
-    ids = [f"t.py::test_{name}[{name}@{key * 12} n=4]" for key in "abcde" for name in ("scores", "outputs", "draws")]
-    made = scheduler(config, Producer("x", enabled=False))
-    first, second, third, fourth = (Worker(name) for name in ("w0", "w1", "w2", "w3"))
-    for worker in (first, second):
-        made.add_node(worker)
-    for worker in (first, second):
-        made.add_node_collection(worker, ids)
-    made.schedule()
-    assert [len(worker.sent) for worker in (first, second)] == [3, 3]
-    done = first.sent[:1]
-    made.mark_test_complete(first, done[0])
-    lost = [made.remove_node(first)]
-    made.add_node(third)  # connected, but still collecting when the other one crashes
-    lost.append(made.remove_node(second))
-    assert third.sent == []
-    made.add_node(fourth)
-    for worker in (third, fourth):
-        made.add_node_collection(worker, ids)
-        made.schedule()
-    while pending := [(worker, place) for worker in (third, fourth) for place in worker.sent if place not in done]:
-        worker, place = pending[0]
-        done.append(place)
-        made.mark_test_complete(worker, place)
-    assert sorted([*(ids[place] for place in done), *map(str, lost)]) == sorted(ids)
-    assert len(third.sent) + len(fourth.sent) == len(ids) - 3
-    of_third, of_fourth = ({ids[place].partition("@")[2] for place in each.sent} for each in (third, fourth))
-    assert not of_third & of_fourth
 
 
 def test_a_subject_that_fails_now_and_then_has_no_results() -> None:
@@ -218,16 +147,6 @@ def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.Monke
 def data_of(name: str) -> CheckData:
     plan = planned_look("scores")
     return CheckData(next(check for check in plan.sizes if check.name == name), plan.setting)
-
-
-def test_one_chunk_is_never_condensed_and_several_are() -> None:
-    many, data = np.ones(2 * look_module.MOST_RETAINED), data_of("scores.scale")
-    data.add((many, many))
-    assert len(data._parts) == 1
-    data.add((many[:1], many[:1]))
-    assert data._parts == []
-    assert data.outcome().effect == 1.0
-    assert data.outcome().count == 2 * look_module.MOST_RETAINED + 1
 
 
 def test_a_sample_without_another_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:

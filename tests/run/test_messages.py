@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck.runs.run
 from attncheck import faults
@@ -18,14 +17,13 @@ from attncheck._lib.text import chance
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import diagnose, differences
-from attncheck.diagnosis.estimates import Observation, score_estimates
+from attncheck.diagnosis.estimates import Observation
 from attncheck.diagnosis.messages import explain
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated
-from attncheck.methods import simulate
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject
@@ -182,29 +180,3 @@ def differences_of(layer: AttentionLayer, drawn: dict[str, Any], laws: WeightLaw
 def test_an_observation_reads_as_a_sentence(observation: Observation, text: str, differs: bool) -> None:
     assert text in ("", str(observation))
     assert observation.differs == differs
-
-
-@pytest.mark.parametrize(("width", "seq_len", "heads"), [(3, 11, 8), (16, 3, 2)])
-@pytest.mark.parametrize("mixed", [False, True])
-def test_the_score_variance_is_the_mean_square_of_the_scores(width: int, seq_len: int, heads: int, mixed: bool) -> None:
-    layer = AttentionLayer(width=width, seq_len=seq_len, num_heads=heads)
-    size, rng = 1000, np.random.default_rng(0)
-    drawn = simulate(layer, size, 0, coordinates=width)
-
-    def projected() -> NDArray[np.float64]:
-        heads_of = drawn.inputs @ rng.normal(0.0, width**-0.5, (size, width, heads * width))
-        if mixed:  # a wrong reshape spreads one position over several
-            return heads_of.reshape(size, heads, seq_len, width)
-        return heads_of.reshape(size, seq_len, heads, width).swapaxes(1, 2)
-
-    scores = projected() @ projected().swapaxes(-1, -2) * width**-0.5
-    sample = Sample(layer, drawn.outputs, scores=scores, input_gram=drawn.input_gram)
-    variance, *others = score_estimates(sample, lambda: sample)
-    diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
-    assert variance.name == "score variance"
-    assert variance.value == pytest.approx(float((scores**2).mean()))
-    # All pairs of positions: the mean of G_ii G_jj is that of the squared trace.
-    assert variance.declared == pytest.approx(float((diagonal.mean(axis=1) ** 2).mean()))
-    assert any(estimate.differs for estimate in (variance, *others)) == mixed
-    # A mean square is not the mean ratio times the mean variance: entries of small variance have large ratios.
-    assert [estimate.name for estimate in others if estimate.differs] in ([], ["score variance entry by entry"])

@@ -16,20 +16,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.workers import InProcess
 from attncheck.evidence.summaries import NormalScore, to_record
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.features import FEATURES
-from attncheck.layers.parts import named_parts
-from attncheck.looks.pools import (
-    ALL,
-    POOLS,
-    CasePool,
-    LookTask,
-    examine_pools,
-    fresh,
-    most_pools,
-    pools_of,
-    repeat_pool,
-    take,
-)
+from attncheck.looks.pools import ALL, CasePool, LookTask, examine_pools, fresh, most_pools, pools_of, repeat_pool, take
 from attncheck.records.schema import Result, case_key, of_pool
 from attncheck.runs.check import CheckReport
 from attncheck.subject import collapsed
@@ -186,15 +173,6 @@ def test_no_more_pools_are_formed_than_the_budget_counts() -> None:
     assert 0 < len(report.pools) <= most_pools(["scores"])
     one = attncheck.check(collapsed, LAYERS[0], properties=["scores"], profile="smoke")
     assert one.pools == ()
-
-
-def test_every_feature_that_layers_have_is_pooled_once() -> None:
-    # No run draws these: if a subject is such layers, they form one pool.
-    drawn = set(FEATURES) - {"normalised inputs"} - {part.name for part in named_parts()}
-    alone = [features[0] for features in POOLS.values() if len(features) == 1]
-    assert sorted(alone) == sorted(drawn)
-    assert {feature for features in POOLS.values() for feature in features} == drawn
-    assert ALL not in POOLS
 
 
 def test_a_missing_pool_is_missed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +11,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.program import Weight
 from attncheck.simulators.interpret import interpret
-from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier
+from attncheck.simulators.multipliers import DirectMultiplier
 from attncheck.strategies import layers, programs
 
 from . import literal
@@ -76,20 +75,3 @@ def test_interpretation_computes_each_line(program: Program, width: int) -> None
     expected = literal.evaluate(program, values.get, lambda weight: record.matrices[weight.name])
     for node, value in expected.items():
         np.testing.assert_allclose(values.get(node), value, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("coordinates", [1, 3, 6])
-def test_outputs_that_no_line_uses_are_cut_to_the_coordinates(coordinates: int) -> None:
-    """Cutting changes no digit of the literal method, and kept lines are whole."""
-    expansion = expand(AttentionLayer(width=6, seq_len=2, num_heads=2))
-    steps, outputs = expansion.program.steps(), expansion.outputs
-    drawn = []
-    for keep in ((), outputs):
-        rng = np.random.default_rng(4)
-        drawn.append(interpret(steps, 6, 3, coordinates, keep, DirectMultiplier(6, rng), rng).stack(outputs))
-    assert drawn[0].shape == (3, 2, coordinates)
-    assert drawn[1].shape == (3, 2, 6)
-    np.testing.assert_allclose(drawn[0], drawn[1][..., :coordinates], rtol=1e-13)
-    rng = np.random.default_rng(4)
-    free = MatrixFreeMultiplier(6, rng)
-    assert interpret(steps, 6, 3, coordinates, outputs, free, rng).stack(outputs).shape == (3, 2, 6)

@@ -2,7 +2,7 @@
 
 The code is that of benchmarks/evidence.md, on fewer samples and in two stages: few samples of each case select
 suspicious checks, many fresh ones decide. Only the second stage can fail, so noise does so with chance below 1e-6,
-split over all comparisons, at any seed. `test_stages_see_what_they_should` tests the power.
+split over all comparisons, at any seed. tests/checks/test_register.py tests that `calibrate` notices wrong levels.
 """
 
 from __future__ import annotations
@@ -14,22 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binom
 
 from attncheck import AttentionLayer
-from attncheck.calibration.error_rates import (
-    LEVELS,
-    Calibration,
-    calibrate,
-    draws_for,
-    pooled,
-)
-from attncheck.checks.check import Setting
+from attncheck.calibration.error_rates import LEVELS, Calibration, calibrate, pooled
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.reference import Reference
 from attncheck.checks.registry import CHECKS, check_named
-from attncheck.checks.returned import FIELDS
-from attncheck.checks.sample import Sample
 from attncheck.evidence.normal import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
@@ -139,34 +128,6 @@ def test_false_alarms_are_as_rare_as_stated(kind: str) -> None:
         assert loose == {"netsor.functions", "netsor.copies", "netsor.sharing", "netsor.inputs"}
 
 
-# A check of level 0.1 instead of 0.05, over all layers; p-values below 5e-4 on a tenth of one layer's samples.
-@pytest.mark.parametrize(
-    ("layers", "stated", "true", "suspicious", "chance"),
-    [(len(LAYERS), 0.05, 0.1, OVER_ALL, 0.91), (1, 5e-4, 0.1, ON_ONE, 0.98)],
-    ids=["all layers", "one layer"],
-)
-def test_stages_see_what_they_should(layers: int, stated: float, true: float, suspicious: float, chance: float) -> None:
-    """At one level alone; other levels and the distance add power."""
-    power = 1.0
-    decisive = FALSE_ALARM / KINDS["layers"][-1]
-    for samples, level in ((FEW[EXACT_WIDTHS] * layers, suspicious), (MANY[EXACT_WIDTHS] * layers, decisive)):
-        counts = np.arange(samples + 1)
-        rejected = 2.0 * binom.sf(counts - 1, samples, stated) < level
-        power *= float(binom.pmf(counts, samples, true)[rejected].sum())
-    assert power > chance
-
-
-@pytest.mark.parametrize(("factor", "seen"), [(1.0, False), (1.06, True), (0.94, True)])
-def test_a_null_that_is_wrong_is_noticed(factor: float, seen: bool) -> None:
-    def scaled(sample: Sample, _: Reference) -> tuple[np.ndarray, np.ndarray]:
-        squares, dof = sample.whitened_scores.squares()
-        return factor * squares, dof
-
-    check = dataclasses.replace(check_named("scores.scale"), measure=scaled)
-    calibration = calibrate(LAYERS[0], [check], MANY[EXACT_WIDTHS])[check.name]
-    assert (calibration.least() < FALSE_ALARM) == seen
-
-
 def test_a_wrong_null_of_programs_is_noticed() -> None:
     wrong = PROGRAM_FAULTS["matrix_std_5"].subject
     case = ProgramCase.of(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
@@ -183,16 +144,6 @@ def test_levels_below_those_of_conservative_checks_are_not_missed() -> None:
     uniform = (np.arange(1000) + 0.5) / 1000
     assert Calibration("a", True, uniform).least() > 0.05
     assert Calibration("a", True, np.empty(0)).least() == 1.0
-
-
-def test_small_samples_hold_what_the_family_asks_for() -> None:
-    setting = Setting(LAYERS[1], frozenset({*FIELDS, "masked scores"}), 2)
-    examined = [check for check in CHECKS if not check.reason_not_examined(setting)]
-    assert len(examined) > 50
-    for check in examined:
-        draws = draws_for(check, setting)
-        assert draws / check.draws_per_unit >= check.family_on(setting).minimum_count
-        assert draws % check.draws_per_unit == 0
 
 
 # 40,000 draws find a bias of 0.07 with chance 0.99, 8,000 one of 0.16, at levels that split 1e-6. The bias left

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cyclopts import CycloptsError
 from sybil import Document, Example, Sybil
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser
@@ -119,19 +118,6 @@ def assert_printed(shown: str, printed: str) -> None:
     for line in shown.splitlines():
         start = " ".join(line.removesuffix("…").split()).strip("─")
         assert any(each.startswith(start) for each in lines), f"not printed: {line}"
-
-
-def test_option_that_does_not_exist_is_seen() -> None:
-    (tokens,) = commands("      - run: attncheck gate run.jsonl \\\n          --basis old.jsonl # a comment\n")
-    assert tokens == ["gate", "run.jsonl", "--basis", "old.jsonl"]
-    with pytest.raises(CycloptsError, match="basis"):
-        parse(tokens)
-
-
-def test_output_that_is_not_printed_is_seen() -> None:
-    assert_printed("  one line …\n ───\n", "one  line that goes on\n ─────\n")
-    with pytest.raises(AssertionError, match="another"):
-        assert_printed("another line\n", "one line\n")
 
 
 def unquoted(source: str, root: Path = ROOT) -> tuple[str, list[str]]:

@@ -10,11 +10,7 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck import AttentionLayer, AttentionStack, StackLaw, limit
-from attncheck._lib.arrays import FloatArray
-from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
 from attncheck.layers.program.coverage import CoverageKind
-from attncheck.simulators.linalg import lower_root
-from attncheck.theory.stacks.recursion import draw_normals, image_kernels, recur
 from tests.simulators.cases import BLOCKS, NORMED, PLACED, PRE_BLOCK
 
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
@@ -79,41 +75,6 @@ def test_one_block_is_a_conjecture_where_scores_feed_its_perceptron() -> None:
     assert "conjecture" not in one.replace(mlp=None).describe()
 
 
-# Two-sided level 1e-9 per comparison.
-QUANTILE = 6.1
-
-
-def covariances(count: int, size: int, scale: float) -> FloatArray:
-    root = np.random.default_rng(0).standard_normal((count, size, size + 1)) * scale
-    return root @ root.swapaxes(-1, -2)
-
-
-@pytest.mark.parametrize("phi", [tanh(), clip(100.0), clip(1.0), relu(), erf(), identity()], ids=lambda phi: phi.name)
-@pytest.mark.parametrize("scale", [0.1, 0.5, 2.0])
-def test_kernels_are_the_duals(phi: Nonlinearity, scale: float) -> None:
-    # Singular ones too.
-    given = np.concatenate([covariances(3, 3, scale), np.full((1, 3, 3), scale**2), np.zeros((1, 3, 3))])
-    kernels, error = image_kernels(phi, given)
-    for gram, kernel in zip(given, kernels, strict=True):
-        variances = np.diagonal(gram)
-        value, _ = phi.dual(variances[:, None], variances[None], gram)
-        size = np.sqrt(np.outer(np.diagonal(value), np.diagonal(value)))
-        assert np.all(np.abs(kernel - value) <= (error + 1e-12) * size)
-    assert error < 1e-3
-
-
-def test_lower_root_is_a_root_whatever_the_rank() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((50, 5, 3))
-    x[:10, 2] = 0.0
-    gram = x @ x.swapaxes(-1, -2)
-    root = lower_root(gram)
-    np.testing.assert_allclose(root @ root.swapaxes(-1, -2), gram, atol=1e-7)
-    assert not np.triu(root, 1).any()
-    full = gram[:, :3, :3] + np.eye(3)
-    np.testing.assert_allclose(lower_root(full), np.linalg.cholesky(full), rtol=1e-10)
-
-
 def test_one_layer_has_the_theorems_limit() -> None:
     for fields in ({"mask": "causal"}, {"attention_map": "sigmoid"}, {"norm": "layer", "query_std": 1.5}):
         layer = AttentionLayer(width=8, **fields)
@@ -128,32 +89,6 @@ def test_one_layer_has_the_theorems_limit() -> None:
     post = StackLaw(AttentionStack(layer=AttentionLayer(width=8), depth=2, post_norm="rms"), draws=2**10)
     assert post.variance() == pytest.approx(1.0, abs=1e-12)
     np.testing.assert_allclose(post.cdf(t), stats.norm.cdf(t), atol=1e-9)
-
-
-def test_linear_attention_of_one_position_is_a_product() -> None:
-    """With s = 1, H = 1 and unit variances v_{l+1} = p² v_l, p = v_l N: v_2 = N², v_3 = (N² N')² N²."""
-    layer = AttentionLayer(width=8, seq_len=1, num_heads=1, attention_map="linear", activation="identity")
-    stack = AttentionStack(layer=layer, depth=2)
-    normals = draw_normals(stack, 1000, np.random.default_rng(0))
-    made = recur(stack, normals)
-    first, second = normals[:, 0, 0, 0, 0], normals[:, 1, 0, 0, 0]
-    np.testing.assert_allclose(made.streams[:, 1, 0, 0], first**2, rtol=1e-12)
-    np.testing.assert_allclose(made.streams[:, 2, 0, 0], (first**2 * second) ** 2 * first**2, rtol=1e-12)
-    residual = recur(stack.replace(residual=True), normals)
-    once = 1.0 + first**2
-    np.testing.assert_allclose(residual.streams[:, 2, 0, 0], once + (once * second) ** 2 * once, rtol=1e-12)
-
-
-def test_scores_have_the_covariance_of_their_random_kernel() -> None:
-    stack = AttentionStack(layer=AttentionLayer(width=8, seq_len=2, num_heads=1, query_std=1.5), depth=2)
-    draws = ac.simulate(stack, 40_000, 0, "limit")
-    kernel, scores = draws.grams[:, 1], draws.scores[:, 1, 0]
-    for i, j, k, m in ((0, 0, 0, 0), (0, 1, 0, 1), (0, 1, 1, 1), (0, 1, 1, 0)):
-        excess = scores[:, i, j] * scores[:, k, m] - 1.5**2 * kernel[:, i, k] * kernel[:, j, m]
-        assert abs(excess.mean()) < QUANTILE * excess.std() / 200
-    # The kernel depends on the first scores, which averaging forgets.
-    entropy = np.abs(draws.scores[:, 0, 0, 0, 0] - draws.scores[:, 0, 0, 0, 1])
-    assert stats.spearmanr(entropy, kernel[:, 0, 0]).pvalue < 1e-9
 
 
 @pytest.mark.sampled
@@ -175,18 +110,3 @@ def test_wide_stacks_are_near_the_limit(stack: AttentionStack) -> None:
     if forgotten != stack:
         without = ac.simulate(forgotten, 20_000, 1, "limit", coordinates=1)
         assert abs(without.grams.mean(axis=0) - wide.grams.mean(axis=0)).max() > 0.1
-
-
-def test_the_recursion_of_a_block() -> None:
-    """One position, with relu: half the variance, and σ⁴ of it."""
-    layer = AttentionLayer(width=8, seq_len=1, num_heads=1, activation="identity")
-    normals = np.zeros((1, 3, 1, 1, 1))
-    critical = AttentionStack(layer=layer, depth=3, mlp="relu", mlp_std=2**0.25)
-    assert recur(critical, normals).streams[0, :, 0, 0] == pytest.approx([1.0, 1.0, 1.0, 1.0])
-    exploding = critical.replace(residual=True)
-    assert recur(exploding, normals).streams[0, :, 0, 0] == pytest.approx([1.0, 4.0, 16.0, 64.0])
-    before = AttentionStack(layer=layer.replace(norm="rms"), depth=3, residual=True, mlp="relu", mlp_std=2**0.25)
-    assert recur(before, normals).streams[0, :, 0, 0] == pytest.approx([1.0, 3.0, 5.0, 7.0])
-    after = AttentionStack(layer=layer, depth=3, residual=True, post_norm="rms", mlp="relu")
-    assert recur(after, normals).streams[0, :, 0, 0] == pytest.approx([1.0] * 4)
-    assert recur(after, normals).scales[0, :, :, 0] == pytest.approx(np.tile([2**0.5, 1.5**0.5], (3, 1)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.check import Setting
-from attncheck.checks.comparison import gaussian_distance
-from attncheck.checks.laws import affordable_draws
 from attncheck.checks.registry import PROPERTIES, checks_of
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
@@ -24,7 +21,6 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.draws import Draws
 from attncheck.looks.plan import Cost
-from attncheck.looks.profiles import PROFILES
 from attncheck.methods import simulate
 from attncheck.records.schema import Result
 from attncheck.runs.options import RunOptions
@@ -76,12 +72,7 @@ NAMES = [
     ("good:g", "subject='good:g': good has no 'g'; name a function of that module"),
     ("good:number", "subject='good:number': is not callable; pass a function (layer, size, rng) or (layer, "),
     ("good", "subject='good': is not of the form module:callable; write e.g."),
-    ("good:", "subject='good:': is not of the form module:callable"),
-    (":f", "subject=':f': is not of the form module:callable"),
     ("good:other", f"subject='good:other': takes (layer, n, rng); {TAKES}"),
-    ("good:two", f"subject='good:two': takes (layer, size); {TAKES}"),
-    ("good:four", f"subject='good:four': takes (layer, size, rng, device); {TAKES}"),
-    ("good:keywords", f"subject='good:keywords': takes (layer, size, rng, *, device); {TAKES}, all positional"),
     ("good:named", f"subject='good:named': takes (layer, size, *, rng); {TAKES}, all positional (no * before them)"),
     ("good:supported", "good:supported.supports='all': is not callable; make it a function of the layer"),
     ("good:weighted", "good:weighted.weights='cauchy': is not known; use one of 'gaussian'"),
@@ -93,9 +84,6 @@ MODULES = {
     "good": """
 number = 3
 def other(layer, n, rng): ...
-def two(layer, size): ...
-def four(layer, size, rng, device): ...
-def keywords(layer, size, rng, *, device): ...
 def named(layer: int, size: int = 3, *, rng): ...
 def supported(layer, size, rng): ...
 supported.supports = 'all'
@@ -175,7 +163,6 @@ RETURNED: list[tuple[Callable[[Arrays], Any], str]] = [
     (lambda d: [1.0], "subject='list': must return a mapping of arrays; return {'outputs': ...}"),
     (lambda d: Draws(d["outputs"], d["scores"], d["inputs"]), "mapping of arrays; return its as_dict()"),
     (lambda d: {}, "returned no outputs; return {'outputs': array of (N, s, k)}"),
-    (lambda d: {"scores": d["scores"]}, "returned no outputs"),
     (lambda d: d | {"output": d["outputs"]}, "subject['output']='...': is not a known field; return some of"),
     (lambda d: {"outputs": d["outputs"][:, 0]}, "subject['outputs'].shape=(4, 2): must be (4, 3, k) with k >= 1"),
     (lambda d: {"outputs": d["outputs"][:3]}, "subject['outputs'].shape=(3, 3, 2): must be (4, 3, 2)"),
@@ -188,17 +175,14 @@ RETURNED: list[tuple[Callable[[Arrays], Any], str]] = [
     (lambda d: d | {"input_gram": d["input_gram"] / 0.0}, "=inf: is not finite; mend the simulator"),
     (lambda d: d | {"scores": np.full_like(d["scores"], -np.inf)}, "or declare the layer's mask, e.g. mask='causal'"),
     (lambda d: {"outputs": d["outputs"].astype(int)}, "subject['outputs'].dtype='int64': must be floating-point"),
-    (lambda d: {"outputs": d["outputs"] > 0}, "subject['outputs'].dtype='bool': must be floating-point"),
     (lambda d: {"outputs": d["outputs"] + 0j}, "subject['outputs'].dtype='complex128': must be"),
     (lambda d: {"outputs": [[1.0], [1.0, 2.0]]}, "subject['outputs']: is not an array"),
-    (lambda d: {"outputs": "text"}, "subject['outputs'].dtype='<U4': must be floating-point numbers"),
     (lambda d: {"outputs": None}, "subject=[]: returned no outputs; return {'outputs'"),
     (lambda d: {"outputs": Tensor()}, "subject['outputs']: is not an array (Can't call numpy()"),
     (lambda d: d | {"outputs": np.ma.masked_less(d["outputs"], 0.0)}, MASKED),
     (lambda d: d | {"outputs": d["outputs"] * 1e120}, "is beyond 1e+100; mend the simulator"),
     (lambda d: d | {"key_gram": -d["key_gram"]}, "is a negative number on the diagonal of a Gram matrix; mend"),
-    (lambda d: d | {"input_gram": np.triu(d["input_gram"])}, "subject['input_gram'][0, 0, 1]="),
-    (lambda d: d | {"value_gram": np.tril(d["value_gram"])}, "differs from its mirror image in the Gram"),
+    (lambda d: d | {"input_gram": np.triu(d["input_gram"])}, "differs from its mirror image in the Gram"),
 ]
 #: Simulators, layers, and parts of the message.
 REFUSED: list[tuple[Any, AttentionLayer, str]] = [
@@ -294,13 +278,6 @@ def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(monkeypatch: 
     np.testing.assert_array_equal(sample.need("inputs")[:10], expected[:, :, :2])
     np.testing.assert_allclose(sample.need("input_gram")[:10], expected @ expected.swapaxes(1, 2) / LAYER.width)
 
-    def forgets(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Arrays:
-        drawn = given(layer, inputs, rng)
-        return drawn if len(inputs) == 10 else {"outputs": drawn["outputs"]}
-
-    with pytest.raises(InputError, match="returned key_gram, scores, value_gram in one call and not in another"):
-        Subject.of(forgets).draw(LAYER, 25, np.random.default_rng(0))
-
 
 UNSUPPORTED = "the subject does not support this layer"
 WRONG_ANSWER = r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"
@@ -349,17 +326,6 @@ def test_laws_of_matrices() -> None:
         assert Subject.of(mixed).weights == laws
     vars(mixed)["weights"] = {"inputs": "uniform"}
     refused(lambda: Subject.of(mixed), "concerns inputs that attncheck draws; omit it")
-
-
-def test_probe_costs_a_few_draws() -> None:
-    asked = []
-
-    def counts(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
-        asked.append(size)
-        return right(layer, size, rng)
-
-    probe(counts)
-    assert sum(asked) <= 16 <= min(profile.most_draws for profile in PROFILES.values())
 
 
 class OneLayer:
@@ -486,43 +452,12 @@ def test_huge_numbers_are_judged_or_refused_with_names(name: str, field: str) ->
     assert message.count("\n") == 0
 
 
-WIDE = AttentionLayer(width=10**6)
 LESS_WIDE = AttentionLayer(width=10**5)
-LONG = AttentionLayer(width=16, seq_len=200)
-
-
-@pytest.mark.parametrize("name", ["outputs", "exactness", "non_gaussianity"])
-def test_no_law_is_computed_where_no_look_can_be_paid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unexpected(*arguments: Any, **options: Any) -> Any:
-        raise AssertionError("a law was computed")
-
-    monkeypatch.setattr("attncheck.checks.laws.drawn_blocks", unexpected)
-    monkeypatch.setattr("attncheck.checks.comparison.drawn_blocks", unexpected)
-    found = results(collapsed, name, LESS_WIDE, Cost(1, 1e-5, 0.9))
-    assert {result.verdict for result in found} == {"not examined"}
-    assert all("the one draw available to a look at this layer" in r.reason for r in found)
 
 
 def test_one_draw_is_enough_for_gram_matrices() -> None:
     examined = [r.check for r in results(collapsed, "scores", LESS_WIDE, Cost(1, 1e-5, 0.9)) if r.p_values]
     assert examined == ["scores.key_scale", "scores.key_each_head"]
-
-
-def test_laws_of_long_layers_take_little_memory() -> None:
-    tracemalloc.start()
-    try:
-        distance = gaussian_distance(LONG, 1)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert 0.0 <= distance < 1.0
-    assert peak < 2**29
-
-
-def test_draws_are_bounded_by_what_they_cost() -> None:
-    assert affordable_draws(WIDE, 10_000) == 100
-    assert affordable_draws(LAYER, 10_000) == 10_000
-    assert affordable_draws(LONG, 10_000, "limit") < affordable_draws(LONG, 10_000) < 10_000
 
 
 @pytest.mark.parametrize("std", [1e-6, 1e6])

@@ -320,25 +320,6 @@ def test_the_law_at_twice_the_width_is_rejected(layer: ac.AttentionLayer, monkey
         check_agreement(ac.finite_width_law(layer.replace(width=2 * layer.width), 512), 2)
 
 
-def test_tied_scores_beside_a_random_table() -> None:
-    fields = {"query_std": 1.5, "key_std": 1.5, "bias_std": 0.5, "seq_len": 2}
-    layer = ac.AttentionLayer(width=64, score_scaling="1/n", tied_query_key=True, **fields)  # type: ignore[arg-type]  # fields of several types
-    law = LimitLaw(layer)
-    check_agreement(law, 0)
-    scores = ac.simulate(layer, 2000, method="limit").scores
-    assert abs(scores[:, :, 0, 0].mean() - 2.25) < 0.06
-
-
-@pytest.mark.parametrize("heads", [2, 128, 1000, 10**5])
-def test_linear_attention_of_many_heads_has_its_moments(heads: int) -> None:
-    law = ac.limit(ac.AttentionLayer(width=8, seq_len=3, num_heads=heads, attention_map="linear", activation="erf"))
-    scale = law.variance() / 3.0
-    assert scale == pytest.approx(float(law.kernel.matrix[0, 0]) ** 3, rel=1e-12)
-    assert law.excess_kurtosis() == pytest.approx(2.0 / heads, rel=1e-10)
-    for power, moment, error in moments_of(law, 0):
-        assert abs(integral(law, 0, power) - moment) <= error + 1e-9 * moment
-
-
 @pytest.mark.parametrize("width", [8, 16])
 def test_atoms_that_draws_may_miss(width: int) -> None:
     """All neurons of relu inputs are 0 with probability 2^-width."""
@@ -346,16 +327,6 @@ def test_atoms_that_draws_may_miss(width: int) -> None:
     law = ac.finite_width_law(layer, 1024)
     assert abs(law.atom() - atom) <= law.atom_error() < 0.02
     assert abs(law.sf(1e-12) - 0.5 * (1.0 - atom)) <= law.cdf_error(1e-12)
-
-
-@pytest.mark.parametrize("std", [0.3, 1.0, 10.0])
-def test_maps_that_jump(std: float) -> None:
-    fields: dict[str, Any] = {"attention_map": jump, "query_std": std, "activation": "identity"}
-    law = ac.limit(ac.AttentionLayer(width=8, seq_len=1, num_heads=1, **fields))
-    chance = float(special.ndtr(-1.5 / std))
-    assert abs(law.covariance()[0, 0] - chance) <= law.covariance_error()[0, 0] < 1e-3
-    assert abs(law.variance() - chance) <= law.variance_error()
-    assert abs(law.atom() - (1.0 - chance)) <= law.atom_error()
 
 
 @pytest.mark.parametrize("attention_map", ["softmax", "sigmoid"])

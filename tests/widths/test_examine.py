@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,9 +19,10 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
-from attncheck.scaling.predictions import ExponentPrediction, TapSeries, expectation
+from attncheck.scaling.exponents import exponents, seeds_needed, slope_weights
+from attncheck.scaling.predictions import expectation, shares
 from attncheck.scaling.result import Widths
-from attncheck.scaling.taps import EMBEDDING, MODULE, OUTPUT, Model, Tap
+from attncheck.scaling.taps import MODULE, Model, Tap
 from tests.refusals import refused
 
 #: Mean logarithm of a size at a width.
@@ -268,32 +268,6 @@ def test_changes_do_not_follow_from_a_size_at_initialisation() -> None:
     assert {(row.name, row.steps) for row in right.violated} == {("output", 0)}
 
 
-@pytest.mark.parametrize("name", ["standard", "mup"])
-def test_sizes_before_a_factor(name: str) -> None:
-    """A shared embedding is constant or multiplied by √width; a readout is judged at the output."""
-    expected = expectation(name)
-    embedding = TapSeries("embedding", "Embedding", EMBEDDING, grows=True)
-    shared = dataclasses.replace(embedding, rescaled=True)
-    assert expected(embedding) == ExponentPrediction(0.0, 0.0)
-    assert expected(shared) == ExponentPrediction(-0.5, 0.0)
-    readout = TapSeries("head", "Linear", MODULE, grows=False, rescaled=True)
-    assert expected(readout) is expected(dataclasses.replace(readout, steps=1)) is None
-    output = TapSeries("output", "Model", OUTPUT, grows=False)
-    exponent = -0.5 if name == "mup" else 0.0
-    assert expected(output) == ExponentPrediction(exponent, exponent)
-
-
-def test_a_number_in_a_string_is_that_exponent() -> None:
-    series = TapSeries("steep", "Linear", MODULE, grows=True)
-    for text, low in (("-0.5", -0.5), (-0.5, -0.5), ("at most -0.5", -math.inf)):
-        assert expectation({"*": text})(series) == ExponentPrediction(low, -0.5)
-
-
-def test_a_table_may_name_a_prediction() -> None:
-    series = TapSeries("steep", "Linear", MODULE, grows=True, steps=1)
-    assert expectation({"*": "mup"})(series) == expectation("mup")(series)
-
-
 def test_what_says_nothing_is_named() -> None:
     found = ac.widths(Plain, expect={"*": 0})
     said = {row.name: (str(row.verdict), *row.notes) for row in found.rows}
@@ -323,15 +297,12 @@ class Infinite(Plain):
         ({"widths": (64, 64, 128)}, "widths=.64, 128.: must be at least three, all different"),
         ({"seeds": 1}, "seeds=1: must be at least 2"),
         ({"steps": 1}, "steps=1: needs an optimiser"),
-        ({"expect": "maximal"}, "expect='maximal': is not a prediction"),
         ({"expect": {"nowhere": 0}}, "expect='nowhere': matches no tap; use an existing name, such as norm"),
         ({"expect": {"*": None}}, "expect='the table': predicts nothing for any tap; name some of: zero"),
         ({"expect": {"*": "small"}}, r"expect\['\*'\]='small': is not an exponent"),
         ({"expect": {"*": (0.5, 0)}}, "is in the wrong order"),
         ({"expect": {"*": {"later": 0}}}, "has keys other than 'init' and 'change'"),
         ({"false_alarm": 0}, "false_alarm=0: must be greater than 0"),
-        ({"tolerance": -1}, "tolerance=-1: must be at least 0"),
-        ({"build": 3}, "build=3: is not a function"),
         ({"build": lambda width: 3}, "build=3: is not a module of torch"),
         ({"loss": 3}, "loss=3: is not a function"),
     ],
@@ -341,3 +312,76 @@ def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
     refused(lambda: ac.widths(build, **arguments), message)
     with pytest.raises(InputError, match=r"name='rigth': is not a tap; use a name in the table, e.g. right"):
         examined(TestVerdicts.laws, seeds=2)["rigth"]
+
+
+# Statistics of exponents, on simulated sizes ----------------------------------------------------
+
+N = np.array(WIDTHS, dtype=float)[:, None, None]
+TAPS = 100_000
+# Seeds of `examine` at each width, by default.
+SEEDS = (28, 24, 20, 17, 14)
+# About that of a look at some 180 numbers.
+LEVEL = 1.4e-3
+
+# Logarithms of root mean squares: of many numbers, and of one, four and sixteen normal ones.
+NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], FloatArray]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "one": lambda rng, shape: 0.5 * np.log(rng.chisquare(1, shape)),
+    "four": lambda rng, shape: 0.5 * np.log(rng.chisquare(4, shape)),
+    "sixteen": lambda rng, shape: 0.5 * np.log(rng.chisquare(16, shape)),
+}
+
+
+def few_alarms(p_values: FloatArray, most: float = LEVEL) -> int:
+    """Assert that p-values are below the level no more often than `most` says; return how often they are."""
+    alarms = int((p_values < LEVEL).sum())
+    assert stats.binom.sf(alarms - 1, TAPS, most) > 1e-4
+    return alarms
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("counts", [(2,) * 5, (4,) * 5, (8,) * 5, SEEDS], ids=["2", "4", "8", "of examine"])
+def test_no_more_false_alarms_than_the_level_says(noise: str, counts: tuple[int, ...]) -> None:
+    """Also for one number per tap, whose logarithm is far from normal."""
+    rng = np.random.default_rng(0)
+    found = exponents([NOISE[noise](rng, (seeds, TAPS)) for seeds in counts], WIDTHS)
+    alarms = few_alarms(found.p_values(0.0, 0.0))
+    missed = int((np.abs(found.values) > found.half_widths(LEVEL)).sum())
+    assert missed == alarms
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.15])
+def test_seeds_that_are_said_to_be_needed_decide(spread: float) -> None:
+    rng = np.random.default_rng(3)
+    pilot = exponents(spread * rng.standard_normal((5, 100, 1)), WIDTHS)
+    seeds = seeds_needed(0.1, float(pilot.errors[0]), float(pilot.freedom[0]), 100, LEVEL)
+    assert seeds is not None
+    decided = []
+    for number in (seeds, seeds // 3):
+        found = exponents(spread * rng.standard_normal((5, number, 4_000)), WIDTHS)
+        decided.append(float(np.mean(np.abs(found.values) + found.half_widths(LEVEL) < 0.1)))
+    assert decided[0] > 0.95 > 0.5 > decided[1]
+
+
+def test_no_number_of_seeds_decides_at_the_edge() -> None:
+    assert seeds_needed(0.0, 0.1, 20.0, 8, LEVEL) is None
+    assert seeds_needed(1e-6, 1.0, 20.0, 8, LEVEL) is None
+
+
+def test_sizes_that_never_differ_are_no_division_by_zero() -> None:
+    found = exponents(np.zeros((5, 4, 1)), WIDTHS)
+    assert found.p_values(np.array([-0.1]), np.array([0.1]))[0] == 1.0
+    assert found.p_values(np.array([0.4]), np.array([0.6]))[0] < 1e-12
+
+
+@pytest.mark.parametrize("widths", [(64, 128), (64, 64, 128)])
+def test_what_is_refused(widths: tuple[int, ...]) -> None:
+    refused(lambda: slope_weights(widths), "at least three, all different")
+
+
+def test_shares_have_no_more_false_alarms_than_the_level_says() -> None:
+    """Mixtures with the largest allowed share."""
+    rng = np.random.default_rng(4)
+    squares = 1 + 100 / N + 0.3 / 0.7 * (1 + 100 / 1024) * N / 1024
+    found = shares(0.5 * np.log(squares) + 0.05 * rng.standard_normal((5, 8, TAPS)), WIDTHS)
+    few_alarms(found.p_values(high=0.3))
