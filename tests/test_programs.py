@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -17,12 +18,13 @@ import attncheck as ac
 from attncheck import InputError, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.workers import InProcess
-from attncheck.checks.programs.residuals import conditional_on_inputs, conditional_on_one_side, conditioned_sides
+from attncheck.checks.programs.residuals import conditional_on_one_side, conditioned_sides
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.commands.replaying import replay_result
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
-from attncheck.layers.program import LinearCombination, Output, ProgramCase, Score
+from attncheck.layers.program import LinearCombination, MatMul, Node, Output, ProgramCase, Score
 from attncheck.layers.program.coverage import CoverageKind
+from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.looks.item import Item
@@ -206,6 +208,24 @@ def test_a_default_run_covers_what_the_theorem_allows() -> None:
     found = [set(features_of(item.case.to_dict()["program"])) for item in items]
     assert set.union(*found) == set(FEATURES)
     assert all(item.case.to_dict()["widths"] in ([*EXACT_WIDTHS], [*RATE_WIDTHS]) for item in items)
+
+
+def conditional_on_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
+    """Return the covariance of the scores given the inputs of their matrices, formula (*)."""
+    index = {node: k for k, node in enumerate(vectors_of(case.program))}
+
+    def shared(one: Node, two: Node) -> FloatArray | float:
+        assert isinstance(one, MatMul)
+        assert isinstance(two, MatMul)
+        products = gram[:, index[one.parents[0]], index[two.parents[0]]]
+        return one.weight.std**2 * products if one.weight is two.weight else 0.0
+
+    covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
+    for (i, one), (k, two) in itertools.product(enumerate(case.scores), repeat=2):
+        (a, b), (c, d) = one.parents, two.parents
+        value = shared(a, c) * shared(b, d) + shared(a, d) * shared(b, c)
+        covariance[:, i, k] = one.factor * two.factor * value
+    return covariance
 
 
 @pytest.mark.parametrize("write", [each for each in EXAMPLES.values() if each().at(3).scores])

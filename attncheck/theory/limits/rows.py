@@ -170,7 +170,7 @@ def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
     """Return F, (visible, r), such that row `position` has visible scores F z, z ~ N(0, I); centred for softmax."""
     mask, kernel = visible(layer)[position], score_kernel(layer, kernel)
-    between = (kernel * row_alignment(layer, limit=True))[np.ix_(mask, mask)]
+    between = (kernel * row_alignment(layer))[np.ix_(mask, mask)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
     if offset_variance(layer):
         columns = np.flatnonzero(mask)
@@ -192,7 +192,7 @@ def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     kernel = score_kernel(layer, kernel)
     covariance = np.asarray(score_std(layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
     if layer.rotary_base is not None:
-        covariance *= pair_alignment(layer, limit=True)
+        covariance *= pair_alignment(layer)
     every = np.indices((layer.seq_len, layer.seq_len)).reshape(2, -1)
     covariance += offset_covariance(layer, *every)
     return covariance
@@ -213,11 +213,6 @@ def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
     if offset_variance(layer):
         return True
     return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
-
-
-def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> FloatArray:
-    """Return (count, dimension) scrambled Sobol points, transformed to standard normals."""
-    return normal_points(dimension, rng)(count)
 
 
 def normal_points(dimension: int, rng: np.random.Generator) -> Callable[[int], FloatArray]:
@@ -294,7 +289,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
     """Return points of all proposals in proportion to their shares, (points, dimension), from the same normals."""
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
-    normals = scrambled_normals(dimension, count, rng)
+    normals = normal_points(dimension, rng)(count)
     counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]
     parts = [proposal.place(normals[:n]) for proposal, n in zip(proposals, counts, strict=True)]
     return np.concatenate(parts)

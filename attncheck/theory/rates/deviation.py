@@ -22,7 +22,7 @@ import numpy as np
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray, IndexArray
-from attncheck.theory.limits.rows import scrambled_normals
+from attncheck.theory.limits.rows import normal_points
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
 from attncheck.theory.rates.marginal import Marginal
 
@@ -186,7 +186,7 @@ def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedS
     """
     if not expands(marginal):
         return np.full((REPLICATES, len(cells.variances)), np.nan)
-    factor = max(1, _WIDE // marginal.width)
+    factor = max(1, _WIDE // marginal.layer.width)
     wide = marginal.widened(factor)
     terms = []
     for stream in streams:
@@ -343,7 +343,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
     """Return Sobol normals in pairs ±N, so that odd powers cancel."""
     if dimension == 0:
         return np.zeros((1, 0))
-    half = scrambled_normals(dimension, points_for(dimension) // 2, rng)
+    half = normal_points(dimension, rng)(points_for(dimension) // 2)
     return np.concatenate([half, -half])
 
 

@@ -22,7 +22,7 @@ from attncheck.layers.kernel import image_kernel, image_mean, input_covariance, 
 from attncheck.layers.norm import with_ones
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.linalg import bartlett
-from attncheck.theory.limits.rows import scrambled_normals
+from attncheck.theory.limits.rows import normal_points
 
 # Maximum number of entries of the inputs X in memory.
 _CACHED_ENTRIES = 2**21
@@ -140,12 +140,12 @@ class Fluctuations:
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
         """Yield points of h^i + e^i given each ‖h‖²/n, (points, m)."""
         if self.layer.position_std:
-            normals = scrambled_normals(len(self.positions), _POINTS, rng)
+            normals = normal_points(len(self.positions), rng)(_POINTS)
             # The root has full size, as the rank may change with the radius.
             yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
         else:
             root = psd_root(self._covariance(1.0))
-            normals = scrambled_normals(root.shape[1], _POINTS, rng) @ root.T
+            normals = normal_points(root.shape[1], rng)(_POINTS) @ root.T
             yield from (math.sqrt(radius) * normals for radius in radii)
 
     @functools.cached_property
