@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from scipy import special
 
-from attncheck._lib.arrays import BoolArray, FloatArray
+from attncheck._lib.arrays import BoolArray, FloatArray, slices
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
@@ -79,12 +79,11 @@ class Proposal:
         result = 0.5 * (1 - self.size**-2) * lengths - points.shape[1] * np.log(self.size)
         if not self.centres.any():
             return np.asarray(result)
-        step = max(1, _BLOCK // len(self.centres))
         offsets = 0.5 * np.einsum("kr,kr->k", self.centres, self.centres)
-        for start in range(0, len(points), step):
-            logs = (points[start : start + step] @ self.centres.T - offsets) * self.size**-2
+        for part in slices(len(points), _BLOCK // len(self.centres)):
+            logs = (points[part] @ self.centres.T - offsets) * self.size**-2
             top = logs.max(axis=1)
-            result[start : start + step] += top + np.log(np.exp(logs - top[:, None]).mean(axis=1))
+            result[part] += top + np.log(np.exp(logs - top[:, None]).mean(axis=1))
         return np.asarray(result)
 
 
@@ -246,11 +245,8 @@ def head_laws(
         return (condense(only, np.ones(1)),) * REPLICATES
 
     def variance(scores: FloatArray) -> FloatArray:
-        step = max(1, _BLOCK // len(root))
-        starts = range(0, len(scores), step)
-        return np.concatenate(
-            [row_variance(layer, kernel_root, scores[i : i + step] + mean, all_visible) for i in starts]
-        )
+        parts = slices(len(scores), _BLOCK // len(root))
+        return np.concatenate([row_variance(layer, kernel_root, scores[part] + mean, all_visible) for part in parts])
 
     pilot, *streams = np.random.SeedSequence([seed, position]).spawn(1 + REPLICATES)
     proposals = enlarged(root.shape[1])

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import linalg
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, slices
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import image_kernel, image_mean, input_covariance, psd_root
 from attncheck.layers.norm import with_ones
@@ -229,10 +229,9 @@ def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
     """Return Cov(x_i x_j, x_k x_l), i ≤ j and k ≤ l, from points of x and its second moments."""
     above = np.triu_indices(len(kernel))
     mean = kernel[above]
-    step = max(1, _BLOCK // len(mean))
     total = np.zeros((len(mean), len(mean)))
-    for start in range(0, len(inputs), step):
-        block = inputs[start : start + step]
+    for part in slices(len(inputs), _BLOCK // len(mean)):
+        block = inputs[part]
         products = block[:, above[0]] * block[:, above[1]] - mean
         total += products.T @ products
     return np.asarray(total / len(inputs))

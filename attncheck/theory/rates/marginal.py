@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 from scipy import special
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, slices
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -90,12 +90,8 @@ class OutputEntry(_Entry):
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
         # A single draw of Gram matrices is used for all draws.
         size = max(len(draws.gram), len(draws.keys), len(draws.values))
-        step = max(1, _BLOCK // normals.size)
-        parts = [
-            self._block(draws[start : start + step], rows, score_scale(self.layer, limit=limit))
-            for start in range(0, size, step)
-        ]
-        return np.concatenate(parts)
+        scale, parts = score_scale(self.layer, limit=limit), slices(size, _BLOCK // normals.size)
+        return np.concatenate([self._block(draws[part], rows, scale) for part in parts])
 
     def _block(self, draws: Drivers, rows: FloatArray, scale: float) -> FloatArray:
         layer, index = self.layer, self._seen.index(self.position)
@@ -253,9 +249,9 @@ class FixedHeads:
     @functools.cached_property
     def _law(self) -> ScaleMixture:
         points = normal_points(self.normals, np.random.default_rng(_SEED))(_POINTS)
-        limits, step = self.fluctuations(infinite=True).limits, max(1, _ENTRIES // self.normals)
-        parts = [self.variances(limits, points[start : start + step])[0] for start in range(0, len(points), step)]
-        return condense(np.concatenate(parts), np.ones(len(points)))
+        limits, parts = self.fluctuations(infinite=True).limits, slices(len(points), _ENTRIES // self.normals)
+        variances = np.concatenate([self.variances(limits, points[part])[0] for part in parts])
+        return condense(variances, np.ones(len(points)))
 
     def law(self) -> ScaleMixture:
         """Return the law at infinite width."""
