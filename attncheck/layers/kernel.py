@@ -135,6 +135,8 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12) -> FloatArray:
     array([[1.],
            [1.]])
     """
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
+        refuse("matrix.shape", matrix.shape, "is not square", "pass covariance matrices")
     if not np.all(np.isfinite(matrix)):
         refuse("matrix", matrix, "must be finite", "remove NaN and infinite entries")
     values, vectors = np.linalg.eigh(matrix)
