@@ -1,6 +1,8 @@
-"""Types of arrays."""
+"""Types of arrays, and their division into parts that fit into memory."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,3 +11,15 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 IndexArray = NDArray[np.intp]
+
+
+def slices(count: int, step: int) -> Iterator[slice]:
+    """Yield slices of `step` rows, at least one, that cover `count` rows.
+
+    Examples
+    --------
+    >>> list(slices(5, 3))
+    [slice(0, 3, None), slice(3, 6, None)]
+    """
+    step = max(1, step)
+    yield from (slice(start, start + step) for start in range(0, count, step))

@@ -299,13 +299,12 @@ def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLay
 
 def _most_informative(pilots: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
     """Return the properties with a check that applies if the fault returns the arrays of any of the exposures."""
-    names = {
+    return {
         pilot.check.property_name
         for pilot in pilots
         for exposure in exposures
         if not pilot.check.reason_not_examined(exposed_as(pilot.setting, exposure))
     }
-    return names
 
 
 def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:

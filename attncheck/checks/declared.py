@@ -101,7 +101,7 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
     return AlternativeOf.of(f"a law at Kolmogorov distance {_DISTANCE:g}", _DISTANCE + error, coarsest=_FAR)
 
 
-def of_correlation(where: str = "") -> AlternativeOf[Any]:
+def of_correlation(where: str = "", size: float = _CORRELATION) -> AlternativeOf[Any]:
     """Return the alternative that a correlation is 0.14; `where` completes its text, e.g. "between heads".
 
     Examples
@@ -109,16 +109,12 @@ def of_correlation(where: str = "") -> AlternativeOf[Any]:
     >>> of_correlation("between heads").text
     'a correlation of 0.14 between heads'
     """
-    return _correlation(_CORRELATION, where)
+    return AlternativeOf.of(f"a correlation of {size:g} {where}".rstrip(), size, coarsest=_STRONG)
 
 
 def of_direction(where: str = "") -> AlternativeOf[Any]:
     """Return the alternative that a correlation is 0.07, for checks with many entries per draw."""
-    return _correlation(_ALONG, where)
-
-
-def _correlation(size: float, where: str) -> AlternativeOf[Any]:
-    return AlternativeOf.of(f"a correlation of {size:g} {where}".rstrip(), size, coarsest=_STRONG)
+    return of_correlation(where, _ALONG)
 
 
 def of_std() -> AlternativeOf[Any]:

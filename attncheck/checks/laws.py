@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, slices
 from attncheck._lib.streams import stream
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Arrays
@@ -342,9 +342,7 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant:
     """
     nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))
-    step = max(1, 2**17 // len(nodes))  # arrays that fit into the cache
-    for start in range(0, len(values), step):
-        part = slice(start, start + step)
+    for part in slices(len(values), 2**17 // len(nodes)):  # arrays that fit into the cache
         # Positive weights may underflow here.
         terms = weights[part] @ nodes.T
         terms += constant

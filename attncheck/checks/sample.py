@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray, slices
 from attncheck._lib.errors import InputError
 from attncheck.checks.returned import EVERY_FIELD, validated
 from attncheck.checks.whitening import (
@@ -57,9 +57,7 @@ def whiten_jointly(
     per_draw = group_keys.shape[1] * len(rows) * (4 * len(rows) + 2 * group_keys.shape[-1])
     added = offset_covariance(layer, rows, columns) / scale**2
     products = _plain_products if layer.rotary_base is None else _rotated_products
-    step = max(1, _ENTRIES // per_draw)
-    for start in range(0, len(scores), step):
-        part = slice(start, start + step)
+    for part in slices(len(scores), _ENTRIES // per_draw):
         covariance, tied = products(layer, group_keys[part], rows, columns)
         covariance = covariance * gram[part][:, None][..., rows[:, None], rows] + added
         whitener = triangular(covariance, eps)

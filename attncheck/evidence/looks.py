@@ -130,7 +130,7 @@ def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
     return one * one * (one + (1.0 - one) * fourth)
 
 
-def per_look_power(target: float, power_fourth: float = 1.0) -> float:
+def per_look_power(target: float) -> float:
     """Return the power per look at which `detection` gives `target`.
 
     Examples
@@ -140,7 +140,7 @@ def per_look_power(target: float, power_fourth: float = 1.0) -> float:
     """
     remedy = "pass a chance of detection, e.g. 0.99"
     goal = inside_unit("target", target, remedy)
-    return smallest_real(lambda power: detection(power, power_fourth) >= goal, 0.0, 1.0)
+    return smallest_real(lambda power: detection(power) >= goal, 0.0, 1.0)
 
 
 def _first_three(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, list[Outcome]]:

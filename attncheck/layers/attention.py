@@ -334,7 +334,7 @@ class AttentionLayer:
     def describe(self) -> str:
         """Return a short name with the non-default fields, e.g. ``n=64 s=4 H=2 causal``."""
         parts = [f"n={self.width}", f"s={self.seq_len}", f"H={self.num_heads}"]
-        for field in _described_fields():
+        for field in dataclasses.fields(self)[3:]:  # without the sizes above
             value = getattr(self, field.name)
             if value != field.default:
                 text = _as_text(value)
@@ -345,11 +345,6 @@ class AttentionLayer:
 def _as_text(value: Any) -> Any:
     """Return a field's value unchanged, or a function's import path or name."""
     return named_function.label(value) if callable(value) else value
-
-
-@functools.cache
-def _described_fields() -> tuple[dataclasses.Field[Any], ...]:
-    return tuple(f for f in dataclasses.fields(AttentionLayer) if f.name not in ("width", "seq_len", "num_heads"))
 
 
 def check_layer(layer: Any, remedy: str = "pass attncheck.AttentionLayer(width=...)") -> AttentionLayer:

@@ -6,7 +6,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts.mask import visible
 
-__all__ = ["attention_weights", "visible", "weight_slopes"]
+__all__ = ["attention_weights", "visible"]
 
 
 def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -20,18 +20,3 @@ def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
            [0.5, 0.5]])
     """
     return layer.map.weights(scores, visible(layer))
-
-
-def weight_slopes(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
-    """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, (..., seq_len, seq_len).
-
-    `scores` is P, (..., seq_len, seq_len), and `values` is u, (..., seq_len). ReLU has slope 0 at 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weight_slopes(AttentionLayer(width=8, seq_len=2), np.zeros((2, 2)), np.array([1.0, 0.0]))
-    array([[ 0.25, -0.25],
-           [ 0.25, -0.25]])
-    """
-    return layer.map.slopes(scores, visible(layer), values)

@@ -40,12 +40,6 @@ def position_covariance(law: InputLaw) -> FloatArray:
     return np.asarray(law.position_std**2 * np.exp(-(distance**2) / (2.0 * law.position_reach**2)))
 
 
-def hidden_covariance(law: InputLaw) -> FloatArray:
-    """Return the (seq_len, seq_len) covariance of the Z^{h^i}, or of h^i given ‖h‖²/n = 1 (Definition 1 (ii))."""
-    rho, s = law.input_correlation, law.seq_len
-    return np.asarray(law.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
-
-
 def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
     """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`.
 
@@ -53,7 +47,8 @@ def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
     """
     description = "matrices over the positions"
     check_memory("seq_len", law.seq_len, description, _MATRICES * law.seq_len**2, "pass a shorter sequence")
-    covariance = radius * hidden_covariance(law)
+    rho, s = law.input_correlation, law.seq_len
+    covariance = radius * np.asarray(law.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
     return covariance + position_covariance(law) if law.position_std else covariance
 
 

@@ -44,16 +44,15 @@ def observe(
         for check in active:
             with _named(check, subject, setting):
                 data[check].measure(sample, reference)
-    return {check.name: _tested(check, subject, setting, check_data) for check, check_data in data.items()}
+    outcomes = {}
+    for check, check_data in data.items():
+        with _named(check, subject, setting):
+            outcomes[check.name] = check_data.outcome()
+    return outcomes
 
 
 #: Largest number of values kept uncondensed; first looks of the default profile have half as many.
 MOST_RETAINED = 2**17
-
-
-def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting, check_data: CheckData) -> Outcome:
-    with _named(check, subject, setting):
-        return check_data.outcome()
 
 
 @contextlib.contextmanager

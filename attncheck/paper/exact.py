@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,8 @@ from attncheck.paper.experiments import ExactDistance
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.drivers import gamma_rule
-from attncheck.theory.rates.law import Distance, default_size, finite_width_law
-from attncheck.theory.rates.rate import fit
+from attncheck.theory.rates.law import default_size, finite_width_law
 
-# Names of the numbers that a `Distance` holds, in order.
-_FIELDS = ("value", "error", "leading", "leading_error", "width", "draws")
 # Minimum number of draws: fewer cannot distinguish a divergence from 0.
 _FEWEST_DRAWS = 256
 _ROUNDING = 1e-12
@@ -30,55 +25,28 @@ _ROUNDING = 1e-12
 _NODES, _FEWER_NODES = 32, 24
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """Fit of KL divergences: KL falls as n^-order, with a 99% interval, and is about constant/n² at large n.
-
-    ``leading`` is the constant from the 1/n expansion alone.
-    """
-
-    label: str
-    order: float
-    low: float
-    high: float
-    constant: float
-    leading: float
-
-
-def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
-    """Fit the order in 1/n of KL divergences that `compute` returned at several widths."""
-    distances = [Distance("kl", *(unit[name].item() for name in _FIELDS)) for unit in units]
-    result = fit("kl", distances)
-    order = result.order
-    return Fit(label, -order.value, -order.high, -order.low, result.constant.value, result.leading)
-
-
-def compute(target: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
+def compute(target: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, Any]:
     """Compute the KL divergence of outputs from the limit and, if `target` names a curve, the difference of densities.
 
-    The curve is ``difference`` at the points `grid` and ``difference_error``, (m,) each, and ``moments``: variance and
-    excess kurtosis, each followed by its error. Scores have only the curve. `scale` multiplies the default number of
-    draws.
+    The divergence is the `Distance` ``distance``. The curve is ``difference`` at the points `grid` and
+    ``difference_error``, (m,) each, and ``moments``: variance and excess kurtosis, each followed by its error. Scores
+    have only the curve. `scale` multiplies the default number of draws.
     """
     if target.of == "scores":
         return _of_scores(target.layer, grid)
     default = default_size(target.layer)
     size = min(default, max(_FEWEST_DRAWS, round(scale * default)))
-    if target.infinite:
-        result = distance(target.layer, "kl", size=size, seed=seed, width=math.inf)
-        return {name: np.array(getattr(result, name)) for name in _FIELDS}
-    law = finite_width_law(target.layer, size=size, seed=seed)
-    gap = law.gap()
-    numbers = (*gap.distance("kl"), *gap.leading("kl"), float(target.layer.width), gap.deviation.draws)
-    arrays = {name: np.array(number) for name, number in zip(_FIELDS, numbers, strict=True)}
+    width = math.inf if target.infinite else None
+    computed = {"distance": distance(target.layer, "kl", size=size, seed=seed, width=width)}
     if not target.curve:
-        return arrays
+        return computed
+    law = finite_width_law(target.layer, size=size, seed=seed)
     variance, kurtosis = (law.variance(), law.variance_error()), (law.excess_kurtosis(), law.excess_kurtosis_error())
     curve = {
         "difference": np.asarray(law.density_difference(grid)),
         "difference_error": np.asarray(law.pdf_error(grid)),
     }
-    return {**arrays, **curve, "moments": np.array([*variance, *kurtosis])}
+    return {**computed, **curve, "moments": np.array([*variance, *kurtosis])}
 
 
 def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:

@@ -149,10 +149,12 @@ def _divergences(figure: Figure) -> Panel:
         ends = (0.5 * widths[0], 2 * widths[-1])
         _floor_band(axes, floor, ends, at_end=True)
         line = np.geomspace(4 * widths[0], widths[-1], 20)
-        axes.plot(line, fit.constant / line**2, color=INK, linewidth=1.2)
+        axes.plot(line, fit.constant.value / line**2, color=INK, linewidth=1.2)
         axes.errorbar(widths, values, errors, fmt="o", color=SERIES[0], markersize=6, capsize=3)
         axes.errorbar(at, means, deviations, fmt="s", color=SERIES[1], markersize=6, capsize=3, markerfacecolor="none")
-        axes.text(widths[4], 6 * values[4], f"computed, fitted slope −{fit.order:.2f}", color=SERIES[0], fontsize=11)
+        axes.text(
+            widths[4], 6 * values[4], f"computed, fitted slope −{-fit.order.value:.2f}", color=SERIES[0], fontsize=11
+        )
         axes.set(xscale="log", yscale="log", xlim=ends, xlabel="width n", ylabel="KL(finite ‖ limit)")
         axes.set_ylim(0.2 * values.min(), 8 * max(values.max(), means.max()))
         axes.text(1.6 * at[0], means[0], "published estimator", color=SERIES[1], fontsize=11, va="center")

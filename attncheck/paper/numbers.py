@@ -9,8 +9,9 @@ import numpy as np
 
 from attncheck._lib.measured import table
 from attncheck._lib.text import counted
-from attncheck.paper.results import Curve, Figure, Point, SampledLaw
+from attncheck.paper.results import Curve, Figure, SampledLaw
 from attncheck.paper.run import PaperRun
+from attncheck.theory.rates.law import Distance
 
 #: Columns of a figure's statements.
 COLUMNS = ("what the paper states", "its estimator on own draws", "computed")
@@ -74,11 +75,12 @@ def _decreasing(figure: Figure) -> PaperStatement:
     laws, fit = figure.finite, figure.fits[0]
     widths = [law.case.layer.width for law in laws]
     points = [point for point in figure.points_of("y") if point.width in widths]
-    slope = f"{fit.constant:.3g}/n² at large n, fitted exponent −{fit.order:.3f} (−{fit.high:.3f} to −{fit.low:.3f})"
+    exponents = f"fitted exponent −{-fit.order.value:.3f} (−{-fit.order.low:.3f} to −{-fit.order.high:.3f})"
+    slope = f"{fit.constant.value:.3g}/n² at large n, {exponents}"
     return PaperStatement(
         "KL(finite ‖ limit) falls as the width grows",
         "; ".join(f"{law.label}: {_estimate(law)}" for law in laws),
-        "; ".join(f"n = {point.width}: {_value(point)}" for point in points) + f"; {slope}",
+        "; ".join(f"n = {point.width:g}: {_value(point)}" for point in points) + f"; {slope}",
     )
 
 
@@ -131,7 +133,7 @@ def _tails(figure: Figure) -> PaperStatement:
 
 
 def _heads(figure: Figure) -> PaperStatement:
-    computed = [f"{point.case.label}: {_value(point)}" for point in figure.points]
+    computed = [f"{case.label}: {_value(point)}" for case, point in figure.points.items()]
     bars = np.sqrt(0.6 / (np.diff(figure.edges)[0] * figure.draws))
     return PaperStatement(
         "at n = 256 histograms of y follow the limit law for one head and for many",
@@ -175,7 +177,7 @@ def _over(values: Sequence[float]) -> str:
     return f"{mean:.3g} ± {deviation:.1g}"
 
 
-def _value(point: Point) -> str:
+def _value(point: Distance) -> str:
     return f"{point.value:.3g} ± {point.error:.1g}"
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.paper import units
-from attncheck.paper.exact import Fit, fit_order
 from attncheck.paper.experiments import EXPERIMENTS, ExactDistance, Experiment, ExperimentCase
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import Arrays, Task
 from attncheck.theory.limit import limit
+from attncheck.theory.rates.law import Distance
+from attncheck.theory.rates.rate import Rate, fit
 
 # Interquartile range of a standard normal.
 _QUARTILES = 1.349
@@ -54,20 +54,6 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
-    """Computed KL(finite ‖ limit) of a case."""
-
-    case: ExactDistance
-    value: float
-    error: float
-
-    @property
-    def width(self) -> float:
-        """Width of the layer, or infinity."""
-        return math.inf if self.case.infinite else self.case.layer.width
-
-
-@dataclasses.dataclass(frozen=True)
 class LimitDensity:
     """The density of an infinite-width law."""
 
@@ -87,8 +73,8 @@ class Figure:
     limits: list[LimitDensity]
     sampled: list[SampledLaw]
     curves: list[Curve]
-    points: list[Point]
-    fits: list[Fit]
+    points: dict[ExactDistance, Distance]
+    fits: list[Rate]
 
     @property
     def kind(self) -> str:
@@ -113,14 +99,14 @@ class Figure:
         """Return a computed curve by label."""
         return next(curve for curve in self.curves if curve.case.curve == label)
 
-    def points_of(self, label: str) -> list[Point]:
+    def points_of(self, label: str) -> list[Distance]:
         """Return a series' divergences at finite widths, ascending."""
-        points = [point for point in self.points if point.case.label == label and not point.case.infinite]
+        points = [point for case, point in self.points.items() if case.label == label and not case.infinite]
         return sorted(points, key=lambda point: point.width)
 
-    def gap_of(self, label: str) -> Point:
+    def gap_of(self, label: str) -> Distance:
         """Return a series' divergence at infinite width."""
-        return next(point for point in self.points if point.case.label == label and point.case.infinite)
+        return next(point for case, point in self.points.items() if case.label == label and case.infinite)
 
     def limit_of(self, label: str) -> LimitDensity:
         """Return a limit density by label."""
@@ -131,6 +117,7 @@ def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Fig
     """Return a figure from the results of its tasks."""
     experiment = EXPERIMENTS[name]
     merged = _merged_bins(experiment.draws_at(manifest.scale))
+    points = {case: results[Task(name, case)]["distance"] for case in experiment.exact if case.of == "outputs"}
     return Figure(
         experiment=experiment,
         run=manifest,
@@ -138,8 +125,8 @@ def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Fig
         limits=[_limit(case) for case in _limits(experiment)],
         sampled=[_sampled(case, experiment, results, merged) for case in experiment.configurations],
         curves=[_curve(case, results[Task(name, case)]) for case in experiment.exact if case.curve],
-        points=[_point(case, results[Task(name, case)]) for case in experiment.exact if case.of == "outputs"],
-        fits=_fits(experiment, results),
+        points=points,
+        fits=[fit("kl", list(points.values()))] if experiment.kind == "width" else [],
     )
 
 
@@ -176,18 +163,3 @@ def _sampled(case: ExperimentCase, experiment: Experiment, results: Mapping[Task
 
 def _curve(case: ExactDistance, arrays: Arrays) -> Curve:
     return Curve(case, arrays["difference"], arrays["difference_error"], arrays["moments"])
-
-
-def _point(case: ExactDistance, arrays: Arrays) -> Point:
-    return Point(case, float(arrays["value"]), float(arrays["error"]))
-
-
-def _fits(experiment: Experiment, results: Mapping[Task, Arrays]) -> list[Fit]:
-    """Return the fitted order in 1/n of each series of divergences that goes to 0."""
-    if experiment.kind != "width":
-        return []
-    series: dict[str, list[Arrays]] = {}
-    for target in experiment.exact:
-        if target.of == "outputs":
-            series.setdefault(target.label, []).append(results[Task(experiment.name, target)])
-    return [fit_order(label, arrays) for label, arrays in series.items()]

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck._lib.arithmetic import own_arithmetic
@@ -24,7 +23,7 @@ from attncheck.paper.experiments import (
     ExperimentCase,
 )
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Any]
 
 # Draws in memory at once: those of 256 heads take 33 MB.
 _CHUNK = 1_000

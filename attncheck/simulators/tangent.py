@@ -15,7 +15,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, weight_slopes
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Batch
 from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.blocks import DrawPlan
@@ -82,7 +82,7 @@ def literal_kernel(
     f = layer.score_factor * from_head
     scores = f * Q @ K.swapaxes(-1, -2)
     projected = (V @ O).swapaxes(-1, -2)
-    slopes = weight_slopes(layer, scores[None], np.moveaxis(projected, 2, 0))
+    slopes = layer.map.slopes(scores[None], visible(layer), np.moveaxis(projected, 2, 0))
     c = layer.head_factor * f * np.moveaxis(slopes, 0, 2)
     A = layer.head_factor * attention_weights(layer, scores)
     every = np.broadcast_to(X[:, None, None], (len(X), layer.num_heads, 1, s, n))

@@ -12,7 +12,7 @@ from scipy import stats
 import attncheck as ac
 from attncheck import AttentionLayer, infinite_heads_kernel, infinite_heads_tangent
 from attncheck._lib.arrays import FloatArray
-from attncheck.layers.attention_map import attention_weights, weight_slopes
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.theory.limits.covariance import mean_covariance
 from attncheck.theory.limits.draw import draw_limit
@@ -192,7 +192,7 @@ def test_it_is_the_mean_over_scores_and_values(kind: str) -> None:
     kernel, rng = input_kernel(layer.inputs).matrix, np.random.default_rng(11)
     scores = draw_limit(layer, size, 0, rng).scores[:, 0]
     values = layer.value_std * layer.output_std * rng.standard_normal((size, 3)) @ psd_root(kernel).T
-    weights, slopes = attention_weights(layer, scores), weight_slopes(layer, scores, values)
+    weights, slopes = attention_weights(layer, scores), layer.map.slopes(scores, visible(layer), values)
     of_values = 2.0 * (layer.value_std * layer.output_std) ** 2 * weights @ kernel @ weights.swapaxes(-1, -2)
     of_scores = 2.0 * (layer.query_std * layer.key_std) ** 2 * kernel * (slopes @ kernel @ slopes.swapaxes(-1, -2))
     found, sample = infinite_heads_tangent(layer), of_values + of_scores

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 
@@ -16,9 +15,6 @@ from attncheck.checks.whitening import Residual, precision, spectrum
 from attncheck.layers.program import Initial, MatMul, Node, Program, ProgramCase, Score, Weight
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.nodes import defined_by
-
-# Maps two vectors to their products x·x'/n, (draws,).
-Products = Callable[[Node, Node], FloatArray]
 
 # Directions are dropped if their relative squared length is below eps^_LOST; kept ones have relative errors eps^0.6,
 # 4e-10 in double and 7e-5 in single precision.
@@ -189,44 +185,14 @@ def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArra
 
 def conditional_on_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
     """Return the covariance of the scores given the vectors and one side of each score, (draws, scores, scores)."""
-
-    def entry(one: Score, two: Score, products: Products) -> FloatArray | float:
-        (mine, theirs) = (sides[score] for score in (one, two))
-        return _shared(mine.free, theirs.free, products) * products(mine.given, theirs.given)
-
-    return _covariance(case, gram, entry)
-
-
-def conditional_on_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
-    """Return the covariance of the scores given the inputs of their matrices, (draws, scores, scores).
-
-    This is formula (*) with x·x'/n for E[Z^x Z^x'], both terms of Isserlis' theorem: exact at every width.
-    """
-
-    def entry(one: Score, two: Score, products: Products) -> FloatArray | float:
-        (a, b), (c, d) = one.parents, two.parents
-        return _shared(a, c, products) * _shared(b, d, products) + _shared(a, d, products) * _shared(b, c, products)
-
-    return _covariance(case, gram, entry)
-
-
-def _covariance(
-    case: ProgramCase, gram: FloatArray, entry: Callable[[Score, Score, Products], FloatArray | float]
-) -> FloatArray:
-    """Return the covariance of the scores; `entry` gives that of two scores before their factors are applied."""
     index = {node: k for k, node in enumerate(vectors_of(case.program))}
     covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
     for i, one in enumerate(case.scores):
         for k, two in enumerate(case.scores):
-            value = entry(one, two, lambda x, y: gram[:, index[x], index[y]])
-            covariance[:, i, k] = one.factor * two.factor * value
+            mine, theirs = sides[one], sides[two]
+            # Images by different matrices are independent.
+            if mine.free.weight is theirs.free.weight:
+                factor = one.factor * two.factor * mine.free.weight.std**2
+                inputs = gram[:, index[mine.free.parents[0]], index[theirs.free.parents[0]]]
+                covariance[:, i, k] = factor * (inputs * gram[:, index[mine.given], index[theirs.given]])
     return covariance
-
-
-def _shared(one: Node, two: Node, products: Products) -> FloatArray | float:
-    """Return the covariance of one neuron of W x with the same neuron of W' x': 0 unless W and W' are one matrix."""
-    assert isinstance(one, MatMul)
-    assert isinstance(two, MatMul)
-    if one.weight is not two.weight:
-        return 0.0
-    return one.weight.std**2 * products(one.parents[0], two.parents[0])

@@ -72,8 +72,4 @@ def of_inputs(law: InputLaw) -> Nonlinearity:
 
 
 def _make(name: str, *values: float) -> Nonlinearity:
-    family = FAMILIES[name]
-    parameters = tuple(
-        check(field, value) for (field, check), value in zip(family.parameters.items(), values, strict=True)
-    )
-    return Nonlinearity(name, parameters, 1, family.bounded)
+    return Nonlinearity(name, values, 1, FAMILIES[name].bounded)

@@ -86,38 +86,36 @@ def frequencies(layer: AttentionLayer) -> FloatArray:
     return np.asarray(base ** -(np.arange(pairs) / pairs))
 
 
-def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c(d) = tr(R_d)/ν for d < 2 seq_len - 1, the factor by which rotation multiplies score covariances.
+def score_alignment(layer: AttentionLayer) -> FloatArray:
+    """Return the limit of tr(R_d)/ν, d < 2 seq_len - 1, the factor by which rotation multiplies score covariances.
 
     R_d is the rotation by d positions. Given the inputs, with Gram matrix G, scores have covariances
-    Cov(P_ij, P_kl) = σ² G_ik G_jl c(|(j - i) - (l - k)|). With `limit`, return the limit for head_dim → ∞,
+    Cov(P_ij, P_kl) = σ² G_ik G_jl tr(R_d)/ν, d = |(j - i) - (l - k)|. The limit for head_dim ν → ∞ is
     (Ci(d) - Ci(d/b)) / log b, where Ci is the cosine integral and b the rotary base.
 
     Examples
     --------
     >>> from attncheck.layers.attention import AttentionLayer
     >>> layer = AttentionLayer(width=4, seq_len=2, head_dim=2, rotary_base=10_000.0)
-    >>> score_alignment(layer).round(4)
-    array([ 1.    ,  0.5403, -0.4161])
+    >>> score_alignment(layer).round(3)
+    array([1.   , 0.974, 0.908])
     """
     distances = np.arange(2 * layer.seq_len - 1)
     if layer.rotary_base is None:
         return np.ones(len(distances))
-    if not limit:
-        return np.asarray(np.cos(np.multiply.outer(distances, frequencies(layer))).mean(axis=1))
     separations = np.maximum(distances, 1)
     cosines = special.sici(separations)[1] - special.sici(separations / layer.rotary_base)[1]
     return np.where(distances > 0, cosines / np.log(layer.rotary_base), 1.0)
 
 
-def row_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
+def row_alignment(layer: AttentionLayer) -> FloatArray:
     """Return `score_alignment` for all pairs of scores in a row, (seq_len, seq_len)."""
     positions = np.arange(layer.seq_len)
-    return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(positions, positions))]
+    return score_alignment(layer)[np.abs(np.subtract.outer(positions, positions))]
 
 
-def pair_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
+def pair_alignment(layer: AttentionLayer) -> FloatArray:
     """Return `score_alignment` for all pairs of a head's scores in row-major order, (seq_len², seq_len²)."""
     positions = np.arange(layer.seq_len)
     steps = np.subtract.outer(positions, positions).ravel()
-    return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(steps, steps))]
+    return score_alignment(layer)[np.abs(np.subtract.outer(steps, steps))]

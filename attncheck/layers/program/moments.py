@@ -53,7 +53,7 @@ class Moments:
     def _second(self, one: Node, two: Node) -> tuple[float, float]:
         first, second = _linear(one), _linear(two)
         if first is not None and second is not None:
-            return self._moment(first, second), 0.0
+            return self._cov(first, second) + _mean(first) * _mean(second), 0.0
         inner = self._same_function(one, two)
         if inner is not None:
             function, a, b = inner
@@ -84,9 +84,6 @@ class Moments:
     def _cov(self, first: _Linear, second: _Linear) -> float:
         pairs = ((c * d, self.place[g], self.place[h]) for g, c in first.items() for h, d in second.items())
         return float(sum(product * self.covariance[i, j] for product, i, j in pairs))
-
-    def _moment(self, first: _Linear, second: _Linear) -> float:
-        return self._cov(first, second) + _mean(first) * _mean(second)
 
 
 def _linear(node: Node) -> _Linear | None:

@@ -20,7 +20,6 @@ from attncheck._lib.streams import seed_sequence
 from attncheck._lib.text import mde_text
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registry import CHECKS, PROPERTIES
-from attncheck.checks.sample import Sample
 from attncheck.evidence.family import DRAWS_CAP, Outcome
 from attncheck.evidence.looks import Budget, examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Trail, Verdict
@@ -167,26 +166,20 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
 
     def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
         size = next(iter(plan.sizes.values()))
-        subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size")
+        position = (look - 1) * size
+
+        def read(layer: AttentionLayer, count: int, rng: np.random.Generator) -> dict[str, Any]:
+            """Return the next draws of the file in place of fresh ones."""
+            nonlocal position
+            position += count
+            return samples.sample[position - count : position].arrays
+
+        subject = Subject(samples.source, read, "size")
         reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
         rng = np.random.default_rng(0)  # a required argument, unused when reading files
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
 
     return evaluate
-
-
-class _Reader:
-    """Reader that returns consecutive draws of a file in place of a subject's fresh draws."""
-
-    def __init__(self, samples: Samples, start: int) -> None:
-        self._samples = samples
-        self._next = start
-
-    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-        part = slice(self._next, self._next + size)
-        self._next += size
-        sample: Sample = self._samples.sample
-        return sample[part].arrays
 
 
 def _result(
@@ -196,15 +189,11 @@ def _result(
     if trail is None:
         return skipped_result(item, check, Cost(len(samples), file.level, _POWER), file.excused[check])
     result = examined_result(item, check, trail[2], trail[1], trail[0], seconds)
-    if check in file.in_one and result.verdict == Verdict.CONSISTENT and _powerless(check, file, len(samples)):
+    alone = check in file.in_one and result.verdict == Verdict.CONSISTENT
+    if alone and check.look_size(file.setting, file.single_level, _POWER, len(samples)) is None:
         needed = check.size(file.setting, file.level, per_look_power(_POWER), DRAWS_CAP)
         reason = f"{_too_small(check, needed, len(samples))}; this file would reveal {mde_text(result.mde)}"
         return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
     if result.verdict == Verdict.INCONCLUSIVE:
         return msgspec.structs.replace(result, reason="the blocks disagree; more draws would decide")
     return result
-
-
-def _powerless(check: Check, file: FilePlan, size: int) -> bool:
-    """Return whether one look at the whole file lacks power against the check's alternative."""
-    return check.look_size(file.setting, file.single_level, _POWER, size) is None

@@ -112,7 +112,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     mask = visible(layer)
     variances = std**2 * np.multiply.outer(np.diagonal(kernel), np.diagonal(kernel))
     mean = np.empty((s, s))
-    aligned = pair_alignment(layer, limit=True).reshape((s,) * 4) if is_joint else None
+    aligned = pair_alignment(layer).reshape((s,) * 4) if is_joint else None
     for i, k in itertools.combinations_with_replacement(range(s), 2):
         pair_mask, covariances = np.outer(mask[i], mask[k]), std**2 * kernel[i, k] * kernel
         if aligned is not None:

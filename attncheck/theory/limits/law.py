@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, slices
 from attncheck._lib.errors import check_draws, check_integer, check_position, refuse
 from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
@@ -193,14 +193,13 @@ class LimitLaw(MixtureLaw):
         coordinates = check_integer("coordinates", coordinates, 1, "pass how many neurons to draw")
         rng = np.random.default_rng(check_integer("seed", seed, 0, "pass a whole number, e.g. seed=0"))
         layer = self.layer
-        block = max(1, _BLOCK // (layer.num_heads * layer.seq_len * (layer.seq_len + coordinates)))
+        block = _BLOCK // (layer.num_heads * layer.seq_len * (layer.seq_len + coordinates))
         try:
             result = np.empty((size, layer.seq_len, coordinates))
         except (MemoryError, ValueError):
             refuse("size", size, "is more draws than memory holds at once", "draw fewer, or several parts")
-        for start in range(0, size, block):
-            part = result[start : start + block]
-            part[...] = draw_limit(layer, len(part), coordinates, rng).outputs
+        for part in slices(size, block):
+            result[part] = draw_limit(layer, len(result[part]), coordinates, rng).outputs
         return result
 
     @functools.cached_property

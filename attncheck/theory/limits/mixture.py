@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from attncheck._lib.arrays import FloatArray, IndexArray
+from attncheck._lib.arrays import FloatArray, IndexArray, slices
 from attncheck._lib.errors import refuse
 
 _CELLS = 256
@@ -229,9 +229,8 @@ def _average(mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatA
     roots = np.sqrt(mixture.variances)
     flat = size.ravel()
     result = np.zeros(flat.shape)
-    step = max(1, _BLOCK // max(1, roots.size))
-    for start in range(0, flat.size, step):
+    for part in slices(flat.size, _BLOCK // max(1, roots.size)):
         # Beyond 100 standard deviations everything is 0; the limit keeps squares finite.
-        ratio = np.minimum(flat[start : start + step, None] / roots, 100.0)
-        result[start : start + step] = of_ratio(ratio) @ mixture.weights
+        ratio = np.minimum(flat[part, None] / roots, 100.0)
+        result[part] = of_ratio(ratio) @ mixture.weights
     return result.reshape(size.shape)

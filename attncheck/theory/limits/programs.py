@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, slices
 from attncheck._lib.errors import check_draws, check_integer, refuse
 from attncheck._lib.text import first_few
 from attncheck.layers.draws import ProgramDraws
@@ -102,10 +102,9 @@ class ProgramLimit:
         indices = [self.lines.index(line) for line in bases]
         points, weights = normal_points(self.covariance[np.ix_(indices, indices)])
         known = {line: (self.mean[k] + z)[None] for line, k, z in zip(bases, indices, points, strict=True)}
-        step = max(1, _ENTRIES // max(1, len(weights) * max(1, len(self.program.nodes))))
         parts = []
-        for start in range(0, len(scores), step):
-            columns = scores[start : start + step].T
+        for part in slices(len(scores), _ENTRIES // max(1, len(weights) * len(self.program.nodes))):
+            columns = scores[part].T
             score_values: dict[Node, FloatArray] = dict(zip(self.scores, columns, strict=True))
             spread = {line: np.broadcast_to(z, (columns.shape[1], z.shape[1])) for line, z in known.items()}
             parts.append(value_of(node, spread, score_values) ** 2 @ weights)

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from scipy import special
 
-from attncheck._lib.arrays import BoolArray, FloatArray
+from attncheck._lib.arrays import BoolArray, FloatArray, slices
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
@@ -79,12 +79,11 @@ class Proposal:
         result = 0.5 * (1 - self.size**-2) * lengths - points.shape[1] * np.log(self.size)
         if not self.centres.any():
             return np.asarray(result)
-        step = max(1, _BLOCK // len(self.centres))
         offsets = 0.5 * np.einsum("kr,kr->k", self.centres, self.centres)
-        for start in range(0, len(points), step):
-            logs = (points[start : start + step] @ self.centres.T - offsets) * self.size**-2
+        for part in slices(len(points), _BLOCK // len(self.centres)):
+            logs = (points[part] @ self.centres.T - offsets) * self.size**-2
             top = logs.max(axis=1)
-            result[start : start + step] += top + np.log(np.exp(logs - top[:, None]).mean(axis=1))
+            result[part] += top + np.log(np.exp(logs - top[:, None]).mean(axis=1))
         return np.asarray(result)
 
 
@@ -170,7 +169,7 @@ def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
     """Return F, (visible, r), such that row `position` has visible scores F z, z ~ N(0, I); centred for softmax."""
     mask, kernel = visible(layer)[position], score_kernel(layer, kernel)
-    between = (kernel * row_alignment(layer, limit=True))[np.ix_(mask, mask)]
+    between = (kernel * row_alignment(layer))[np.ix_(mask, mask)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
     if offset_variance(layer):
         columns = np.flatnonzero(mask)
@@ -192,7 +191,7 @@ def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     kernel = score_kernel(layer, kernel)
     covariance = np.asarray(score_std(layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
     if layer.rotary_base is not None:
-        covariance *= pair_alignment(layer, limit=True)
+        covariance *= pair_alignment(layer)
     every = np.indices((layer.seq_len, layer.seq_len)).reshape(2, -1)
     covariance += offset_covariance(layer, *every)
     return covariance
@@ -213,11 +212,6 @@ def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
     if offset_variance(layer):
         return True
     return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
-
-
-def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> FloatArray:
-    """Return (count, dimension) scrambled Sobol points, transformed to standard normals."""
-    return normal_points(dimension, rng)(count)
 
 
 def normal_points(dimension: int, rng: np.random.Generator) -> Callable[[int], FloatArray]:
@@ -251,11 +245,8 @@ def head_laws(
         return (condense(only, np.ones(1)),) * REPLICATES
 
     def variance(scores: FloatArray) -> FloatArray:
-        step = max(1, _BLOCK // len(root))
-        starts = range(0, len(scores), step)
-        return np.concatenate(
-            [row_variance(layer, kernel_root, scores[i : i + step] + mean, all_visible) for i in starts]
-        )
+        parts = slices(len(scores), _BLOCK // len(root))
+        return np.concatenate([row_variance(layer, kernel_root, scores[part] + mean, all_visible) for part in parts])
 
     pilot, *streams = np.random.SeedSequence([seed, position]).spawn(1 + REPLICATES)
     proposals = enlarged(root.shape[1])
@@ -294,7 +285,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
     """Return points of all proposals in proportion to their shares, (points, dimension), from the same normals."""
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
-    normals = scrambled_normals(dimension, count, rng)
+    normals = normal_points(dimension, rng)(count)
     counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]
     parts = [proposal.place(normals[:n]) for proposal, n in zip(proposals, counts, strict=True)]
     return np.concatenate(parts)

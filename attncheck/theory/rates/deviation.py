@@ -21,8 +21,8 @@ from typing import Self
 import numpy as np
 from scipy import special
 
-from attncheck._lib.arrays import FloatArray, IndexArray
-from attncheck.theory.limits.rows import scrambled_normals
+from attncheck._lib.arrays import FloatArray, IndexArray, slices
+from attncheck.theory.limits.rows import normal_points
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
 from attncheck.theory.rates.marginal import Marginal
 
@@ -132,8 +132,9 @@ class Deviation:
 
     def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
         """Return integrals over the measure of a function of variances and sizes, (REPLICATES, sizes)."""
-        variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
-        parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
+        variances = self.cells.variances
+        sizes = (size[part] for part in slices(len(size), _BLOCK // len(variances)))
+        parts = [self.measures @ function(variances, part).T for part in sizes]
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
 
 
@@ -186,7 +187,7 @@ def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedS
     """
     if not expands(marginal):
         return np.full((REPLICATES, len(cells.variances)), np.nan)
-    factor = max(1, _WIDE // marginal.width)
+    factor = max(1, _WIDE // marginal.layer.width)
     wide = marginal.widened(factor)
     terms = []
     for stream in streams:
@@ -257,10 +258,9 @@ class _Repetition:
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
         sums, probes = np.zeros((3, len(cells.variances))), []
-        step = max(1, _BLOCK // (len(cells.variances) * 3))
         deviations = fluctuations.draw(size, rng)
-        for start in range(0, size, step):
-            parts = np.stack(lines.parts(deviations[start : start + step]))
+        for part in slices(size, _BLOCK // (len(cells.variances) * 3)):
+            parts = np.stack(lines.parts(deviations[part]))
             sums += parts.sum(axis=1)
             probes.append((parts @ table).swapaxes(0, 1))
         return cls(
@@ -343,7 +343,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
     """Return Sobol normals in pairs ±N, so that odd powers cancel."""
     if dimension == 0:
         return np.zeros((1, 0))
-    half = scrambled_normals(dimension, points_for(dimension) // 2, rng)
+    half = normal_points(dimension, rng)(points_for(dimension) // 2)
     return np.concatenate([half, -half])
 
 

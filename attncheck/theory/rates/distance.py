@@ -9,7 +9,14 @@ from attncheck._lib.errors import check_choice, check_draws, check_integer, chec
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.rates.gap import METRICS
 from attncheck.theory.rates.law import Distance, check_separate, gap_of
-from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, falls_as_inverse_width, vanishes
+from attncheck.theory.rates.marginal import (
+    FixedHeads,
+    Marginal,
+    OutputEntry,
+    ScoreEntry,
+    falls_as_inverse_width,
+    vanishes,
+)
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width")
 
@@ -77,12 +84,12 @@ def distance(
         size = check_draws("size", size, 16, "pass a number of draws, e.g. size=1024")
     marginal, infinite = marginal_of(layer, of, position, key, width)
     layer = marginal.layer
-    chosen: OutputEntry | ScoreEntry | FixedHeads = marginal
+    chosen: Marginal = marginal
     if reference == "infinite width" and layer.head_dim is not None:
         if infinite:
             refuse("width", width, "has distance 0 from infinite width", 'pass a finite one, or reference="limit"')
         chosen = FixedHeads(marginal)
-    gap = gap_of(chosen, layer, size, seed, infinite)
+    gap = gap_of(chosen, size, seed, infinite)
     wide = math.inf if infinite else float(layer.width)
     if vanishes(layer, of) and chosen is marginal:
         return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, gap.deviation.draws)

@@ -16,13 +16,13 @@ import numpy as np
 from scipy import linalg
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, slices
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import image_kernel, image_mean, input_covariance, psd_root
 from attncheck.layers.norm import with_ones
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.linalg import bartlett
-from attncheck.theory.limits.rows import scrambled_normals
+from attncheck.theory.limits.rows import normal_points
 
 # Maximum number of entries of the inputs X in memory.
 _CACHED_ENTRIES = 2**21
@@ -140,12 +140,12 @@ class Fluctuations:
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
         """Yield points of h^i + e^i given each ‖h‖²/n, (points, m)."""
         if self.layer.position_std:
-            normals = scrambled_normals(len(self.positions), _POINTS, rng)
+            normals = normal_points(len(self.positions), rng)(_POINTS)
             # The root has full size, as the rank may change with the radius.
             yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
         else:
             root = psd_root(self._covariance(1.0))
-            normals = scrambled_normals(root.shape[1], _POINTS, rng) @ root.T
+            normals = normal_points(root.shape[1], rng)(_POINTS) @ root.T
             yield from (math.sqrt(radius) * normals for radius in radii)
 
     @functools.cached_property
@@ -229,10 +229,9 @@ def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
     """Return Cov(x_i x_j, x_k x_l), i ≤ j and k ≤ l, from points of x and its second moments."""
     above = np.triu_indices(len(kernel))
     mean = kernel[above]
-    step = max(1, _BLOCK // len(mean))
     total = np.zeros((len(mean), len(mean)))
-    for start in range(0, len(inputs), step):
-        block = inputs[start : start + step]
+    for part in slices(len(inputs), _BLOCK // len(mean)):
+        block = inputs[part]
         products = block[:, above[0]] * block[:, above[1]] - mean
         total += products.T @ products
     return np.asarray(total / len(inputs))

@@ -27,9 +27,7 @@ from attncheck.theory.limits.rows import MISSED, score_std
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, retained_entries
 from attncheck.theory.rates.gap import Gap, error_bounds, standard_error, widening
-from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
-
-Drawn = OutputEntry | ScoreEntry | FixedHeads
+from attncheck.theory.rates.marginal import FixedHeads, Marginal, OutputEntry, ScoreEntry, restored, vanishes
 
 # Maximum entries of the inputs X in all default draws, and bounds on the number of draws.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
@@ -246,7 +244,7 @@ class FiniteWidthLaw(SymmetricLaw):
 
     @kept
     def _gap(self, position: int) -> Gap:
-        return gap_of(OutputEntry(self.layer, position), self.layer, self.size, self.seed, False)
+        return gap_of(OutputEntry(self.layer, position), self.size, self.seed, False)
 
     def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
         """Return E v and E v² of the conditional variance v, from each repetition."""
@@ -324,14 +322,15 @@ def check_inputs(field: str, layer: AttentionLayer) -> None:
 
 
 @functools.lru_cache(maxsize=32)
-def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
+def gap_of(marginal: Marginal, size: int | None, seed: int, infinite: bool) -> Gap:
     """Return the cached law and limit of an output or score, both rescaled if the limit is 0."""
+    layer = marginal.layer
     if not infinite:
         check_inputs("width", layer)
     of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"
     if vanishes(layer, of) and not isinstance(marginal, FixedHeads):
         rescaled = dataclasses.replace(marginal, layer=restored(layer))
-        return gap_of(rescaled, rescaled.layer, size, seed, infinite).scaled(layer.score_factor**2)
+        return gap_of(rescaled, size, seed, infinite).scaled(layer.score_factor**2)
     if size is not None:
         check_memory("size", size, "the record of the draws", retained_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size

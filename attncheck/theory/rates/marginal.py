@@ -12,54 +12,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from scipy import special
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, slices
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised_with_ones
 from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.mixture import ScaleMixture, condense
-from attncheck.theory.limits.rows import score_std, scrambled_normals
+from attncheck.theory.limits.rows import normal_points, score_std
 from attncheck.theory.rates.drivers import Drivers, Fluctuations, symmetric_root
 
 # Score entries per block.
 _BLOCK = 2**20
-
-
-class Marginal(Protocol):
-    """One output or score, normal given its variance, which depends on Gram matrices and score normals."""
-
-    @property
-    def width(self) -> int:
-        """The width n."""
-
-    def widened(self, factor: int) -> Marginal:
-        """Return the same output or score at `factor` times the width; the head_dim grows likewise or stays fixed."""
-
-    @property
-    def normals(self) -> int:
-        """Number of score normals that the variance depends on."""
-
-    @property
-    def kinked(self) -> bool:
-        """Whether the variance has kinks as a function of the Gram matrices."""
-
-    def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of the Gram matrices that determine the variance."""
-
-    def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return conditional variances, (draws, points), given normals (points, `normals`).
-
-        With `limit`, scores are scaled as in the limit, where "1/n" makes them vanish.
-        """
-
-    def law(self) -> ScaleMixture:
-        """Return the law at infinite width."""
 
 
 def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
@@ -72,11 +41,6 @@ class _Entry:
     """An output or score of a layer."""
 
     layer: AttentionLayer
-
-    @property
-    def width(self) -> int:
-        """The layer's width."""
-        return self.layer.width
 
     def widened(self, factor: int) -> Self:
         """Return the same output or score at `factor` times the width and head_dim."""
@@ -126,12 +90,8 @@ class OutputEntry(_Entry):
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
         # A single draw of Gram matrices is used for all draws.
         size = max(len(draws.gram), len(draws.keys), len(draws.values))
-        step = max(1, _BLOCK // normals.size)
-        parts = [
-            self._block(draws[start : start + step], rows, score_scale(self.layer, limit=limit))
-            for start in range(0, size, step)
-        ]
-        return np.concatenate(parts)
+        scale, parts = score_scale(self.layer, limit=limit), slices(size, _BLOCK // normals.size)
+        return np.concatenate([self._block(draws[part], rows, scale) for part in parts])
 
     def _block(self, draws: Drivers, rows: FloatArray, scale: float) -> FloatArray:
         layer, index = self.layer, self._seen.index(self.position)
@@ -249,9 +209,9 @@ class FixedHeads:
             refuse("num_kv_heads", layer.num_kv_heads, problem, 'leave it out, or use distance(reference="limit")')
 
     @property
-    def width(self) -> int:
-        """The layer's width."""
-        return self.marginal.width
+    def layer(self) -> AttentionLayer:
+        """The layer."""
+        return self.marginal.layer
 
     def widened(self, factor: int) -> Self:
         """Return the same output or score at `factor` times the width, with the same head_dim."""
@@ -288,11 +248,15 @@ class FixedHeads:
 
     @functools.cached_property
     def _law(self) -> ScaleMixture:
-        points = scrambled_normals(self.normals, _POINTS, np.random.default_rng(_SEED))
-        limits, step = self.fluctuations(infinite=True).limits, max(1, _ENTRIES // self.normals)
-        parts = [self.variances(limits, points[start : start + step])[0] for start in range(0, len(points), step)]
-        return condense(np.concatenate(parts), np.ones(len(points)))
+        points = normal_points(self.normals, np.random.default_rng(_SEED))(_POINTS)
+        limits, parts = self.fluctuations(infinite=True).limits, slices(len(points), _ENTRIES // self.normals)
+        variances = np.concatenate([self.variances(limits, points[part])[0] for part in parts])
+        return condense(variances, np.ones(len(points)))
 
     def law(self) -> ScaleMixture:
         """Return the law at infinite width."""
         return self._law
+
+
+#: One output or score, normal given its variance, which depends on Gram matrices and score normals.
+Marginal = OutputEntry | ScoreEntry | FixedHeads

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import FloatArray, slices
 from attncheck._lib.errors import check_draws, check_integer, check_position, refuse
 from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
@@ -101,12 +101,10 @@ class StackLaw(MixtureLaw):
         entries = stack.depth * (4 * stack.num_heads + 10) * s**2 + 128 * s
         check_memory("seq_len", s, "a draw of the recursion", entries, "pass a shorter sequence")
         check_memory("draws", self.draws, "conditional variances", self.draws * s, "pass fewer draws")
-        step = max(1, _BLOCK // entries)
         variances, largest = np.empty((self.draws, s)), 0.0
-        for start in range(0, self.draws, step):
-            part = variances[start : start + step]
-            recursion = recur(stack, draw_normals(stack, len(part), rng))
-            part[...] = np.diagonal(recursion.streams[:, -1], axis1=-2, axis2=-1)
+        for part in slices(self.draws, _BLOCK // entries):
+            recursion = recur(stack, draw_normals(stack, len(variances[part]), rng))
+            variances[part] = np.diagonal(recursion.streams[:, -1], axis1=-2, axis2=-1)
             largest = max(largest, recursion.error)
         variances.setflags(write=False)
         return variances, largest

@@ -22,7 +22,7 @@ from numpy.polynomial.hermite_e import hermevander
 from scipy import special
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck._lib.arrays import FloatArray, IndexArray
+from attncheck._lib.arrays import FloatArray, IndexArray, slices
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import StackDraws
 from attncheck.layers.kernel import image_mean, input_covariance
@@ -96,15 +96,14 @@ def _hermite(
     count = int(min(_MOST_POINTS, 2 * _RANGE / min(_STEP, 0.28 / max(root, 1e-9)))) + 1
     nodes = np.linspace(-_RANGE, _RANGE, count)
     basis = _hermite_functions(nodes)
-    step = max(1, _BLOCK // (count * flat.shape[-1]))
-    for start in range(0, len(flat), step):
-        block = flat[start : start + step]
+    for part in slices(len(flat), _BLOCK // (count * flat.shape[-1])):
+        block = flat[part]
         images = phi(np.sqrt(block)[..., None] * nodes)
         # Even terms of an odd function are 0. Terms are on the first axis, so that each is contiguous.
         coefficients = np.ascontiguousarray(np.moveaxis(images @ basis[1::2].T, -1, 0))
         squares = (images**2) @ basis[0]
         rest = np.maximum(squares - (coefficients**2).sum(axis=0), 0.0)
-        covariance = c.reshape(-1, len(rows))[start : start + step]
+        covariance = c.reshape(-1, len(rows))[part]
         rho, _ = correlation(block[:, rows], block[:, columns], covariance)
         total, square = np.zeros_like(rho), rho * rho
         for term in coefficients[::-1]:
@@ -115,8 +114,8 @@ def _hermite(
         rounding = 64 * _EPS * np.sqrt(squares[:, rows] * squares[:, columns])
         # Diagonal entries need no expansion.
         same = rows == columns
-        value[start : start + step] = np.where(same, squares[:, rows], total)
-        error[start : start + step] = rounding + np.where(same, 0.0, omitted)
+        value[part] = np.where(same, squares[:, rows], total)
+        error[part] = rounding + np.where(same, 0.0, omitted)
     return value.reshape(c.shape), error.reshape(c.shape)
 
 
