@@ -23,7 +23,6 @@ from attncheck.evidence.family import (
     Family,
     Outcome,
     check_level,
-    concatenated,
     finite_array,
     normal_power,
     smallest_real,
@@ -31,6 +30,8 @@ from attncheck.evidence.family import (
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
+# Maximum number of distinct marks kept in condensed data.
+_REMEMBERED = 2**17
 # Minimum of the number of draws minus the number of calls; with fewer draws, there is no p-value.
 _FEWEST = 30
 #: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
@@ -62,12 +63,13 @@ class Repeats(Family):
     _farthest = 1.0
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Return data that keep all integer marks, (draws,), equal for equal draws only."""
+        """Condense integer marks, (draws,), equal for equal draws only, to the repeats and distinct marks.
 
-        def conclude(marks: NDArray[np.uint64]) -> Outcome:
-            return Count(0.0).test(len(marks) - len(np.unique(marks)), len(marks))
-
-        return CondensedData(lambda marks: (marks,), conclude, concatenated).add(*data)
+        At most 2^17 marks are kept, selected by hash. Only repeats of kept marks count, so that the effect is a
+        lower bound.
+        """
+        conclude = Count(0.0).test
+        return CondensedData(_remembered, lambda *parts: conclude(*parts[:2]), _merged).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of any repeat among `size` draws, if each repeats with chance `alternative`."""
@@ -159,6 +161,30 @@ class Calls(Family):
 def _starts(sizes: IntArray) -> IntArray:
     """Return the index of the first draw of each call."""
     return np.cumsum(sizes) - sizes
+
+
+def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
+    """Return the number of repeats, the number of marks, the distinct marks, and how often these were halved: 0."""
+    different = np.unique(marks)
+    return len(marks) - len(different), len(marks), different, 0
+
+
+def _merged(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Merge the condensed marks of two sets of draws."""
+    halved = max(one[3], two[3])
+    first, second = _halved(one[2], halved), _halved(two[2], halved)
+    marks = np.union1d(first, second)
+    repeats = one[0] + two[0] + len(first) + len(second) - len(marks)
+    while len(marks) > _REMEMBERED:
+        halved += 1
+        marks = _halved(marks, halved)
+    return repeats, one[1] + two[1], marks, halved
+
+
+def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
+    """Select about one mark in ``2**times`` by the leading bits of a multiplicative hash."""
+    mixed = marks * np.uint64(0x9E3779B97F4A7C15)
+    return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks
 
 
 @dataclass(frozen=True)

@@ -86,11 +86,6 @@ def added(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(first + second for first, second in zip(one, two, strict=True))
 
 
-def concatenated(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arrays of two tuples, joined one by one."""
-    return tuple(np.concatenate(pair) for pair in zip(one, two, strict=True))
-
-
 class CondensedData:
     """Data of any number of draws, condensed to a fixed number of values.
 

@@ -24,7 +24,6 @@ from attncheck.evidence.family import (
     Outcome,
     check_count,
     check_level,
-    concatenated,
     finite_array,
 )
 from attncheck.evidence.normal import Association, outcome_of_sums, pair_sums
@@ -307,7 +306,11 @@ class Blocks(Family):
 
     def condensed(self, *data: Any) -> CondensedData:
         """Return data that keep the effect of every block, since blocks are few."""
-        return CondensedData(lambda *effects: tuple(map(np.ravel, effects)), self.test, concatenated).add(*data)
+
+        def joined(first: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(np.concatenate(pair) for pair in zip(first, more, strict=True))
+
+        return CondensedData(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the approximate power; 0 for distances below the noise of a single block."""

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
+from attncheck.evidence import exchange
 from attncheck.evidence.exchange import Calls, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.ranks import cells_of
 from attncheck.evidence.summaries import NormalScore
 from attncheck.looks.look import join
 
-from .families import CASES, Data, FastCalls, marks
+from .families import CASES, Data, FastCalls, bounds, marks
 
 #: Families that condense draws to cells, and to ranks among the first draws; the others use sums.
 CELLS = ("uniform", "uniform, allowance", "two samples", "two logarithms", "two rounded")
@@ -106,15 +107,24 @@ def test_a_distance_in_cells_is_never_larger_and_at_most_a_cell_smaller(
     assert condensed.plot is None  # cells are too coarse for tails
 
 
-def test_repeats_in_different_parts_count() -> None:
+def test_repeats_are_told_by_the_marks_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_REMEMBERED", 2**10)
     rng = stream(0, "tests", "condensed repeats")
     blocks = [marks(rng, 2000, 0.0) for _ in range(16)]
     assert of_blocks(Repeats(), blocks).p_value == 1.0
     again = blocks[3][0][:1000]
     data = of_blocks(Repeats(), [*blocks, (again,)])
-    assert data == Repeats().test(np.concatenate([*(block[0] for block in blocks), again]))
-    assert data.p_value == 0.0
-    assert data.effect * data.count == 1000
+    whole = Repeats().test(np.concatenate([*(block[0] for block in blocks), again]))
+    assert data.count == whole.count
+    assert data.p_value == whole.p_value == 0.0
+    # One in 32 or 64 of 32,000 marks is kept.
+    repeats = round(data.effect * data.count)
+    assert 0 < repeats <= bounds(1000, 1 / 32)[1] < whole.effect * whole.count == 1000
+    remembered = exchange._remembered(*blocks[0])
+    for block in blocks[1:]:
+        remembered = exchange._merged(remembered, exchange._remembered(*block))
+        assert 2**9 * 0.7 < len(remembered[2]) <= 2**10
+    assert remembered[:2] == (0, 32_000)
 
 
 def test_too_little_is_no_outcome_and_a_bad_number_is_refused() -> None:
