@@ -225,6 +225,9 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
         cause = ": attention is called on some positions at a time" if some else ": are windows in the batch?"
         refuse("queries", shape, f"{problem}{cause}", PASS_CALL)
     attended = "l" if "r" in order[-2:] else order[-1]
+    if attended == "h" and heads == 1:
+        problem = "lets each position attend to itself alone: are windows in the batch?"
+        refuse("queries", f"{query.shape} for inputs of shape {x.shape}", problem, PASS_CALL)
     fixed = all(np.array_equal(entry.key, first.key) for entry in (by_sequence, by_position))
     extra = 0 if attended == "h" else _extra(key, sizes[attended], fixed)
     groups = math.prod(key.shape[:-1]) // (batch * length // sizes.get(attended, 1) * key.shape[-2])
