@@ -64,25 +64,6 @@ def test_pages_and_ci_name_the_environments_of_tox() -> None:
             assert set(names.split(",")) <= tox_environments()
 
 
-def test_environments_of_tox() -> None:
-    """The main job runs the properties, workers have one BLAS thread, and documents go to an ignored folder."""
-    ini = tox_ini()
-    assert ini["testenv:properties"]["commands"] == "pytest -n auto properties/ {posargs}"
-    assert "`pytest -n auto properties/`" in README
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        assert f"{name} = 1" in ini["testenv"]["set_env"].splitlines()
-    assert re.fullmatch(r"sphinx-build .* \{posargs:docs build/docs\}", ini["testenv:docs"]["commands"])
-    assert "build/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-
-
-@pytest.mark.parametrize(
-    "path", ["README.md", "docs/index.md", "CITATION.cff", "attncheck/__init__.py", "attncheck/commands/cli.py"]
-)
-def test_the_tagline_is_the_same_everywhere(path: str) -> None:
-    text = (ROOT / path).read_text(encoding="utf-8").replace("*", "")
-    assert PROJECT["project"]["description"] in " ".join(text.split())
-
-
 def test_workflow_runs_ci_on_every_supported_python() -> None:
     assert re.search(r"^\s*- run: \.ci/run$", WORKFLOW, re.MULTILINE)
     matrix = re.search(r"python-version: \[(.*)\]", WORKFLOW)

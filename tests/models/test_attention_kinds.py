@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from .torch_attention import HEADS, WIDTH, Attention, Steps, split  # noqa: E402  # only where torch is
+from .torch_attention import HEADS, WIDTH, Attention, Differential, Steps, split  # noqa: E402  # only where torch is
 
 ROTATED = 8
 X = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -46,15 +46,6 @@ class TwoMasks(Steps):
         masks = causal, causal.triu(-2)
         kernel = nn.functional.scaled_dot_product_attention
         return self.merged(sum(0.5 * kernel(q, k, v, attn_mask=mask) for mask in masks))
-
-
-class Differential(Steps):
-    """The difference of the weights of two heads, which then multiply the values."""
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = split(self.q(x)), split(self.k(x)), split(self.v(x), HEADS // 2)
-        weights = self.weights(q @ k.mT).unflatten(1, (-1, 2))
-        return self.merged((weights[:, :, 0] - 0.5 * weights[:, :, 1]) @ v)
 
 
 class Linear(Steps):

@@ -16,41 +16,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from .torch_attention import HEADS, WIDTH, Attention, Cache  # noqa: E402  # only where torch is
+from .torch_attention import HEADS, TOKENS, WIDTH, Attention, Block, Cache, Model  # noqa: E402  # only where torch is
 
-TOKENS, LENGTH = 40, 8
+LENGTH = 8
 IDS = torch.arange(2 * LENGTH).reshape(2, LENGTH)
-
-
-class Block(nn.Module):
-    """A block that normalises first."""
-
-    def __init__(self, attention: nn.Module) -> None:
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attn, self.fc = attention, nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Any, cache: Any = None) -> Any:
-        x = x + self.attn(self.ln_1(x), cache)
-        return x + self.fc(self.ln_2(x))
-
-
-class Model(nn.Module):
-    """Two blocks between an embedding and a projection."""
-
-    def __init__(self, attention: Callable[[], nn.Module] = Attention, block: Callable[..., nn.Module] = Block) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, TOKENS, bias=False)
-        self.h = nn.ModuleList(block(attention()) for _ in range(2))
-
-    def embedded(self, ids: Any) -> Any:
-        return self.embed(ids)
-
-    def forward(self, ids: Any) -> Any:
-        x = self.embedded(ids)
-        for block in self.h:
-            x = block(x)
-        return self.head(x)
 
 
 def attention(method: str, function: Callable[..., Any]) -> Callable[[], nn.Module]:
