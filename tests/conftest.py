@@ -7,9 +7,11 @@ import gc
 import importlib
 import os
 import signal
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -31,6 +33,11 @@ for module in (
 # No deadlines on busy machines, no influence of earlier failures, and the same examples each time.
 settings.register_profile("tests", deadline=None, database=None, derandomize=True)
 settings.load_profile("tests")
+
+# Benchmarks are not in the package.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+# Keras runs on torch, where nothing else is asked.
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 #: Environment variable: "all" runs every item of a sampled test; by default, about a third.
 SAMPLE, THIRDS = "ATTNCHECK_TESTS", 3

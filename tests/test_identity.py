@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
 from attncheck.layers.program import Coordinatewise, Program, ProgramCase
@@ -22,6 +21,7 @@ from attncheck.looks.examples import draw_examples
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.strategies import layers, program_cases
+from tests.refusals import refused
 from tests.stack_strategy import stacks
 
 
@@ -80,8 +80,7 @@ def test_functions_without_a_name_are_not_taken_for_each_other() -> None:
     assert one == one
     assert unnamed(np.tanh) == unnamed(np.tanh)
     run = Run.of(RunOptions(profile="smoke"))
-    with pytest.raises(InputError, match="differs from another one only in a function without a name"):
-        run.items_on("fact1", [one, other])
+    refused(lambda: run.items_on("fact1", [one, other]), "differs from another one only in a function without a name")
 
 
 def test_no_address_in_memory_is_in_a_key() -> None:

@@ -12,12 +12,12 @@ import pytest
 
 import attncheck as ac
 from attncheck._lib.arithmetic import own_arithmetic
-from attncheck._lib.errors import InputError
 from attncheck.commands.cli import main
 from attncheck.layers.case import read_case
 from attncheck.layers.program import ProgramCase
 from attncheck.records.schema import read
 from tests.recorded import Recorded, results_in, write_lines
+from tests.refusals import refused
 
 MODULE = "trusted_by_nobody"
 CODE = """
@@ -67,10 +67,8 @@ READERS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_programs_import_what_is_trusted_only(reader: str, mark: Path) -> None:
-    with pytest.raises(InputError, match=f"{MODULE}:gate.*was not imported; .* trust=\\['{MODULE}'\\]"):
-        READERS[reader]()
-    with pytest.raises(InputError, match="was not imported"):
-        READERS[reader](trust=["trusted_by", f"{MODULE}.inner"])
+    refused(READERS[reader], f"{MODULE}:gate.*was not imported; .* trust=\\['{MODULE}'\\]")
+    refused(lambda: READERS[reader](trust=["trusted_by", f"{MODULE}.inner"]), "was not imported")
     assert not mark.exists()
     READERS[reader](trust=[MODULE])
     assert mark.read_text() == "called"
@@ -80,10 +78,8 @@ def test_programs_import_what_is_trusted_only(reader: str, mark: Path) -> None:
     "path", ["os:system", "builtins:eval", "numpy:load", "numpy:fromfile", "attncheck.commands.cli:main"]
 )
 def test_nothing_but_known_functions_needs_no_trust(path: str) -> None:
-    with pytest.raises(InputError, match="was not imported"):
-        ac.Program.from_dict(lines_with({"path": path}))
-    with pytest.raises(InputError, match="trust='abc': must be a list of module names"):
-        ac.Program.from_dict(FOREIGN, trust="abc")
+    refused(lambda: ac.Program.from_dict(lines_with({"path": path})), "was not imported")
+    refused(lambda: ac.Program.from_dict(FOREIGN, trust="abc"), "trust='abc': must be a list of module names")
 
 
 @pytest.mark.parametrize("function", [{"path": "numpy:multiply"}, {"path": "scipy.special:xlogy"}, "softmax_mix"])

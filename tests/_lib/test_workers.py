@@ -16,12 +16,12 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from attncheck._lib import processes
-from attncheck._lib.errors import InputError
 from attncheck._lib.executors import workers_of
 from attncheck._lib.processes import Processes
 from attncheck._lib.signals import interrupts_deferred
 from attncheck._lib.workers import InProcess, LostTask, Workers
 from tests._lib import tasks
+from tests.refusals import refused
 
 WaitFor = Callable[[Callable[[], bool]], None]
 
@@ -44,8 +44,7 @@ def test_every_task_comes_to_something_and_its_errors_are_raised(workers: Worker
         assert workers.results(tasks.square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
         assert list(workers.in_order(tasks.square, [3, 2])) == [9, 4]
         assert workers.results(tasks.square, []) == []
-        with pytest.raises(InputError, match=r"^number=3: is refused; pass another$"):
-            workers.results(tasks.refusing, [3])
+        refused(lambda: workers.results(tasks.refusing, [3]), r"^number=3: is refused; pass another$")
         assert workers.results(tasks.square, [2]) == [4]
 
 
@@ -53,8 +52,7 @@ def test_what_ends_its_process_is_lost_and_ends_what_needs_all_tasks() -> None:
     function = functools.partial(tasks.deadly, always=frozenset({0, 2, 5}), status=3)
     with Processes(2) as workers:
         results = workers.results(function, range(6))
-        with pytest.raises(InputError, match=r"workers='2 processes': 5: its process died"):
-            list(workers.in_order(function, [5, 1]))
+        refused(lambda: list(workers.in_order(function, [5, 1])), r"workers='2 processes': 5: its process died")
     lost = {number: result.reason for number, result in enumerate(results) if isinstance(result, LostTask)}
     assert lost == dict.fromkeys((0, 2, 5), "its process died (exit status 3)")
     assert [result for result in results if not isinstance(result, LostTask)] == [1, 9, 16]
@@ -106,8 +104,7 @@ def test_no_more_processes_begin_than_tasks_need_and_each_has_one_thread() -> No
     ],
 )
 def test_workers_are_processes_and_what_is_typed_wrong_is_refused(executor: str | None, number: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        workers_of(executor, number)
+    refused(lambda: workers_of(executor, number), said)
     assert workers_of(None, "auto").name == f"{os.cpu_count()} processes"
     assert not workers_of(None, "0").travels
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import attncheck
-from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks import Alternative, Count, register, registered
 from attncheck.checks.registered import load_checks, registrations
@@ -23,6 +22,7 @@ from attncheck.runs.parts import read_run
 from attncheck.runs.run import Run
 from attncheck.subject import collapsed
 from tests.recorded import examine
+from tests.refusals import refused
 
 SIGNS = '''
 from attncheck.checks import Alternative, Count, register
@@ -138,8 +138,7 @@ def given(**changed: Any) -> dict[str, Any]:
     ],
 )
 def test_a_malformed_or_taken_check_is_refused(folder: Path, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        register(**given(**changed))(lambda sample, reference: (0, 1))
+    refused(lambda: register(**given(**changed))(lambda sample, reference: (0, 1)), message)
 
 
 def test_a_check_needs_its_fields_and_a_module_its_checks() -> None:
@@ -148,14 +147,12 @@ def test_a_check_needs_its_fields_and_a_module_its_checks() -> None:
         del fields[missing]
         with pytest.raises(TypeError, match=missing):
             register(**fields)
-    with pytest.raises(InputError, match="checks='json': registers no check"):
-        load_checks(["json"])
+    refused(lambda: load_checks(["json"]), "checks='json': registers no check")
 
 
 def test_a_failed_import_leaves_no_check_behind(folder: Path) -> None:
     (folder / "fails_late.py").write_text(SIGNS.replace('"last', '"other').replace('"without', '"no') + "\n1 / 0\n")
-    with pytest.raises(InputError, match="checks=fails_late: cannot be imported: ZeroDivisionError"):
-        load_checks(["fails_late"])
+    refused(lambda: load_checks(["fails_late"]), "checks=fails_late: cannot be imported: ZeroDivisionError")
     assert {each.check.property_name for each in registrations()} == {"last_position", "without_fault"}
 
 
@@ -173,8 +170,7 @@ def test_an_installed_package_is_found_and_a_broken_one_named(
         if name == "good":
             assert [check.name for check in checks_of("last_position")] == ["last_position.sign"]
             continue
-        with pytest.raises(InputError, match="mend or uninstall the package signs-package"):
-            registrations()
+        refused(registrations, "mend or uninstall the package signs-package")
     entries.unlink()
 
 

@@ -66,8 +66,6 @@ VALUES: list[tuple[Callable[..., Any], str, list[Any]]] = [
     (lambda weight: Association().test([1.0], weight), "weight", [[1.0, 2.0], [math.inf]]),
     (lambda noise: Association().test(noise, [1.0]), "noise", [[math.nan], ["a"]]),
     *((family, "per_draw", [0]) for family in (Association, Uniform, TwoSample)),
-    (functools.partial(Smooth, 1), "per_draw", [0]),
-    (functools.partial(Count, 0.5), "per_draw", [0]),
     (LargestAssociation, "columns", [0]),
     (lambda noise: LargestAssociation().test(noise, [[1.0]]), "noise", [[[math.nan]], [1.0]]),
     (size_of, "power", [1.0, LEVEL]),

@@ -91,10 +91,6 @@ def biased(at: Callable[[Array, Array], Array]) -> Callable[[Array], Array]:
     return lambda p: np.asarray(p + np.sin(at(*np.ogrid[: p.shape[-2], : p.shape[-1]])))
 
 
-def sharp(hide: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    return lambda p: hide(p * np.array([1, 1, 30, 300], np.float32)[:, None, None])
-
-
 def unit_queries(q: Array, k: Array, v: Array) -> Any:
     return unit(q), k, v
 
@@ -149,8 +145,6 @@ STRICT = NOTHING.format(0), UNSEEN.format(6), WINDOW + "strictly causal"
 TURNED = NOTHING.format(6), UNSEEN.format(0), "asks: the mask is strictly anticausal" + LATER
 NAN = "wrong: outputs are NaN or infinite at positions {}"
 LEAK = "wrong: position i sees i + 1: the causal mask is off by one"
-SCALES = "asks: heads have their own scales of scores: 0.25, 0.25, 7.5, 75"
-SHARP = SCALES, "note: scores have a standard deviation of "
 UNKNOWN, BATCH = (
     "asks: the attention weights are not those of a known",
     "wrong: outputs of a sequence depend on the other",
@@ -213,11 +207,6 @@ FORWARD = [
     layer("turned", *TURNED, masked=LATER_ONLY, mapped=guarded, mask="strictly anticausal"),
     layer("leak of one head", "wrong: heads have different masks", LEAK, masked=leaking(1), mask="other"),
     layer("leak of all heads", LEAK, masked=leaking(4), mask="causal, off by one"),
-    *(
-        layer(f"sharp {mask} {seed}", *SHARP, masked=sharp(hide), mask=mask, scale=..., options={"seed": seed})
-        for mask, hide in MASKS.items()
-        for seed in range(4)
-    ),
     # Weights
     *(
         layer(name, note, mapped=function, map=name, scale=..., refusal=NO_LAYER if name != "linear" else "")

@@ -45,9 +45,8 @@ class Crossed(Own):
         super().__init__()
         self.register_buffer("memory", torch.randn(1, 5, 64))
 
-    def forward(self, x: Any) -> Any:
-        q, k, v = (self.split(a) for a in (self.q(x), self.k(self.memory), self.v(self.memory)))
-        return by_hand(q, k, v).transpose(1, 2).flatten(2)
+    def projected(self, x: Any) -> tuple[Any, ...]:
+        return (super().projected(x)[0], *super().projected(self.memory)[1:])
 
 
 class Mean(linen.Module):

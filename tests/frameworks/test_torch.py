@@ -151,16 +151,6 @@ class Heads(nn.Module):
         return torch.einsum("bhld,hdn->bln", by_hand(q, k, v), self.last)
 
 
-class Narrow(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.v, self.o = nn.Linear(64, 32, bias=False), nn.Linear(32, 64, bias=False)
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = (m(x).unflatten(-1, (4, -1)).transpose(1, 2) for m in (self.q, self.k, self.v))
-        return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
-
-
 class Transposed(nn.Sequential):
     """A module for (batch, width, positions)."""
 
@@ -173,9 +163,8 @@ class Latents(Own):
         super().__init__()
         self.latents = nn.Parameter(torch.randn(64))
 
-    def forward(self, x: Any) -> Any:
-        q, k, v = (self.split(a) for a in (self.q(self.latents.expand_as(x)), self.k(x), self.v(x)))
-        return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
+    def projected(self, x: Any) -> tuple[Any, ...]:
+        return (self.split(self.q(self.latents.expand_as(x)), 4), *super().projected(x)[1:])
 
 
 class Silent(Own):
@@ -227,6 +216,12 @@ def untrained(q: Any, k: Any, v: Any) -> Any:
 def spectral() -> Any:
     module = Own()
     module.q = nn.utils.parametrizations.spectral_norm(module.q)
+    return module
+
+
+def narrow_values() -> Any:
+    module = Own()
+    module.v, module.o = nn.Linear(64, 32, bias=False), nn.Linear(32, 64, bias=False)
     return module
 
 
@@ -305,8 +300,6 @@ ROWS = [
     own("never divided", never_divided, "wrong: rows of the attention weights sum to", known=False),
     row("multi-head", multi_head(), require={"query_std": 0.5**0.5, "output_std": LINEAR, "bias": False}),
     row("bfloat16", multi_head(dtype=torch.bfloat16), bound=0.03),
-    row("float16", multi_head(dtype=torch.float16), bound=0.01),
-    row("float64", multi_head(dtype=torch.float64), bound=1e-13),
     row("positions first", multi_head(batch_first=False), "wrong: attends over the first axis of its inputs: batch_fi"),
     row("bias_kv", multi_head(add_bias_kv=True), EXTRA),
     row("zero_attn", multi_head(add_zero_attn=True), EXTRA),
@@ -317,7 +310,7 @@ ROWS = [
     own("mask that ends", ends, mask="causal", require=STDS),
     row(
         "narrow values",
-        Narrow,
+        narrow_values,
         "note: 8 neurons, those of keys 16",
         require=STDS,
         refusal="values of 8 neurons per head",
@@ -325,8 +318,6 @@ ROWS = [
     row("narrow queries", narrow_queries, APART, require={"key_std": LINEAR}),
     # Masks
     own("hidden by 0", hidden(0.0), "wrong: scores hidden by the causal mask are 0, not -inf", mask="causal"),
-    own("hidden by -100", hidden(-100.0), mask="causal"),
-    own("hidden by -inf", hidden(-math.inf), mask="causal"),
     own("added 0, 1", added(lambda n: torch.ones(n, n).tril()), ZERO_ONE),
     own("added 1, 0", added(lambda n: torch.ones(n, n).triu(1)), "wrong: causal ... as 1 and 0: ... higher by 1"),
     own("added 3", added(lambda n: 3.0 * torch.ones(n, n).tril()), "wrong: as a number: ... lower by 3"),
@@ -463,23 +454,6 @@ def test_paths_of_multi_head_attention() -> None:
     assert list(inspected(lambda: Training(causal, untrained)).paths) == ["eval"]
 
 
-def test_number_of_calls_of_an_inspection() -> None:
-    """A draw takes three calls; eight times as many neurons take a few more."""
-    calls: list[int] = []
-
-    class Counting(nn.MultiheadAttention):
-        def forward(self, *args: Any, **options: Any) -> Any:
-            calls[-1] += 1
-            return super().forward(*args, **options)
-
-    for width, draws in ((64, 2), (64, 4), (512, 4)):
-        calls.append(0)
-        inspected(lambda width=width: Counting(width, 4, batch_first=True), width=width, draws=draws)
-    few, more, wide = calls
-    assert more - few <= 8
-    assert wide <= more + 10 <= 110
-
-
 def test_a_watched_run_is_the_module_itself() -> None:
     adapter = adapter_of(multi_head(), 64)
     module = adapter.fresh(0)
@@ -527,22 +501,9 @@ def test_groups_of_a_subject_follow_each_other() -> None:
     assert sum(bool(result.p_values) for result in report.results) > 30
 
 
-class OfWidth(nn.Module):
-    """Four heads of a quarter of the width each, with scores times a function of head_dim."""
-
-    def __init__(self, width: int, scale: Callable[[int], float]) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(4))
-        self.scale = scale(width // 4)
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = (part(x).unflatten(-1, (4, -1)).transpose(1, 2) for part in list(self.parts)[:3])
-        return self.parts[3](((self.scale * q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
-
-
 @pytest.mark.parametrize("width", [16, 64])  # at the first, the scale is 1/sqrt(head_dim)
 def test_a_base_width_of_maximal_update_parametrisation(width: int) -> None:
-    inspection = ac.inspect(lambda width: OfWidth(width, lambda head_dim: 2 / head_dim), width=width)
+    inspection = ac.inspect(lambda width: Own(times(8 / width), width=width), width=width)
     assert inspection.blamed == ()
     (asked,) = inspection.asked
     assert asked.startswith("scores times 2/head_dim, which is 1/sqrt(head_dim) at a head_dim of 4, as in maximal-")
@@ -550,9 +511,9 @@ def test_a_base_width_of_maximal_update_parametrisation(width: int) -> None:
 
 
 def test_a_declared_scale_is_no_error() -> None:
-    inspection = ac.inspect(lambda: OfWidth(64, lambda head_dim: 0.1768), width=64)
+    inspection = ac.inspect(lambda: Own(times(0.1768)), width=64)
     assert inspection.blamed == ("scores times 0.1768, not 1/sqrt(head_dim)",)
     inspection.require("scale=0.1768", blamed=False)
     assert inspection.unmet("scale=0.2", blamed=False) == ["scores are multiplied by 0.1768, not 0.2"]
-    wide = ac.inspect(lambda width: OfWidth(width, lambda head_dim: 0.25), width=64)
+    wide = ac.inspect(lambda width: Own(times(0.25), width=width), width=64)
     assert wide.blamed == ("scores times 0.25, not 1/sqrt(head_dim): width 128 tells them apart",)

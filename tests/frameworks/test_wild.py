@@ -1,65 +1,19 @@
-"""Public bugs are found, right modules are not blamed, and the benchmark on both judges messages correctly."""
+"""Public bugs are found and right modules are not blamed."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import pytest
 
-from attncheck.frameworks.notes import asks, wrong
 from benchmarks import wild_bugs
-from benchmarks.wild_bugs import MODULES, WHOLE, Bug, inspection, variants
+from benchmarks.wild_bugs import MODULES, WHOLE, inspection, variants
 from benchmarks.wild_bugs.variants import KINDS, VARIANTS
 
 EVERY = {**MODULES, **WHOLE}
-DECLARED: dict[str, Any] = {"make": object, "width": 8, "declared": {"query_std": 1.0}}
-BUG = Bug(name="b", source="s", what="w", other=object, sentence=("W_Q", r"0\.707"), **DECLARED)
-
-
-class Report:
-    def __init__(self, text: str = "", refusal: str = "", notes: tuple[Any, ...] = ()) -> None:
-        self.text, self.refusal, self.notes = text, refusal, notes
-
-    def __str__(self) -> str:
-        return self.text
-
-    def require(self, **declared: Any) -> None:
-        if self.refusal:
-            raise AssertionError(self.refusal)
-
-
-def substitute(monkeypatch: pytest.MonkeyPatch, report: Report | None, compared: str = "") -> None:
-    """Let inspections return a report, or fail."""
-    inspect = {"inspect": lambda *_, **__: report} if report else {}
-    monkeypatch.setattr(inspection, "ac", SimpleNamespace(**inspect))
-    monkeypatch.setattr(inspection, "compared", lambda _: compared)
-
-
-@pytest.mark.parametrize(
-    ("report", "compared", "where", "told"),
-    [
-        (Report("mask: none\nW_Q: std 0.707"), "", "text", "0.707"),
-        (Report("W_Q: 1.00", "query_std: W_Q is 0.707 where 1 is declared"), "", "require", "0.707"),
-        (Report("W_Q: 1.00"), "W_Q: 0.707 against 1.00", "compare", "0.707"),
-        (Report("W_Q: 1.00\nmask: none\nmap: softmax\nW_O: 0.707"), "", "", ""),
-        (Report("W_Q: 1.00", notes=(wrong("the mask is odd"), asks("all is well"))), "", "", "the mask is odd"),
-        (None, "", "", "text ended in AttributeError: "),
-    ],
-)
-def test_a_bug_is_found_where_it_is_told(monkeypatch: Any, report: Any, compared: str, where: str, told: str) -> None:
-    substitute(monkeypatch, report, compared)
-    row = inspection.on_bug(BUG, draws=2)
-    assert row.where == where
-    assert told in row.told
-    assert ("0.707" in row.told) == bool(where)
-
-
-# The modules themselves ---------------------------------------------------------------------------
-
 ALL = os.environ.get("ATTNCHECK_TESTS") == "all"
 NOTHING = """\
 width 64, 4 heads of 16, 8 draws

@@ -31,12 +31,13 @@ class Own(nn.Module):
             setattr(self, name, functions.get(name) or nn.Identity())
 
     def forward(self, x: Any) -> Any:
-        x = self.before(x)
-        heads = self.split(self.q(x)), self.split(self.k(self.of_keys(x))), self.split(self.v(x))
-        return self.after(self.o(self.attend(*heads).transpose(1, 2).flatten(2)))
+        return self.after(self.o(self.attend(*self.projected(self.before(x))).transpose(1, 2).flatten(2)))
 
-    def split(self, a: Any) -> Any:
-        return a.unflatten(-1, (-1, self.q.in_features // 4)).transpose(1, 2)
+    def projected(self, x: Any) -> tuple[Any, ...]:
+        return self.split(self.q(x), 4), self.split(self.k(self.of_keys(x)), self.kv), self.split(self.v(x), self.kv)
+
+    def split(self, a: Any, heads: int) -> Any:
+        return a.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def by_hand(q: Any, k: Any, v: Any) -> Any:

@@ -6,7 +6,6 @@ import copy
 import gzip
 import json
 import re
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.schema import Result, read
 from attncheck.runs.parts import read_run
+from tests.memory import with_peak
 from tests.recorded import write_lines
 
 from .conftest import ANCHORS, BASELINE_SEED, CHECKS, NOT_EXAMINED, RUN_SEED, Gated, Sheet, Sheets, make_sheet
@@ -390,11 +390,6 @@ def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Ga
         sheet = make_sheet(seed, layers)
         sheet.results = [msgspec.structs.replace(result, hint="x" * 2_000) for result in sheet.results]
         paths.append(sheet.write(tmp_path / f"{seed}.jsonl"))
-    tracemalloc.start()
-    try:
-        code, _ = gated(*paths)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    (code, _), peak = with_peak(lambda: gated(*paths))
     assert code == 0
     assert peak < 2.0 * sum(path.stat().st_size for path in paths)

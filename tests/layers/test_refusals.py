@@ -225,15 +225,12 @@ PROGRAMS: list[tuple[Callable[[Written], object], str]] = [
     (lambda w: w.program.nonlin(np.tanh), r"vectors=\(\): .*at least one vector"),
     (lambda w: w.program.nonlin(in_place, w.g), "function=in_place: .*read-only.*not change them"),
     (lambda w: w.program.score(w.g, w.h), "score='h': is not the output of a MatMul"),
-    (lambda w: w.program.score(w.g, w.short), "vectors='short': differs in size"),
     (lambda w: w.program.score(w.g, w.g, math.nan), "factor=nan: must be finite"),
     (lambda w: w.program.output(np.multiply, [w.p], [w.p]), "vectors='p1': is a score"),
     (lambda w: w.program.output(np.multiply, [w.g], [w.h]), "scores='h': is a vec"),
-    (lambda w: w.program.output(np.multiply, [], [w.p]), r"vectors=\(\): "),
     (lambda w: w.program.weight("W"), "name='W': is the name of another weight"),
     (lambda w: w.program.weight("N", rows=0), "rows=0: must be at least 1"),
     (lambda w: w.program.weight("N", -1.0), "std=-1.0: must be at least 0"),
-    (lambda w: w.program.initial("z", std=-1.0), "std=-1.0: must be at least 0"),
     (lambda w: w.program.initials(["z"], [], [[1.0]]), r"cov=\(1, 1\): must be \(1, 1\), with a mean"),
     *(
         (lambda w, cov=cov: w.program.initials(["y", "z"], [0, 0], cov), pattern)

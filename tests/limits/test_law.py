@@ -16,7 +16,6 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.laws import last_position, marginal_law
 from attncheck.layers.attention import AttentionLayer
 from attncheck.theory.limit import limit
-from attncheck.theory.limits.mixture import ScaleMixture
 
 #: Variances and their probabilities; a variance of 0 is an atom.
 Mixture = tuple[FloatArray, FloatArray]
@@ -97,36 +96,6 @@ def test_densities_are_infinite_at_an_atom_and_the_law_has_a_short_name() -> Non
     assert repr(law) == f"LimitLaw(layer={law.layer!r}, scramble=0)"
     importlib.import_module("attncheck.layers.kernel")
     assert ac.limit(law.layer) == law
-
-
-_MANY_HEADS = (
-    {"attention_map": "sigmoid", "seq_len": 1},
-    {"attention_map": "sigmoid", "seq_len": 1, "query_std": 8.0},
-    {"attention_map": "sigmoid", "seq_len": 4, "query_std": 2.0, "activation": "tanh", "input_correlation": 0.5},
-    {"attention_map": "relu", "seq_len": 4},
-    {"attention_map": "linear", "seq_len": 4, "input_correlation": 0.5},
-    {"attention_map": "linear", "seq_len": 4, "activation": "relu"},
-    {"attention_map": "softmax", "seq_len": 4, "query_std": 3.0},
-)
-
-
-@pytest.mark.sampled
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("fields", _MANY_HEADS, ids=str)
-def test_sums_of_many_heads_have_the_transform_of_sums(fields: dict[str, Any]) -> None:
-    """E e^{-cv} of a sum over heads is a power of one head's, and condensing preserves it at all scales c."""
-    head = limit(AttentionLayer(**{"width": 64, "num_heads": 1, **fields})).mixture()
-    for count in (1, 2, 7, 16, 64):
-        whole = head.times(count)
-        assert whole.mean() == pytest.approx(count * head.mean(), rel=1e-12)
-        assert whole.variance() == pytest.approx(count * head.variance(), rel=1e-11)
-        for scale in (0.1, 1.0, 10.0):
-            c = scale / whole.mean()
-            assert _transform(whole, c) == pytest.approx(_transform(head, c) ** count, rel=0.0, abs=3e-8)
-
-
-def _transform(mixture: ScaleMixture, c: float) -> float:
-    return mixture.atom + float(mixture.weights @ np.exp(-c * mixture.variances))
 
 
 def test_the_law_of_a_layer_whose_variances_underflow_is_one() -> None:

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import special
 
 import attncheck as ac
 from attncheck import AttentionLayer, AttentionStack, Program, StackLaw
 from attncheck.layers import nonlinearity as nl
 from attncheck.paper.exact import score_mixture
 from attncheck.programs import recurrent_attention
-from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.programs import ProgramLimit
 from attncheck.theory.rates.law import check_inputs
 from tests.refusals import refused
@@ -112,12 +110,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     *refusals(
         API.tangent_kernel,
         {"layer": AttentionLayer(width=5), "size": 1},
-        ({"layer": "layer"}, "layer=.*is not an AttentionLayer"),
         ({"layer": ROTARY}, "layer.rotary_base=10.0: is not supported"),
         ({"layer": PARTS["own map"]}, ".*has no declared derivative"),
         *(({"layer": PARTS[name]}, ".*by the tangent kernel") for name in BIASED),
         ({"layer": AttentionLayer(width=4096), "memory": 2**30}, ".*a smaller width, or fewer heads or positions"),
-        ({"size": 0}, "size=0"),
         ({"coordinates": 6}, "coordinates=6: exceeds width=5"),
         ({"memory": 10}, ".*is too little for one tangent kernel"),
     ),
@@ -125,8 +121,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         API.infinite_heads_tangent,
         {},
         ({"layer": ROTARY}, "layer.rotary_base"),
-        ({"layer": "layer"}, ".*is not an AttentionLayer"),
-        ({"layer": WIDE.replace(head_scaling=False)}, ".*head_scaling"),
         *(({"layer": PARTS[name]}, ".*the mean is not known") for name in ("window", "softcap", "sink")),
     ),
     *refusals(
@@ -134,7 +128,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         {},
         ({"layer": WIDE.replace(head_scaling=False)}, "layer.head_scaling="),
         ({"layer": WIDE, "scramble": -1}, "scramble="),
-        ({"layer": np.eye(4)}, ".*is not an AttentionLayer; pass"),
     ),
     *refusals(
         API.distance,
@@ -146,7 +139,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         ({"key": 1}, "key"),
         *(({"size": size}, "size") for size in (0, math.nan)),
         ({"size": 10**10}, r"size=10000000000: makes .* of the draws take .*; pass fewer"),
-        ({"seed": -1}, "seed"),
         *(({"width": width}, "width") for width in (math.inf, -3)),
         ({"width": 10**9, "size": 16}, r"width=10+: makes .* take \d+ bytes, .*; pass a smaller"),
         ({"reference": "width"}, "reference"),
@@ -181,7 +173,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         API.StackLaw,
         {"stack": STACK},
         ({"draws": 3}, "draws=3: must be at least 16"),
-        ({"draws": 10**13}, "draws=10+: must be at most"),
         ({"stack": LAYER}, ".*is not an AttentionStack"),
         ({"stack": AttentionStack(layer=GROWING, depth=2)}, ".*no limit is computed"),
     ),
@@ -193,12 +184,8 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         ({"name": ""}, "name="),
         ({"function": math.tanh}, "function=.*raised TypeError"),
         ({"function": np.sum}, "function=.*returned shape"),
-        ({"function": lambda x: special.softmax(x)}, "function=.*depend on the other coordinates"),
-        ({"function": lambda x: x - x.mean()}, "function=.*depend on the other coordinates"),
         ({"function": lambda x: np.cumsum(x).reshape(x.shape)}, "function=.*depend on the other coordinates"),
         ({"function": np.log}, "function=.*is not finite at x = -256.0"),
-        ({"function": lambda x: 1 / x}, "function=.*is not finite at x = 0.0"),
-        ({"function": lambda x: np.exp(x * x)}, "function=.*is not finite"),
         ({"function": lambda x: x + 1j}, "function=.*returned complex128"),
         ({"function": lambda x: np.full(x.shape, "one")}, "function=.*returned <U3"),
         ({"function": None}, "function=.*cannot be called"),
@@ -207,8 +194,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         nl.relu().dual,
         {"var1": 1.0, "var2": 1.0, "cov": 0.0},
         ({"var1": -1.0}, "var1="),
-        ({"var1": "one"}, "var1="),
-        ({"var2": np.nan}, "var2="),
         *(({"cov": cov}, "cov=") for cov in (1.1, np.inf)),
         ({"var1": 0.0, "cov": 0.1}, "cov="),
         ({"var1": np.ones(2), "var2": np.ones(3)}, "cov="),
@@ -221,12 +206,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     *(
         (lambda call=call: call(limit_law()), f"^{pattern}")
         for call, pattern in (
-            (lambda law: ac.limit(law), "layer="),
             *((lambda law, call=call: call(GROWING), "score_scaling=.*no limit is computed") for call in OF_LIMITS),
-            (lambda law: LimitLaw(law.layer, scramble=-1), "scramble="),
             (lambda law: law.sample(0), "size="),
             (lambda law: law.sample(10**12), "size=10+: is more draws than memory holds"),
-            (lambda law: law.sample(3, seed=-1), "seed="),
             (lambda law: law.sample(3, coordinates=0), "coordinates="),
             (lambda law: law.conditional_covariance(np.zeros((4, 4))), "scores.shape="),
             (lambda law: law.conditional_covariance("scores"), "scores="),

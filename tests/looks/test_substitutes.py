@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.substitutes import substitute
@@ -16,6 +15,7 @@ from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import collapsed
+from tests.refusals import refused
 
 GROUPED = REGIMES["causal"]
 
@@ -95,5 +95,4 @@ def test_stand_ins_keep_all_that_is_supported() -> None:
     ],
 )
 def test_layers_that_are_none_are_refused(declared: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        planned(declaring(layers=declared))
+    refused(lambda: planned(declaring(layers=declared)), message)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from .torch_attention import HEADS, WIDTH, Attention, Steps, split  # noqa: E402  # only where torch is
+from .torch_attention import HEADS, WIDTH, Attention, Differential, Steps, split  # noqa: E402  # only where torch is
 
 ROTATED = 8
 X = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -37,37 +37,6 @@ class Larger(Attention):
         return 1.5 * super().weights(scores)
 
 
-class TwoMaps(Steps):
-    """The difference of two maps of the same values, as two calls of the kernel."""
-
-    def __init__(self, narrower: float = 1.0) -> None:
-        super().__init__()
-        self.q, self.k = (nn.Linear(WIDTH, 2 * WIDTH, bias=False) for _ in range(2))
-        with torch.no_grad():
-            self.v.weight[: WIDTH // HEADS] *= narrower
-
-    def forward(self, x: Any) -> Any:
-        queries, keys, v = split(self.q(x), 2 * HEADS), split(self.k(x), 2 * HEADS), split(self.v(x))
-        one, two = (
-            nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            for q, k in zip(queries.chunk(2, 1), keys.chunk(2, 1), strict=True)
-        )
-        return self.merged(one - 0.5 * two)
-
-
-class OneCallPerHead(Steps):
-    """Heads with the same keys and values, each a call of the kernel, whose outputs are joined."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.k, self.v = (nn.Linear(WIDTH, WIDTH // HEADS, bias=False) for _ in range(2))
-
-    def forward(self, x: Any) -> Any:
-        k, v = split(self.k(x), 1), split(self.v(x), 1)
-        kernel = nn.functional.scaled_dot_product_attention
-        return self.merged(torch.cat([kernel(q, k, v, is_causal=True) for q in split(self.q(x)).split(1, 1)], 1))
-
-
 class TwoMasks(Steps):
     """The mean of two attentions with the same queries, keys and values: causal, and in a window."""
 
@@ -77,15 +46,6 @@ class TwoMasks(Steps):
         masks = causal, causal.triu(-2)
         kernel = nn.functional.scaled_dot_product_attention
         return self.merged(sum(0.5 * kernel(q, k, v, attn_mask=mask) for mask in masks))
-
-
-class Differential(Steps):
-    """The difference of the weights of two heads, which then multiply the values."""
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = split(self.q(x)), split(self.k(x)), split(self.v(x), HEADS // 2)
-        weights = self.weights(q @ k.mT).unflatten(1, (-1, 2))
-        return self.merged((weights[:, :, 0] - 0.5 * weights[:, :, 1]) @ v)
 
 
 class Linear(Steps):
@@ -175,7 +135,6 @@ TWICE = (
 )
 RIGHT = "nothing wrong was found"
 NOT_READ = "NOT EXAMINED: Calling: 1 attention module (0 read, 1 not: "
-TWO_MAPS = "attn: 2 attention maps have the same values, as in differential attention"
 #: Module, its call, a part of the first line, and notes.
 KINDS: dict[str, tuple[Any, ...]] = {
     "equal tensors": (Apart, equal_tensors, RIGHT),
@@ -183,13 +142,6 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "zero values": (Apart, with_zero_values, RIGHT),
     "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not"),
     "other neurons": (OtherNeurons, directly, "WRONG: attn: queries and keys are rotated in different neurons"),
-    "two maps": (TwoMaps, directly, RIGHT, TWO_MAPS),
-    "uneven values of two maps": (
-        lambda: TwoMaps(0.5),
-        directly,
-        "WRONG: attn: W_V",
-        TWO_MAPS,
-    ),
     "two masks": (
         TwoMasks,
         directly,
@@ -233,8 +185,3 @@ def test_kinds_of_attention(name: str) -> None:
         assert {re.split(", rotary|, several", text)[0] for text in forward} == {CAUSAL}
     if first_line.startswith("NOT EXAMINED"):
         assert not inspection.modules
-
-
-def test_outputs_that_are_joined_have_a_matrix_of_all_heads() -> None:
-    inspection = ac.inspect(OneCallPerHead, width=WIDTH, draws=4)
-    inspection.require(num_heads=HEADS, output_std=3**-0.5)

@@ -16,41 +16,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from .torch_attention import HEADS, WIDTH, Attention, Cache  # noqa: E402  # only where torch is
+from .torch_attention import HEADS, TOKENS, WIDTH, Attention, Block, Cache, Model  # noqa: E402  # only where torch is
 
-TOKENS, LENGTH = 40, 8
+LENGTH = 8
 IDS = torch.arange(2 * LENGTH).reshape(2, LENGTH)
-
-
-class Block(nn.Module):
-    """A block that normalises first."""
-
-    def __init__(self, attention: nn.Module) -> None:
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attn, self.fc = attention, nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Any, cache: Any = None) -> Any:
-        x = x + self.attn(self.ln_1(x), cache)
-        return x + self.fc(self.ln_2(x))
-
-
-class Model(nn.Module):
-    """Two blocks between an embedding and a projection."""
-
-    def __init__(self, attention: Callable[[], nn.Module] = Attention, block: Callable[..., nn.Module] = Block) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, TOKENS, bias=False)
-        self.h = nn.ModuleList(block(attention()) for _ in range(2))
-
-    def embedded(self, ids: Any) -> Any:
-        return self.embed(ids)
-
-    def forward(self, ids: Any) -> Any:
-        x = self.embedded(ids)
-        for block in self.h:
-            x = block(x)
-        return self.head(x)
 
 
 def attention(method: str, function: Callable[..., Any]) -> Callable[[], nn.Module]:
@@ -137,56 +106,37 @@ def top_left(self: Any, scores: Any) -> Any:
     return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
 
 
-class Positions(Model):
-    """Bidirectional, with positions along an axis."""
+def embedding(
+    function: Callable[[Any, Any], Any], attention: Callable[[], nn.Module] = Attention, **parts: Callable[[], Any]
+) -> Callable[[], nn.Module]:
+    """Return a function that makes models with further parts, and other embeddings: of a model and tokens."""
 
-    axis = 1
+    def make() -> nn.Module:
+        model = type("Other", (Model,), {"embedded": function})(attention)
+        for name, part in parts.items():
+            setattr(model, name, part())
+        return model
 
-    def __init__(self) -> None:
-        super().__init__(type("Other", (Attention,), {"weights": bidirectional}))
-        self.table = nn.Parameter(torch.randn(LENGTH, WIDTH))
-
-    def embedded(self, ids: Any) -> Any:
-        rows = self.table[: ids.shape[self.axis]]
-        return self.embed(ids) + (rows if self.axis else rows[:, None])
-
-
-class AlongBatch(Positions):
-    axis = 0
+    return make
 
 
-class FromTheEnd(Model):
-    """Causal, with positions counted from the last token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(LENGTH, WIDTH))
-
-    def embedded(self, ids: Any) -> Any:
-        return self.embed(ids) + self.table[-ids.shape[1] :]
+#: Attention that sees all positions.
+BOTH_WAYS = type("Other", (Attention,), {"weights": bidirectional})
 
 
-class Adapted(Model):
-    """A low-rank adapter of the head, with factors that both start at 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Parameter(torch.zeros(4, WIDTH)), nn.Parameter(torch.zeros(WIDTH, 4))
-
-    def embedded(self, ids: Any) -> Any:
-        x = self.embed(ids)
-        return x + x @ self.a.T @ self.b.T
+def table() -> Any:
+    """Return vectors of positions."""
+    return nn.Parameter(torch.randn(LENGTH, WIDTH))
 
 
-class Listed(Model):
-    """Two of three blocks are registered."""
+def zeros(*shape: int) -> Any:
+    return nn.Parameter(torch.zeros(shape))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.more = [Block(Attention())]
 
-    def embedded(self, ids: Any) -> Any:
-        return self.more[0](self.embed(ids))
+def adapted(self: Any, ids: Any) -> Any:
+    """Add a low-rank adapter, with factors that both start at 0."""
+    x = self.embed(ids)
+    return x + x @ self.a.T @ self.b.T
 
 
 class Buffered(Model):
@@ -200,21 +150,13 @@ class Buffered(Model):
         return self.embed(ids) * (1 + self.inv_freq.sin())
 
 
-class Dropped(Model):
-    """Dropout of embeddings, which may be forgotten."""
-
-    used = True
-
-    def __init__(self, attention: Callable[[], nn.Module] = Attention) -> None:
-        super().__init__(attention)
-        self.dropout = nn.Dropout(0.1)
-
-    def embedded(self, ids: Any) -> Any:
-        return self.dropout(self.embed(ids)) if self.used else self.embed(ids)
-
-
-class Forgotten(Dropped):
-    used = False
+def with_dropout(attention: Callable[[], nn.Module] = Attention, used: bool = True) -> Callable[[], nn.Module]:
+    """Return a function that makes models with dropout of embeddings, which may be forgotten."""
+    return embedding(
+        lambda self, ids: self.dropout(self.embed(ids)) if used else self.embed(ids),
+        attention,
+        dropout=lambda: nn.Dropout(0.1),
+    )
 
 
 class Cached(Model):
@@ -271,35 +213,6 @@ class Apart(Unpadded):
     share = 0.0
 
 
-class Cancelled(Model):
-    """Large numbers cancel, which needs precision."""
-
-    def embedded(self, ids: Any) -> Any:
-        return (self.embed(ids) + 1e3) - 1e3
-
-
-class Twice(Model):
-    """Tokens reach the outputs by two tables, those of the second from later positions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.second = nn.Embedding(TOKENS, WIDTH)
-
-    def embedded(self, ids: Any) -> Any:
-        return self.embed(ids) + self.second(ids.flip(1))
-
-
-class Spelled(Model):
-    """Bidirectional without positions, with a parameter whose name begins like theirs."""
-
-    def __init__(self) -> None:
-        super().__init__(type("Other", (Attention,), {"weights": bidirectional}))
-        self.pos_ffn = nn.Linear(WIDTH, WIDTH)
-
-    def embedded(self, ids: Any) -> Any:
-        return self.pos_ffn(self.embed(ids))
-
-
 def copy_embedding(model: Any) -> None:
     model.head.weight = nn.Parameter(model.embed.weight.detach().clone())
 
@@ -328,12 +241,29 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "second softmax": (attention("weights", second_softmax), {"causality": WRONG, "permutation": HOLDS}),
     "cap after the mask": (attention("weights", capped), {"causality": WRONG, "permutation": HOLDS}),
     "filled cache": (lambda: Model(Prefilled, Filled), {"causality": WRONG, "permutation": ASKS}),
-    "positions from the end": (FromTheEnd, {"prefix": ASKS}),
-    "positions": (Positions, {"causality": UNEXAMINED, "permutation": HOLDS}),
-    "two tables": (Twice, {"causality": UNEXAMINED, "sequences": UNEXAMINED, "precision": UNEXAMINED}),
+    "positions from the end": (
+        embedding(lambda self, ids: self.embed(ids) + self.table[-ids.shape[1] :], table=table),
+        {"prefix": ASKS},
+    ),
+    "positions": (
+        embedding(lambda self, ids: self.embed(ids) + self.table[: ids.shape[1]], BOTH_WAYS, table=table),
+        {"causality": UNEXAMINED, "permutation": HOLDS},
+    ),
+    "two tables": (  # the second has tokens of later positions
+        embedding(
+            lambda self, ids: self.embed(ids) + self.second(ids.flip(1)), second=lambda: nn.Embedding(TOKENS, WIDTH)
+        ),
+        {"causality": UNEXAMINED, "sequences": UNEXAMINED, "precision": UNEXAMINED},
+    ),
     "closed attention": (changed(close_attention), {"causality": UNEXAMINED}),
-    "name like positions": (Spelled, {"causality": UNEXAMINED, "permutation": ASKS}),
-    "along the batch": (AlongBatch, {"causality": UNEXAMINED, "sequences": ASKS, "permutation": ASKS}),
+    "name like positions": (
+        embedding(lambda self, ids: self.pos_ffn(self.embed(ids)), BOTH_WAYS, pos_ffn=lambda: nn.Linear(WIDTH, WIDTH)),
+        {"causality": UNEXAMINED, "permutation": ASKS},
+    ),
+    "along the batch": (
+        embedding(lambda self, ids: self.embed(ids) + self.table[: len(ids), None], BOTH_WAYS, table=table),
+        {"causality": UNEXAMINED, "sequences": ASKS, "permutation": ASKS},
+    ),
     "closed head": (changed(close_head), {"causality": UNEXAMINED, "sequences": UNEXAMINED}),
     "product and residual": (residual(lambda x, y: x * (1 + y)), {"reach": UNEXAMINED}),
     "product": (residual(lambda x, y: x * y), {"residual": ASKS, "reach": UNEXAMINED}),
@@ -344,13 +274,16 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "normalised values": (projected(2, normalised), {"norms": ASKS}),
     "normalised queries": (in_last_block(projected(0, normalised)), {"norms": ASKS}),
     "rolled values": (projected(2, lambda values: values.roll(1, 0)), {"sequences": ASKS}),
-    "dropout": (Dropped, {"dropout": HOLDS}),
-    "forgotten dropout": (Forgotten, {"dropout": ASKS}),
-    "dropout of scores": (lambda: Dropped(type("Other", (Attention,), {"weights": dropped})), {"dropout": ASKS}),
+    "dropout": (with_dropout(), {"dropout": HOLDS}),
+    "forgotten dropout": (with_dropout(used=False), {"dropout": ASKS}),
+    "dropout of scores": (with_dropout(type("Other", (Attention,), {"weights": dropped})), {"dropout": ASKS}),
     "dropout of scores by a function": (attention("weights", dropped), {"dropout": ASKS}),
-    "closed adapter": (Adapted, {"reach": WRONG}),
+    "closed adapter": (embedding(adapted, a=lambda: zeros(4, WIDTH), b=lambda: zeros(WIDTH, 4)), {"reach": WRONG}),
     "half of the heads": (attention("projected", half_of_heads), {"reach": ASKS}),
-    "listed block": (Listed, {"registration": WRONG, "precision": UNEXAMINED}),
+    "listed block": (
+        embedding(lambda self, ids: self.more[0](self.embed(ids)), more=lambda: [Block(Attention())]),
+        {"registration": WRONG, "precision": UNEXAMINED},
+    ),
     "tied embedding": (changed(tie_embedding), {}),
     "copied embedding": (changed(copy_embedding), {"state": ASKS}),
     "ones": (lambda: Buffered(torch.ones(WIDTH)), {}),
@@ -363,7 +296,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "no other positions": (Apart, MEANS),
     "cache": (Cached, {"cache": HOLDS}),
     "cache with a wrong mask": (lambda: Cached(False), {"cache": ASKS}),
-    "cancellation": (Cancelled, {"precision": ASKS}),
+    "cancellation": (embedding(lambda self, ids: (self.embed(ids) + 1e3) - 1e3), {"precision": ASKS}),
 }
 
 
@@ -401,12 +334,12 @@ def test_a_model_is_unchanged() -> None:
     models = []
 
     def make() -> nn.Module:
-        models.append(Dropped())
+        models.append(with_dropout()())
         return models[-1]
 
     ac.inspect(make, inputs={"ids": IDS}, draws=1, seed=3)
     torch.manual_seed(3)
-    new = Dropped()
+    new = with_dropout()()
     for one, other in zip(models[0].parameters(), new.parameters(), strict=True):
         assert torch.equal(one, other)
     assert not models[0].training

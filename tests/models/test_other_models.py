@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import attncheck as ac
+from tests.frameworks.test_taps import of_nnx
 
 WIDTH, HEADS, LAYERS = 32, 2, 2
 IDS = np.arange(24).reshape(2, 12)
@@ -46,31 +47,14 @@ def test_linen() -> None:
 
 
 def test_nnx() -> None:
-    pytest.importorskip("flax")
-    from flax import nnx
-
-    class Block(nnx.Module):
-        def __init__(self, rngs: Any) -> None:
-            self.norm = nnx.LayerNorm(WIDTH, rngs=rngs)
-            self.attn = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=rngs)
-
-        def __call__(self, x: Any) -> Any:
-            return x + self.attn(self.norm(x))
-
-    class Model(nnx.Module):
-        def __init__(self, rngs: Any) -> None:
-            self.blocks = nnx.List([Block(rngs) for _ in range(LAYERS)])
-
-        def __call__(self, x: Any) -> Any:
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    found = ac.inspect(lambda rngs: Model(rngs), inputs=(X,), draws=2)
+    block = of_nnx()
+    nnx: Any = pytest.importorskip("flax.nnx")
+    model = lambda rngs: nnx.Sequential(block(WIDTH, rngs), nnx.Linear(8, WIDTH, rngs=rngs), block(WIDTH, rngs))  # noqa: E731
+    found = ac.inspect(model, inputs=(X,), draws=2)
     assert found.blamed == ()
-    assert [group.title for group in found.attention] == ["blocks.*.attn (2)"]
-    assert found["blocks.1.attn"].num_heads == HEADS
-    found.require(parameters={"*.attn.*.kernel": "truncated normal(1/sqrt(fan_in))", "*.scale": "ones"})
+    assert [group.title for group in found.attention] == ["layers.*.attention (2)"]
+    assert found["layers.2.attention"].num_heads == 4
+    found.require(parameters={"*.attention.*.kernel": "truncated normal(1/sqrt(fan_in))", "*.scale": "ones"})
 
 
 def test_keras() -> None:

@@ -112,7 +112,7 @@ def test_only_weights_of_projections_match_a_scale_of_the_depth() -> None:
     assert not [text for text in matches(64, (64, 1), normal(std)) if "sqrt(3)" in text]  # the interval is ± 25%
 
 
-FC, PROJ, HEAD = "h.2.mlp.c_fc.weight", "h.2.mlp.c_proj.weight", "lm_head.weight"
+FC, HEAD = "h.2.mlp.c_fc.weight", "lm_head.weight"
 OWN = uniform(1 / math.sqrt(3 * WIDTH))
 ALL_FC = [f"h.{i}.mlp.c_fc.weight" for i in range(DEPTH)]
 NORM_BIASES = [f"h.{i}.ln_1.bias" for i in range(DEPTH)]

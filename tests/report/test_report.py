@@ -14,15 +14,13 @@ import pytest
 
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.claims import CLAIMS
-from attncheck.checks.registry import CHECKS
 from attncheck.diagnosis.causes import stage
-from attncheck.looks.profiles import ANCHORS
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.schema import Result, read
 from attncheck.report import render_report
 from tests.recorded import Recorded, make_result, results_in, write_record
 
-from .conftest import LAYERS, plotted_results, violated_result
+from .conftest import LAYERS, violated_result
 from .page import render
 
 # What it says ------------------------------------------------------------------------------------
@@ -189,9 +187,6 @@ def test_every_claim_has_its_place_along_the_computation() -> None:
     assert [stage(claim)[0] for claim in [*CLAIMS, "a claim of somebody else"]] == list(range(len(CLAIMS) + 1))
 
 
-# Broken input ------------------------------------------------------------------------------------
-
-
 # The same bytes, few of them, in little memory ---------------------------------------------------
 
 
@@ -235,18 +230,6 @@ def test_order_of_lines_does_not_show(tmp_path: Path, faulty_record: Path) -> No
         record = write_record(tmp_path / "record.jsonl", ordered, planned=manifest.planned)
         pages.append(render_report(record, out=tmp_path / "page.html").read_bytes())
     assert pages[0] == pages[1]
-
-
-def test_page_of_a_run_of_default_size_is_small(tmp_path: Path) -> None:
-    plot = next(result.plot for result in plotted_results() if result.check == "scores.law")
-    layers = [*ANCHORS, *(LAYERS[0].replace(width=width) for width in range(2, 12))]
-    results = [
-        make_result(check.name, layer, claim=check.claim, plot=plot, kind=check.kind)
-        for layer in layers
-        for check in CHECKS
-    ]
-    record = write_record(tmp_path / "default.jsonl", results)
-    assert render_report(record, out=tmp_path / "page.html").stat().st_size < 3_000_000
 
 
 # Real runs: through the plugin, with faults, and with failures to write

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from attncheck._lib.errors import InputError
 from attncheck.commands.cli import main
 from attncheck.commands.replaying import repeat
 from attncheck.gate import gate
@@ -18,6 +17,7 @@ from attncheck.records.run_record import RunRecord
 from attncheck.runs.parts import read_run
 from attncheck.subject import Subject
 from tests.recorded import RIGHT, examine
+from tests.refusals import refused
 
 from .test_pools import LAYERS as SLIGHT_LAYERS
 from .test_pools import slight
@@ -85,8 +85,7 @@ def test_a_record_that_is_cut_in_a_file_of_several_is_refused(folder: Path, tmp_
     whole, other = ((folder / f"{name}.jsonl").read_bytes() for name in ("scores", "draws"))
     for cut in (whole + other[:3_000], whole + other[:20], whole[:-20] + other):
         (tmp_path / "cut.jsonl").write_bytes(cut)
-        with pytest.raises(InputError, match=r"cut\.jsonl"):
-            read_run(tmp_path / "cut.jsonl")
+        refused(functools.partial(read_run, tmp_path / "cut.jsonl"), r"cut\.jsonl")
 
 
 def test_what_is_missing_is_no_pass(folder: Path, tmp_path: Path) -> None:
@@ -102,8 +101,7 @@ def test_what_is_missing_is_no_pass(folder: Path, tmp_path: Path) -> None:
 
 def test_records_of_different_runs_are_refused(folder: Path) -> None:
     refusal = r"^seed: is 1 in .*other.jsonl and 0 in .*scores.jsonl; pass records of one run"
-    with pytest.raises(InputError, match=refusal):
-        read(folder, "scores", "other")
+    refused(lambda: read(folder, "scores", "other"), refusal)
 
 
 def test_commands_read_several_records(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

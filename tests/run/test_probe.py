@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from attncheck import AttentionLayer
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.processes import Processes
-from attncheck._lib.workers import InProcess, LostTask
+from attncheck._lib.workers import InProcess
 from attncheck.commands.cli import main
 from attncheck.runs.options import RunOptions
 from attncheck.runs.probe import refusal
@@ -140,13 +139,3 @@ def test_an_import_that_hangs_in_a_worker_is_stopped(folder: Path) -> None:
         refused = refusal(planned("hanging:raising", 4, timeout=1.0), workers)
     assert refused is not None
     assert "cannot be imported: GuardError: took more than 1 s" in refused.unusable
-
-
-def test_lost_probes_are_failures() -> None:
-    class Dying(InProcess):
-        def gather(self, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
-            return enumerate(LostTask("gone") for _ in tasks)
-
-    refused = refusal(planned(direct, 4), Dying())
-    assert refused is not None
-    assert refused.unusable.startswith("subject=attncheck.subject:direct: a probe call on n=4")

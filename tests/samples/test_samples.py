@@ -197,11 +197,9 @@ class TestSeveralFiles:
     def test_files_of_one_layer_and_unknown_weights_are_refused(self, folder: Path) -> None:
         layer, samples = folder / "layer.toml", folder / "outputs.npy"
         for weights in ("cauchy", "queries=uniform", "query=cauchy"):
-            with pytest.raises(ac.InputError, match="is not known; use one of"):
-                check_files([layer], [samples], weights=weights)
+            refused(functools.partial(check_files, [layer], [samples], weights=weights), "is not known; use one of")
         for files, message in ((1, "pass one --layer per --samples"), (2, "put draws of one layer into one file")):
-            with pytest.raises(ac.InputError, match=message):
-                check_files([layer, layer], [samples] * files)
+            refused(functools.partial(check_files, [layer, layer], [samples] * files), message)
 
 
 CAUSAL = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, mask="causal")
@@ -262,8 +260,7 @@ def test_what_is_no_attention_is_refused(change: Callable[[FloatArray], FloatArr
         arrays["attention"] = attention_weights(CAUSAL, 2.0 * arrays["scores"])
     else:
         arrays["attention"] = change(attention_weights(CAUSAL, arrays.pop("scores")))
-    with pytest.raises(ac.InputError, match=rf"attention.*{message}"):
-        Sample.from_mapping(CAUSAL, arrays, 10)
+    refused(lambda: Sample.from_mapping(CAUSAL, arrays, 10), rf"attention.*{message}")
 
 
 GRAMS = ("input_gram", "value_gram", "inputs")

@@ -23,7 +23,7 @@ from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.diagnosis.fit import FittedCause, fitted
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.sources import Violations, explanations
-from attncheck.faults import EXPOSURES, FAULTS, exposing
+from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.faults.fault import Fault
 from attncheck.faults.pairs import fault_named
 from attncheck.layers.attention_map import attention_weights
@@ -241,16 +241,6 @@ def test_each_candidate_is_there_once_and_only_with_what_it_can_change() -> None
     assert len({candidate.name for candidate in found}) == len(found)
     assert not any(each.startswith("W_K:") for each in words)
     assert "the mask is inverted: a position sees itself and the later ones" in words
-
-
-def test_a_report_names_the_cause_first_and_the_same_twice() -> None:
-    layer, what = AttentionLayer(width=4, seq_len=3, num_heads=2, mask="causal"), FAULTS["softmax_over_columns"].what
-    blind = exposing(FAULTS["softmax_over_columns"], EXPOSURES["scores"])
-    reports = [check(blind, layer, properties=["outputs"], profile="smoke") for _ in range(2)]
-    assert reports[0].causes == reports[1].causes
-    assert reports[0].causes[0] == what
-    assert str(reports[0]).splitlines()[1] == f"  cause:    {what}"
-    assert check("attncheck.subject:collapsed", layer, properties=["outputs"], profile="smoke").causes == ()
 
 
 def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> None:

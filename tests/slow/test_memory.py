@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 
 from attncheck.checks.check import AnyCheck
@@ -14,6 +12,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Cost, Plan
 from attncheck.subject import Subject
+from tests.memory import with_peak
 
 LAYER = AttentionLayer(width=2, seq_len=1, num_heads=2)
 CHUNK = 2**14
@@ -32,10 +31,8 @@ def test_memory_does_not_grow_with_the_draws() -> None:
 
     def peak(draws: int) -> int:
         several = Plan(plan.setting, CHUNK, 5e-4, 0.99, dict.fromkeys(checks.values(), draws), {})
-        tracemalloc.start()
-        found = observe(several, list(several.sizes), 1, subject, np.random.default_rng(0), np.random.SeedSequence(0))
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        rng, root = np.random.default_rng(0), np.random.SeedSequence(0)
+        found, most = with_peak(lambda: observe(several, list(several.sizes), 1, subject, rng, root))
         assert all(0.9 * draws / 4 < outcome.count for outcome in found.values())
         assert min(outcome.p_value for outcome in found.values()) > 1e-8
         return most
