@@ -74,6 +74,14 @@ def unset() -> Any:
     return module
 
 
+class Windows(nn.Module):
+    """Attention within halves of the sequence, which are folded into the batch."""
+
+    def forward(self, x: Any) -> Any:
+        halves = x.reshape(2 * len(x), -1, x.shape[-1])
+        return nn.functional.scaled_dot_product_attention(halves, halves, halves).reshape(x.shape)
+
+
 def token(x: Any) -> Any:
     return torch.cat([torch.ones_like(x[:, :1]), x], 1)
 
@@ -116,6 +124,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "linear attention": (lambda: Own(lambda q, k, v: q @ (k.mT @ v) / q.shape[2]), NO_PRODUCT, {}),
     "in turn": (lambda: InTurn(by_hand), "pass attention one after another", {}),
     "some positions": (lambda: Own(one_position_at_a_time), "attention is called on some positions at a time", {}),
+    "windows of one position": (Windows, "lets each position attend to itself alone: are windows in the batch", {}),
     "separate outputs": (lambda: Own(lambda q, k, v: (by_hand(q, k, v), by_hand(k, q, v))[0]), SEPARATE, {}),
     "no output": (lambda: Own(after=lambda y: None), NO_OUTPUT, {}),
     "meta": (lambda: nn.Linear(64, 64, device="meta"), META, {}),

@@ -226,9 +226,11 @@ class LimitLaw(MixtureLaw):
         law = rows.chi_square_law(self.layer, self.kernel.matrix, position)
         return None if law is None else law.scaled(covariance.output_factor(self.layer))
 
-    @kept
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
-        position = self._check_position(position)
+        return self._replicates(self._check_position(position))
+
+    @kept
+    def _replicates(self, position: int) -> tuple[ScaleMixture, ...]:
         exact = self._exact(position)
         picks = (operator.itemgetter(number) for number in range(rows.REPLICATES))
         return tuple(exact or self._sum_heads(position, pick) for pick in picks)
