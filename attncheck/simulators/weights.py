@@ -233,7 +233,7 @@ class _OtherWeights(DirectMultiplier):
         bias = self._biases[first].draw(self._rng, vectors.shape[-1], (len(image), image.shape[-1]))
         return np.asarray(image + bias[:, None])
 
-    def _draw(self, weight: Weight, size: int) -> FloatArray:
+    def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
         rows, columns = weight.shape(self._width)
         return WEIGHT_LAWS[self._laws[weight.name[0]]](self._rng, (size, columns, rows))
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
 
+# Rows shorter than this are reduced column by column.
+_SHORT = 8
 # Number of positions, number of rows and relative tolerance for trying a user's map.
 _TRIED, _ROWS, _TOLERANCE = 5, 8, 1e-9
 
@@ -93,12 +95,12 @@ class Softmax(AttentionMap):
     def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
         shifted = np.where(mask, scores, -np.inf)
-        largest = shifted.max(axis=-1, keepdims=True)
+        largest = _over_rows(np.maximum, shifted)
         if self.sink is not None:
             largest = np.maximum(largest, self.sink)
         shifted -= largest
         np.exp(shifted, out=shifted)
-        total = shifted.sum(axis=-1, keepdims=True)
+        total = _over_rows(np.add, shifted)
         shifted /= total if self.sink is None else total + np.exp(self.sink - largest)
         return shifted
 
@@ -331,3 +333,11 @@ def _try_map(function: Callable[..., Any]) -> None:
         refuse("attention_map", function, "gives weights that depend on other rows or vary between calls", remedy)
     if not close(hidden[mask], weights[mask]):
         refuse("attention_map", function, "gives weights that depend on scores that are not visible", remedy)
+
+
+def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
+    """Reduce the last axis to length 1, in NumPy's order of operations."""
+    if rows.shape[-1] >= _SHORT:
+        return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
+    # Slices, because np.split would take longer than the reduction of so few columns.
+    return functools.reduce(combine, [rows[..., k : k + 1] for k in range(rows.shape[-1])])
