@@ -26,8 +26,8 @@ def draw_lines(
     results = results_of(program)
     vectors = [node for node in results if not isinstance(node, Output)]
     values = interpret(program.steps(), width, size, coordinates, vectors, multiplier(width, rng), rng)
-    outputs = np.stack([values[node][:, :coordinates] for node in results], axis=1)
-    return ProgramDraws(outputs=outputs, scores=_scores_of(program, size, values.__getitem__))
+    outputs = np.stack([values.get(node)[:, :coordinates] for node in results], axis=1)
+    return ProgramDraws(outputs=outputs, scores=_scores_of(program, size, values.get))
 
 
 def draw_exposed(
@@ -40,7 +40,7 @@ def draw_exposed(
 ) -> ProgramDraws:
     """Draw a program with all of its vectors and their Gram matrix."""
     values = interpret(program.steps(), width, size, coordinates, vectors_of(program), multiplier(width, rng), rng)
-    return exposed(program, width, size, coordinates, values.__getitem__)
+    return exposed(program, width, size, coordinates, values.get)
 
 
 def exposed(

@@ -49,7 +49,7 @@ def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None
     lines = [*expansion.inputs, *expansion.outputs, expansion.program.nodes[0], *added]
     values = interpret(expansion.program.steps(), layer.width, 2, 1, lines, record, rng)
     positions = values.stack(added) if added else np.zeros((2, layer.seq_len, layer.width))
-    hidden = literal.hidden_vectors(layer, record.matrices, values[expansion.program.nodes[0]], positions)
+    hidden = literal.hidden_vectors(layer, record.matrices, values.get(expansion.program.nodes[0]), positions)
     draws = literal.attend(layer, literal.inputs_of(layer, hidden), record.matrices)
     scores = values.stack(expansion.scores).reshape(draws.scores.shape)
     np.testing.assert_allclose(
@@ -72,6 +72,6 @@ def test_interpretation_computes_each_line(program: Program, width: int) -> None
     rng = np.random.default_rng(3)
     record = Recorder(width, rng)
     values = interpret(program.steps(), width, 4, 1, program.nodes, record, rng)
-    expected = literal.evaluate(program, values.__getitem__, lambda weight: record.matrices[weight.name])
+    expected = literal.evaluate(program, values.get, lambda weight: record.matrices[weight.name])
     for node, value in expected.items():
-        np.testing.assert_allclose(values[node], value, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(values.get(node), value, rtol=1e-12, atol=1e-12)
