@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -199,10 +200,8 @@ class Family(ABC):
 
     def mde(self, size: int, level: float, power: float) -> float:
         """Return the smallest effect above the null detected with chance `power` (above `level`), or ``math.inf``."""
-        count, target = check_integer("size", size, 1, "pass a number of draws"), check_power(power, level)
-        return smallest_real(
-            lambda effect: self._detects(effect, count, level, target), self.null_effect, self._farthest
-        )
+        count = check_integer("size", size, 1, "pass a number of draws")
+        return _smallest_mde(self, count, level, check_power(power, level))
 
     def size(self, alternative: float, level: float, power: float, cap: int = DRAWS_CAP) -> int | None:
         """Return the smallest number of draws that detects `alternative` with chance `power`; None if above `cap`.
@@ -212,7 +211,7 @@ class Family(ABC):
         target = check_power(power, level)
         check_integer("cap", cap, 1, "pass the maximum number of draws to plan")
         self.power(alternative, 1, level)  # validates `alternative`
-        return smallest_integer(lambda draws: self._detects(alternative, draws, level, target), cap)
+        return _smallest_size(self, alternative, level, target, cap)
 
     @property
     @abstractmethod
@@ -225,6 +224,19 @@ class Family(ABC):
 
     def _detects(self, alternative: float, size: int, level: float, target: float) -> bool:
         return all(self.power(effect, size, level) >= target for effect in self._mirrored(alternative))
+
+
+# Cached: checks of many layers repeat these searches.
+@functools.lru_cache(maxsize=4096)
+def _smallest_mde(family: Family, size: int, level: float, target: float) -> float:
+    return smallest_real(
+        lambda effect: family._detects(effect, size, level, target), family.null_effect, family._farthest
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _smallest_size(family: Family, alternative: float, level: float, target: float, cap: int) -> int | None:
+    return smallest_integer(lambda draws: family._detects(alternative, draws, level, target), cap)
 
 
 def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> float:

@@ -6,6 +6,7 @@ Sums by ``math.fsum`` do not depend on the order or grouping of the samples.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -144,11 +145,14 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
     return min(1.0, float(above.sum())), min(1.0, float(below.sum()))
 
 
+# Cached: most cases of a pool have the same number of trials, in every look.
+@functools.lru_cache(maxsize=64)
 def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
-    """Return the smallest count of non-negligible chance, and the chances of the counts from it on."""
+    """Return the smallest count of non-negligible chance, and the chances of the counts from it on (read-only)."""
     least = int(scipy.stats.binom.ppf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     most = int(scipy.stats.binom.isf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))
+    chances.flags.writeable = False
     return max(0, least), chances
 
 
