@@ -227,7 +227,7 @@ def _inputs(layer: AttentionLayer) -> tuple[AttentionLayer, Program, tuple[Node,
 def _draw(program: Program, nodes: list[Node], width: int, size: int, rng: np.random.Generator) -> list[FloatArray]:
     """Draw lines with literal matrices: vectors (size, width) and scores (size,)."""
     values = interpret(program.steps(), width, size, width, nodes, DirectMultiplier(width, rng), rng)
-    return [values[node] for node in nodes]
+    return [values.get(node) for node in nodes]
 
 
 def _other(width: int) -> float:
