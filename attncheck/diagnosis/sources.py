@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 
@@ -34,6 +35,7 @@ from attncheck.subject import Subject
 # Maximum number of deviations shown, and the size of the sample that is drawn if several causes fit, relative to the
 # first sample.
 _DEVIATIONS, _AGAIN = 2, 4
+_NUMBERS = re.compile(r"[-\d.]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,20 +203,29 @@ class Violations:
         return candidate.words not in differing - matching
 
     def reproduced(self, candidate: Candidate) -> bool:
-        """Return whether a candidate has the effects of the violated checks, and no exact deviation of its own."""
+        """Return whether a candidate has the subject's exact deviation and the effects of the violated checks."""
         sample = self.samples[0]
-        if self._receives_inputs and not self.deviations.explanations and self._deviates(candidate, sample):
+        if not self.deviates_alike(candidate):
             return False
         with own_arithmetic():
             return reproduces(candidate, sample.layer, sample.exposed, self.results, self.laws, self.seed)
 
-    def _deviates(self, candidate: Candidate, sample: Sample) -> bool:
-        """Return whether calls with changed inputs show that a candidate deviates from the declaration."""
-        answering_subject = answering(candidate, sample.exposed)
+    def deviates_alike(self, candidate: Candidate) -> bool:
+        """Return whether a candidate, if it can answer, has the first exact deviation of the subject, but for numbers.
+
+        If the subject has none, the candidate must have none.
+        """
+        ours, sample = self.deviations, self.samples[0]
+        subject = answering(candidate, sample.exposed) if self._receives_inputs else None
+        if subject is None:
+            return True
+        layer, theirs = ours.layer or sample.layer, list[Explanation]()
         with own_arithmetic(), contextlib.suppress(InputError):
-            rng = stream(self.seed, "answers", sample.layer.key, role="diagnosis")
-            return answering_subject is not None and bool(findings(answering_subject, sample.layer, rng))
-        return False
+            theirs = findings(subject, layer, stream(self.seed, "answers", layer.key, role="diagnosis"))
+        if not (ours.explanations and theirs):
+            return not (ours.explanations or theirs)
+        first, other = (_NUMBERS.sub("", str(explanations[0])) for explanations in (ours.explanations, theirs))
+        return first.startswith(other)  # the name of the layer may follow
 
     def fitted(
         self, samples: Sequence[Sample], among: Sequence[Candidate] = (), role: str = "fit"
@@ -263,7 +274,7 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
         with own_arithmetic(), contextlib.suppress(InputError):
             if sample.layer == layer:
                 fits, _ = violations.fitted([sample], causes, "reproducing")
-                if len(fits) == 1:
+                if len(fits) == 1 and violations.deviates_alike(fits[0].candidate):
                     yield Explanation(fits[0].candidate.words, Certainty.IDENTIFIED)
                     return
     texts = {cause.words for cause in causes}

@@ -172,7 +172,7 @@ class Family(ABC):
         return effect
 
     def test(self, *data: Any) -> Outcome:
-        """Return the outcome for one sample; families say what their data are.
+        """Return the outcome for one sample; `condensed` of each family says what its data are.
 
         The count of the outcome is 0 if there are too few values.
         """

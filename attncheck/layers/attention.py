@@ -334,9 +334,9 @@ class AttentionLayer:
     def describe(self) -> str:
         """Return a short name with the non-default fields, e.g. ``n=64 s=4 H=2 causal``."""
         parts = [f"n={self.width}", f"s={self.seq_len}", f"H={self.num_heads}"]
-        for field in dataclasses.fields(self)[3:]:  # without the sizes above
+        for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value != field.default:
+            if field.name not in ("width", "seq_len", "num_heads") and value != field.default:
                 text = _as_text(value)
                 parts.append(text if field.name in ("mask", "activation") else f"{field.name}={text}")
         return " ".join(parts)

@@ -153,6 +153,9 @@ WRONG: dict[str, Answering] = {
     "attention weights or values: outputs are those of attention weights averaged over queries": on_inputs(
         weigh(lambda layer, weights: 0.0 * weights + weights.mean(axis=2, keepdims=True))
     ),
+    "attention weights or values: the outputs of equal attention weights are added, -0.5 times": on_inputs(
+        weigh(lambda layer, weights: weights - 0.5 / layer.seq_len)
+    ),
     "attention weights or values: attention weights are smoothed: a share of 0.1 is equal for all keys": on_inputs(
         weigh(lambda layer, weights: 0.9 * weights + 0.1 / layer.seq_len)
     ),
@@ -278,6 +281,14 @@ def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_
     told = list(map(str, found(limited, LAYER.replace(num_heads=num_heads))))
     assert told
     assert not any("weight is" in each for each in told)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_cause_that_answers_otherwise_is_not_identified(seed: int) -> None:
+    """Scores with a soft cap have nearly the law of smoothed weights."""
+    smoothed = on_inputs(weigh(lambda layer, weights: 0.9 * weights + 0.1 / layer.seq_len))
+    first, *_ = check(smoothed, LAYER, profile="smoke", seed=seed).explanations
+    assert "a share of 0.1 is equal for all keys" in first.text
 
 
 def test_equal_outputs_of_all_positions_are_no_equal_weights() -> None:

@@ -54,6 +54,10 @@ def normals(rng: np.random.Generator, size: int) -> Any:
     return rng.standard_normal(size)
 
 
+def few_values(family: Any) -> None:
+    Evidence().assert_statistic(normals, family, lambda draws: (stats.norm.cdf(draws[:9]),), 0.5, "shift")
+
+
 def p_values(values: Callable[[np.random.Generator], Any]) -> None:
     Evidence().assert_p_values(lambda seed: values(np.random.default_rng(seed)))
 
@@ -162,6 +166,7 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     (lambda: law(stats.t), "^law="),
     (lambda: law(stats.norm(loc=[0.0, 1.0])), "^law="),
     (lambda: law(stats.norm(), 1e-4), "^effect=.*draws per look"),
+    (lambda: few_values(Smooth(1)), "^measure=.*give too few values"),
     (lambda: Evidence().assert_independent(normals, effect=0.1), "^draw=.*must give x and y"),
     (lambda: Evidence(alpha=0.0), "^alpha="),
     (lambda: Evidence(power=1.0), "^power="),

@@ -49,7 +49,10 @@ def test_linen() -> None:
 def test_nnx() -> None:
     block = of_nnx()
     nnx: Any = pytest.importorskip("flax.nnx")
-    model = lambda rngs: nnx.Sequential(block(WIDTH, rngs), nnx.Linear(8, WIDTH, rngs=rngs), block(WIDTH, rngs))  # noqa: E731
+
+    def model(rngs: Any) -> Any:
+        return nnx.Sequential(block(WIDTH, rngs), nnx.Linear(8, WIDTH, rngs=rngs), block(WIDTH, rngs))
+
     found = ac.inspect(model, inputs=(X,), draws=2)
     assert found.blamed == ()
     assert [group.title for group in found.attention] == ["layers.*.attention (2)"]
