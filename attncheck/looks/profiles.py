@@ -97,7 +97,7 @@ PROFILES = {
             program_examples=2,
             program_entries=20_000_000,
         ),
-        Profile("default", fixed_cases=7, regimes=8, examples=8, entries=150_000_000, most_draws=20_000),
+        Profile("default", fixed_cases=7, regimes=8, examples=6, entries=150_000_000, most_draws=20_000),
         Profile(
             "thorough",
             fixed_cases=7,
