@@ -132,6 +132,7 @@ def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) 
     `scores` and the declared `weights` have the same shape.
     """
     yield "outputs are those of attention weights that are transposed", weights.swapaxes(-1, -2)
+    yield "outputs are those of the transposed scores", attention_weights(layer, scores.swapaxes(-1, -2))
     mean = np.broadcast_to(weights.mean(axis=-2, keepdims=True), weights.shape)
     yield "outputs are those of attention weights averaged over queries", mean
     yield "outputs are those of equal attention weights", attention_weights(layer, np.zeros_like(scores))

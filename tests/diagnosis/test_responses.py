@@ -153,6 +153,9 @@ WRONG: dict[str, Answering] = {
     "attention weights or values: outputs are those of attention weights averaged over queries": on_inputs(
         weigh(lambda layer, weights: 0.0 * weights + weights.mean(axis=2, keepdims=True))
     ),
+    "attention weights or values: outputs are those of the transposed scores": on_inputs(
+        LiteralSimulator(weigh=lambda layer, scores: attention_weights(layer, scores.swapaxes(-1, -2)))
+    ),
     "attention weights or values: the outputs of equal attention weights are added, -0.5 times": on_inputs(
         weigh(lambda layer, weights: weights - 0.5 / layer.seq_len)
     ),
