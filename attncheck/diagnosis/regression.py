@@ -154,8 +154,7 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
     layer, y = pair.layer, pair.usual[0].outputs
     # If all positions have equal outputs, a call may give one equation only.
     is_equal = np.ptp(y, axis=1).max() <= _ROUNDED * np.abs(y).max()
-    blocks = max(layer.num_heads, layer.seq_len) if is_equal else layer.num_heads
-    calls = _Calls.of(pair, blocks * layer.width, layer.seq_len)
+    calls = _Calls.of(pair, layer.num_heads * layer.width, 1 if is_equal else layer.seq_len)
     if calls is None:
         return
     outputs = calls.outputs.reshape(len(calls.outputs), -1, calls.outputs.shape[-1])
