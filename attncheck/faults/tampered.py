@@ -25,7 +25,10 @@ def _subset(drawn: Drawn, index: IntArray) -> Drawn:
 
 
 def _sized(values: FloatArray, by: FloatArray) -> FloatArray:
-    """Return `values`, multiplied in each draw by the size of `by` relative to its root mean square over draws."""
+    """Multiply `values` in each draw by the length of `by` in that draw, relative to its root mean square over draws.
+
+    The length is the root of the sum of all squares in a draw.
+    """
     squares = _energy(by)
     factor = np.sqrt(squares / squares.mean())
     return np.asarray(values * factor.reshape(-1, *[1] * (values.ndim - 1)))
