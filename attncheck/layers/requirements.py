@@ -14,7 +14,8 @@ from attncheck.layers.requirement import Requirement
 SMALL_WIDTH = 16
 #: Widths at which two projections of one matrix correlate visibly.
 NARROW_WIDTH = 8
-# Smallest relative eigenvalue of the input covariance for accurate scores.
+# Positions are distinguishable if the smallest eigenvalue of the input covariance is at least this fraction of the
+# largest.
 _EQUAL = 1e-5
 #: A clip at this many standard deviations never acts in practice.
 NEVER_CLIPPED = 40.0
@@ -23,7 +24,10 @@ OfLayer = Requirement[AttentionLayer]
 
 
 def linear(layer: AttentionLayer) -> bool:
-    """Return whether inputs equal h + e in practice: without a norm, and with any clip too wide to act."""
+    """Return whether the inputs equal h + e in practice.
+
+    This is so without a norm, if φ is the identity or a clip that is too wide to change anything.
+    """
     clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 

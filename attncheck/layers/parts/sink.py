@@ -68,7 +68,7 @@ class SinkPart(LayerPart):
         return {"sink": layer.sink[head]} if isinstance(layer.sink, tuple) else {}
 
     def refusals_of(self, layer: AttentionLayer) -> Mapping[str, str]:
-        """Return the computations that do not support the part, with the reason."""
+        """Return the computations that do not support the layer's sink, each with the reason."""
         return {**self.refusals, **(_BY_HEAD if isinstance(layer.sink, tuple) else {})}
 
     def describe(self, fields: Mapping[str, Any]) -> str:

@@ -254,7 +254,7 @@ def limit_of_program(program: Program) -> ProgramLimit:
 
 
 def _score_covariance(scores: Sequence[Score], moments: Moments) -> FloatArray:
-    """Return Cov(p°_i, p°_k) by Isserlis' formula, whose terms are nonzero only if the scores share matrices."""
+    """Return Cov(p°_i, p°_k) for all pairs of scores by Isserlis' formula; it is 0 unless the scores share matrices."""
 
     def shared(first: Node, second: Node) -> float:
         same = isinstance(first, MatMul) and isinstance(second, MatMul) and first.weight is second.weight
