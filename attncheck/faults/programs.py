@@ -157,7 +157,7 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     return multiply
 
 
-@_declared("a matrix multiplies the vector that the matrix before it should", need.MOVING_VECTORS, step="matrices")
+@_declared("a matrix multiplies the vector of the matrix before it", need.MOVING_VECTORS, step="matrices")
 def _stale_vectors(width: int, rng: np.random.Generator) -> Multiplier:
     multiplier, previous = MatrixFreeMultiplier(width, rng), dict[int, FloatArray]()
 

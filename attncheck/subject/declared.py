@@ -18,7 +18,9 @@ FORMS = "(layer, size, rng) or (layer, inputs, rng)"
 #: Remedy for an invalid attribute `supports`.
 SUPPORTS = "make it a function of the layer that returns True, False or a string with the reason"
 #: Remedy for a simulator that does not support a layer.
-MISSING_LAYER = "declare what it has: give it an attribute supports(layer) that returns False or a reason, or layers"
+MISSING_LAYER = (
+    "declare which layers it supports, with an attribute supports(layer) that returns False or a reason, or with layers"
+)
 #: Call form of a subject of programs.
 PROGRAM_FORM = "(program, width, size, rng)"
 

@@ -115,5 +115,5 @@ MIXED_OUTPUT = OfProgram(
 GATED_OUTPUT = OfProgram(
     "gates",
     lambda program: any(isinstance(node, Output) and node.function == _GATES for node in program.nodes),
-    "no output is gated by scores, and softmax hardly depends on the sign of all of them",
+    "no output has sigmoid gates, and softmax hardly changes if all scores change their sign",
 )

@@ -187,7 +187,7 @@ class ProgramLimit:
         for line in lines:
             node = named.get(line) if isinstance(line, str) else line
             if isinstance(node, Score):
-                remedy = "pass lines that are vectors; score_covariance is that of scores"
+                remedy = "pass lines that are vectors; for scores, see score_covariance"
                 refuse("vector", node.name, "is a score", remedy)
             if not isinstance(node, Node) or not {*bases_of([node])} <= {*self.lines}:
                 names = first_few(vector.name for vector in vectors_of(self.program))

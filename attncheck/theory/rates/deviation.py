@@ -32,7 +32,7 @@ REPLICATES = 8
 _STEP = 0.02
 # Maximum and minimum number of points in the space of the score normals, and maximum number of their coordinates.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
-# Number of cells of log v, and maximum difference between the largest and the smallest log v of a cell.
+# Number of cells, and maximum range of log v that they cover.
 _CELLS = 2048
 _LOG_RANGE = 60.0
 _PILOT = 64

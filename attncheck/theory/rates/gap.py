@@ -144,7 +144,7 @@ class Gap:
         return base[dense], density[:, dense], weights[dense]
 
     def _square(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return ∫ Δf²/(2f), the leading term of KL, with Δf the difference of the density from the limit's density f."""
+        """Return ∫ Δf²/(2f), the leading term of KL, with Δf the difference from the density f of the limit."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         value = float(weights @ (mean**2 / base - _noise(density, base)))

@@ -29,7 +29,7 @@ from attncheck.theory.rates.deviation import deviation, retained_entries
 from attncheck.theory.rates.gap import Gap, error_bounds, standard_error, widening
 from attncheck.theory.rates.marginal import FixedHeads, Marginal, OutputEntry, ScoreEntry, restored, vanishes
 
-# Maximum number of entries of the inputs X in all draws together if their number is the default, and bounds on it.
+# By default, the inputs X of all draws together have at most this many entries; bounds on the default number of draws.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
 # Widths below which errors of moments are unknown, for bounded and for unbounded attention weights.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
@@ -253,7 +253,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the limit's density at t; if the limit is 0, outputs are rescaled so that their limit is not 0."""
+        """Return the density at t of the limit or, if that is 0, of `_scale` times the limit of rescaled outputs."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
