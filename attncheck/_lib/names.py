@@ -44,7 +44,8 @@ def pattern_of(name: str) -> str:
 def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
     """Return a common name for `names`, some of the names in `all_names`, which differ from each other only in numbers.
 
-    The numbers are listed for at most four names that are at most half of all; otherwise * replaces them.
+    Their numbers are listed if there are at most four names, and these are at most half of all; otherwise * replaces
+    the numbers.
 
     Examples
     --------

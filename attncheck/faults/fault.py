@@ -106,7 +106,7 @@ def with_changed_fields(
 def corrupted(faults: list[Fault], text: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault to `faults`, a correct simulator with changed arrays.
 
-    The decorated function maps the correct arrays to those that it changes, both by name.
+    The decorated function takes a dictionary of the correct arrays, and returns one of the arrays that it changes.
     """
     return declared(faults, text, requires, "changes", TamperedDraws)
 

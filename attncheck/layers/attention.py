@@ -72,8 +72,8 @@ class AttentionLayer:
         ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}, or str
         Factor of the scores: the theorem's 1/√n, Yang's 1/n, or another power such as "n^-0.75", where n stands for
-        `head_dim` if that is set. With a smaller factor than 1/√n, scores are 0 in the limit; with a larger one they
-        grow with n, and no limit is computed.
+        `head_dim` if that is set. With a smaller factor than 1/√n, scores are 0 in the limit (unless W^Q = W^K); with a
+        larger one they grow with n, and no limit is computed.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
         Weights A from scores P: "softmax" acts on each row; "linear", "relu" and "sigmoid" map each score p to p, to
         max(p, 0)/s and to 1/(1 + exp(-p + log s)). A vectorised function of (scores, visible), both of shape (..., s),

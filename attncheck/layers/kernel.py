@@ -13,7 +13,7 @@ from attncheck._lib.memory import check_memory
 from attncheck.layers.inputs import InputLaw
 from attncheck.layers.norm import centred, normalised_gram
 
-# Number of (s, s) matrices in memory at once.
+# Number of (s, s) matrices that are in memory at the same time, for `check_memory`.
 _MATRICES = 4
 # Odd activations, φ(-x) = -φ(x).
 _ODD = ("clip", "tanh", "erf", "identity")

@@ -67,7 +67,10 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return vectors, (..., s, n), for layer norm followed by a vector of ones, whose inner products are the means."""
+    """Return `vectors`, (..., s, n), with a vector of ones appended for layer norm.
+
+    In the Gram matrix, the row of this vector contains the means of the others.
+    """
     if norm != "layer":
         return vectors
     return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)

@@ -10,9 +10,9 @@ from attncheck.layers.parts.attention_map import Linear, Softmax
 from attncheck.layers.parts.mask import plain_mask, visible
 from attncheck.layers.requirement import Requirement
 
-#: Widths at which finite-width effects are large.
+#: Up to this width, finite-width effects are large.
 SMALL_WIDTH = 16
-#: Widths at which two projections of one matrix correlate visibly.
+#: Up to this width, two projections by the same matrix correlate visibly.
 NARROW_WIDTH = 8
 # Positions are distinguishable if the smallest eigenvalue of the input covariance is at least this fraction of the
 # largest.

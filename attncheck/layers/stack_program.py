@@ -79,7 +79,7 @@ def expand_layers(
 def _joined(
     program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
 ) -> tuple[Node, ...]:
-    """Return the next stream: the outputs, plus the stream if `residual`."""
+    """Return the next stream, which is `outputs` or, if `residual`, ``stream + outputs``."""
     if not residual:
         return outputs
     return tuple(

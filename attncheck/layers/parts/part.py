@@ -82,8 +82,8 @@ class LayerPart(abc.ABC):
     def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
         """Return the standard deviation and the indices of the random bias that the part adds to scores, or None.
 
-        The bias is normal with mean 0. Scores whose entries of the indices, (seq_len, seq_len), are equal share one
-        random number.
+        The bias is normal with mean 0. The indices have shape (seq_len, seq_len), and scores with equal indices share
+        one random number.
         """
         return None
 

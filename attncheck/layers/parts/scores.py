@@ -94,9 +94,9 @@ def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
 
 
 def distinct_heads(layer: AttentionLayer) -> list[AttentionLayer]:
-    """Return layers with one head each, whose average is that over all heads.
+    """Return layers with one head each, for computing averages over the heads of a layer.
 
-    There is one layer per head if the heads differ; otherwise only the first head is returned.
+    There is one such layer per head if the heads differ; otherwise there is only one, for the first head.
     """
     return [of_head(layer, head) for head in range(layer.num_heads if heads_differ(layer) else 1)]
 

@@ -118,8 +118,8 @@ def coverage(program: Lines) -> Coverage:
     - Scores converge jointly to centred Gaussians (Proposition 8), and outputs converge with them (Theorem 1,
       Corollary 2), under Assumption 1. Score i is the product of g^{i,1} and g^{i,2}, with g^{i,j} = W^{i,j} x^{i,j}.
       The assumption is that each x^{i,j} is a bounded pseudo-Lipschitz function of vectors that depend on none of the
-      W^{i,j}; (a) that the W^{i,j} multiply no vectors outside scores; (b) that no score has the same matrix on both
-      sides. Besides, all functions must be pseudo-Lipschitz, and all vectors must have n coordinates.
+      W^{i,j}; that (a) the W^{i,j} multiply no vectors outside scores; and that (b) no score has the same matrix on
+      both sides. In addition, all functions must be pseudo-Lipschitz, and all vectors must have n coordinates.
     - A score with a zero vector is 0 at every width.
     - Three scores whose matrices form a cycle, A·B, B·C, C·A, converge at rate n^{-1/2}, like their joint third moment,
       unless the two vectors that one of the matrices multiplies are uncorrelated in the limit.

@@ -26,7 +26,7 @@ class StackedFunction(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class PerArgumentFunction(StackedFunction):
-    """A function of one array (draws, coordinates) per vector, then one (draws, 1) per score."""
+    """A function that takes one array (draws, coordinates) per vector, followed by one array (draws, 1) per score."""
 
     function: Coordinatewise
 

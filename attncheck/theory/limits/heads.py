@@ -22,7 +22,7 @@ from attncheck.theory.limits import rows
 TOLERANCE = 1e-4
 # Number of scramblings, and number of score entries per scrambling at the start and at most.
 _SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**24
-# Maximum number of points at the start, and minimum number of score entries by which a point is counted.
+# Maximum number of points at the start, and number of score entries as which a point counts at least.
 _FIRST_POINTS, _LEAST = 2**5, 16
 # Score entries per block.
 _BLOCK = 2**18

@@ -123,8 +123,8 @@ class LimitLaw(MixtureLaw):
     def score_covariance(self) -> FloatArray:
         """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, row by row.
 
-        With rotary positions, Cov(p_ij, p_kl) has a factor c(d) = (Ci(d) - Ci(d/b)) / log b, d = (j - i) - (l - k),
-        the mean of cos(d θ) over the angles θ.
+        With rotary positions of base b, Cov(p_ij, p_kl) has the factor c(d) = (Ci(d) - Ci(d/b)) / log b with
+        d = (j - i) - (l - k), which is the mean of cos(d θ) over the angles θ of rotation per position.
 
         Returns
         -------

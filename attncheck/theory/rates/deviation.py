@@ -38,7 +38,7 @@ _LOG_RANGE = 60.0
 _PILOT = 64
 # Factor by which cells extend, on both sides, beyond the variances in a pilot sample.
 _MARGIN = math.exp(3.0)
-# Width at which terms beyond the first order in 1/n vanish.
+# Width at which terms beyond the first order in 1/n are negligible.
 _WIDE = 2**20
 # Maximum number of distinct entries of a Gram matrix for which the mean of the control Q is computed.
 _MOST_DIRECTIONS = 400

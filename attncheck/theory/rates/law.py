@@ -29,7 +29,7 @@ from attncheck.theory.rates.deviation import deviation, retained_entries
 from attncheck.theory.rates.gap import Gap, error_bounds, standard_error, widening
 from attncheck.theory.rates.marginal import FixedHeads, Marginal, OutputEntry, ScoreEntry, restored, vanishes
 
-# By default, the inputs X of all draws together have at most this many entries; bounds on the default number of draws.
+# Maximum number of entries of the inputs X in all draws, which limits their default number; and bounds on this number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
 # Widths below which errors of moments are unknown, for bounded and for unbounded attention weights.
 _NARROW, _NARROW_UNBOUNDED = 8, 16

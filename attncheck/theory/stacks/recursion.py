@@ -223,7 +223,10 @@ def _perceive(perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray)
 
 
 def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Return E[φ(z)φ(z)ᵀ] for z ~ N(0, `stream`), E φ(z) for layer norm (else 0), and an error bound of the kernel."""
+    """Return the kernel E[φ(z)φ(z)ᵀ] for z ~ N(0, `stream`), the means E φ(z), and an error bound of the kernel.
+
+    The means are 0 unless the layer has layer norm, which is the only norm that needs them.
+    """
     phi = nonlinearity.of_inputs(layer.inputs)
     kernel, error = image_kernels(phi, stream)
     diagonal = np.diagonal(kernel, axis1=-2, axis2=-1)
