@@ -189,11 +189,11 @@ def drawn_blocks(
     layer, size, seed, method, coordinates
         As for `simulate`.
     grams : frozenset of str
-        Gram matrices to compute, from "key_gram" and "value_gram".
+        Names of the Gram matrices to compute: "key_gram", "value_gram", both or none.
     outputs : bool
         Whether to draw outputs and inputs.
     first : int
-        Number of the first block; full blocks before it are the same for any size.
+        Index of the first block to draw. Blocks before it are skipped, but count towards `size`.
 
     Examples
     --------
@@ -218,7 +218,7 @@ def _check_fits(
     """Raise `InputError` if one draw needs more than the allowed memory."""
     needed = _bytes_of(work)
     if needed > check_integer("memory", memory, 1, "pass a number of bytes"):
-        # More memory does not help a score covariance that exceeds the default limit.
+        # Raising `memory` does not help if the score covariance exceeds the default limit, which is fixed for it.
         remedies = ["raise memory"] * (8 * work.shared <= DEFAULT_MEMORY)
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
         if alternative is not None and _bytes_of(alternative[1]) <= memory:
@@ -251,7 +251,7 @@ def tangent_kernel(
     Parameters
     ----------
     layer : AttentionLayer
-        Without rotary positions, position biases, normalised queries and keys, and user's maps.
+        A layer without rotary positions, position biases, normalised queries and keys, or a user's attention map.
     size : int
         Number of independent draws.
     seed : int or numpy.random.SeedSequence

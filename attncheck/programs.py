@@ -72,7 +72,7 @@ def perceptron(depth: int = 3) -> Program:
 def recurrent(steps: int = 3) -> Program:
     """Return a recurrent network, s_t = erf(W s_{t-1} + U x_t): Definition 1 (ii) with tied matrices.
 
-    Sharing W and U over time gives W s_t and W s_u covariance E[s_t s_u]; tokens are correlated too.
+    Because W and U are shared over time, W s_t and W s_u have the covariance E[s_t s_u]. Tokens are correlated too.
 
     Parameters
     ----------
@@ -106,7 +106,8 @@ def recurrent(steps: int = 3) -> Program:
 def residual_attention(seq_len: int = 3) -> Program:
     """Return attention with a skip connection, y^i = x^i + Σ_j A_ij W^O W^V x^j.
 
-    Theorem 1 applies with x^i among the g's: x^i depends on no score matrix, so φ may take it as well as the values.
+    Theorem 1 applies with x^i as one of the vectors g of an output φ(g¹, …, gᵐ, p_1, …, p_r), because x^i depends on no
+    matrix of a score.
 
     Parameters
     ----------
@@ -160,8 +161,8 @@ def cross_attention(queries: int = 2, keys: int = 3) -> Program:
 def grouped_query_attention(heads: int = 4, groups: int = 2, seq_len: int = 2) -> Program:
     """Return Example 1 with W^K and W^V shared within groups of heads, as Assumption 1 (b) allows.
 
-    Two heads of a group differ in W^Q, so their scores have covariance 0, but at finite width
-    their squares are correlated. Heads are summed with H^{-1/2}.
+    Two heads of a group have different W^Q, so their scores have covariance 0; but at finite width the squares of
+    their scores are correlated. The sum over heads is multiplied by H^{-1/2}.
 
     Parameters
     ----------
@@ -182,7 +183,7 @@ def grouped_query_attention(heads: int = 4, groups: int = 2, seq_len: int = 2) -
     >>> [weight.name for weight in program.weights]
     ['W1', 'K1', 'V1', 'Q1', 'O1', 'Q2', 'O2']
     """
-    # Programs have no width, so any width will do.
+    # A program does not depend on the layer's width, so any width will do.
     return expand(AttentionLayer(width=1, seq_len=seq_len, num_heads=heads, num_kv_heads=groups)).program
 
 
@@ -244,7 +245,8 @@ def gated_attention(seq_len: int = 3) -> Program:
 def recurrent_attention(steps: int = 3) -> Program:
     """Return a recurrent network whose last state attends to all states: weight sharing, then scores.
 
-    Tied matrices correlate the states, and so the scores, by Proposition 8; the E[s_t s_u] are neither 0 nor equal.
+    Tied matrices correlate the states s_t, and therefore the scores (Proposition 8). The covariances E[s_t s_u] of the
+    states differ from each other and from 0.
 
     Parameters
     ----------
@@ -290,7 +292,7 @@ def _numbers(field: str, count: int) -> range:
 
 
 def _fading(letter: str, count: int) -> tuple[list[str], list[float], FloatArray]:
-    """Return names, mean and covariance of initial vectors in a row, whose correlation falls with the distance."""
+    """Return names, means and covariance of a sequence of initial vectors, whose correlation falls with distance."""
     positions = np.arange(count)
     cov = _CORRELATION ** np.abs(np.subtract.outer(positions, positions))
     return [f"{letter}{position + 1}" for position in positions], [0.0] * count, cov

@@ -27,7 +27,7 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 204
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
 HEAD_DIMS = (1, 2, 3, 4, 8, 16)
 STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
-# Two thirds of layers have no positions.
+# Standard deviations of position vectors; two thirds of the layers have none.
 POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
 POSITION_REACHES = (1.0, 0.5, 2.0)
 INPUTS: tuple[dict[str, Any], ...] = (
@@ -36,7 +36,7 @@ INPUTS: tuple[dict[str, Any], ...] = (
     *({"activation": name} for name in ACTIVATIONS if name != "clip"),
 )
 
-# Maximum weight entries of a draw with explicit matrices in the default run; such a draw takes about 0.2 ms.
+# Default maximum number of weight entries per draw. With explicit matrices, such a draw takes about 0.2 ms.
 DIRECT_ENTRIES = 20_000
 
 
@@ -63,8 +63,8 @@ def layers(
     min_width, max_width : int
         Bounds on the width.
     parts : collection of str
-        Parts that the paper's layer lacks, used wherever possible: "norm", "rotary positions", "window", "softcap",
-        "sink", "position bias", "QK norm".
+        Parts that the paper's layer lacks and that drawn layers have wherever possible: "norm", "rotary positions",
+        "window", "softcap", "sink", "position bias", "QK norm".
 
     Raises
     ------
@@ -106,7 +106,7 @@ def layers(
 
     choose("seq_len", range(1, 13))
     heads = choose("num_heads", HEADS)
-    # Prefer full heads and no groups about half the time, if they fit.
+    # About half the layers have heads of full width, and about half have no groups, if these fit.
     divisors = [d for d in HEADS if heads % d == 0 and d < heads]
     choose("num_kv_heads", [None] * max(1, len(divisors)) + divisors)
     choose("head_dim", [None] * len(HEAD_DIMS) + [*HEAD_DIMS])
@@ -140,8 +140,9 @@ def layers(
 
 BOUNDED: tuple[Nonlinearity, ...] = (tanh(), clip(1.0), erf(), sin(), sigmoid())
 UNBOUNDED: tuple[Nonlinearity, ...] = (relu(), identity())
-# Matrices on the two sides of scores: one score, two separate scores, left shared, right shared, both shared, crossed
-# (W^{1,1} = W^{2,2}), doubly crossed, and a cycle.
+# Matrices on the two sides of each score. In this order: one score; two scores without shared matrices, with the same
+# left matrix, with the same right matrix, with both the same, and crossed (W^{1,1} = W^{2,2}); three scores, crossed
+# twice and in a cycle.
 _SIDES = (
     ("QK",),
     ("QK", "RL"),

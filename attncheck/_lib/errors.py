@@ -30,7 +30,9 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
 
 @contextlib.contextmanager
 def naming(source: Any) -> Iterator[None]:
-    """Prefix the messages of input errors in this context with `source` if it is a path that they do not contain.
+    """Prefix the messages of input errors raised in this context with `source`.
+
+    Only a path is added, and only to messages that do not contain it.
 
     Examples
     --------
@@ -73,7 +75,7 @@ _LONGEST = 10_000
 
 
 def check_integer(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
-    """Return `value` as an int within bounds, or raise `InputError`, also for booleans and floats."""
+    """Return `value` as an int within the bounds, or raise `InputError`; booleans and floats are refused too."""
     import operator
 
     if _is_boolean(value):

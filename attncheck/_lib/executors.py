@@ -73,7 +73,7 @@ class DaskCluster(Workers):
                 except TimeoutError:
                     if future.status == "error":  # the task raised it
                         raise
-                    continue  # its worker left before the result was fetched: it is computed again
+                    continue  # the worker left before its result was fetched, so dask repeats the task
                 yield flying.pop(future), result
 
     def _completed(self, flying: list[Any]) -> set[Any]:

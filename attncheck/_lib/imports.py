@@ -31,12 +31,12 @@ def path_of(function: Any) -> str:
     target: Any = sys.modules.get(module)
     for part in short_name(function).split("."):
         target = getattr(target, part, None)
-    # __main__ differs between processes.
+    # The module __main__ differs between processes, so its functions cannot be imported elsewhere.
     return f"{module}:{short_name(function)}" if target is function and module != "__main__" else ""
 
 
 def short_name(function: Any) -> str:
-    """Return a function's name within its module; older ufuncs have no qualified name."""
+    """Return a function's qualified name or, for the ufuncs of older NumPy, which have none, the plain name."""
     for attribute in ("__qualname__", "__name__"):
         name = getattr(function, attribute, None)
         if isinstance(name, str):
@@ -140,7 +140,10 @@ def source_of(path: str) -> str:
 
 
 def _home(function: Any) -> str:
-    """Return the name of a function's module; for a ufunc, which may lack the attribute, find it by name."""
+    """Return the name of a function's module.
+
+    A ufunc may lack ``__module__``, so it is looked up by its name in NumPy and scipy.special.
+    """
     if isinstance(function, np.ufunc):
         homes = [home for home in (np, special) if getattr(home, function.__name__, None) is function]
         return homes[0].__name__ if homes else ""

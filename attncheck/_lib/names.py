@@ -12,7 +12,7 @@ _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
 # Numbers that are whole words of a name, as in h.2 and Dense_0, but not in linear1.
 _NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
-# Largest number of indices listed in the name of a part of a family.
+# Maximum number of names whose numbers `name_of` lists.
 _LISTED = 4
 
 
@@ -42,7 +42,10 @@ def pattern_of(name: str) -> str:
 
 
 def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
-    """Return a common name for `names`, part of the family `all_names`, whose members differ only in numbers.
+    """Return a common name for `names`, some of the names in `all_names`, which differ from each other only in numbers.
+
+    Their numbers are listed if there are at most four names, and these are at most half of all; otherwise * replaces
+    the numbers.
 
     Examples
     --------
@@ -65,12 +68,15 @@ def similar_names(name: str, candidates: Sequence[str]) -> list[str]:
 
 
 def part_of(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return a common name for `names`, part of the family `every`; parts of it are listed by their numbers."""
+    """Return a common name for `names`, some of the names in `every`, which differ from each other only in numbers.
+
+    The numbers are replaced by * if `names` are all of them, and listed otherwise.
+    """
     return name_of(names, every) if len(names) in (1, len(every)) else _filled(names, listing=True)
 
 
 def _filled(names: Sequence[str], listing: bool) -> str:
-    """Return the common name of some names, with * or a list of numbers where they differ."""
+    """Return a common name for `names`; where their numbers differ, it has a list of them if `listing`, else *."""
     columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
     numbers = (list(dict.fromkeys(column)) for column in columns)
     several = "{{{}}}" if listing else "*"

@@ -34,15 +34,16 @@ _Result = TypeVar("_Result")
 _OUTPUT, _LINE = 2**20, 200
 # Number of bytes at the end of the stored output that are kept when it is shortened.
 _END = 2**16
-# Suffixes of the files with the output of a process, and with the reports of faulthandler on it.
+# Suffix of the file with the output of a process, and of the file with faulthandler's reports about the process.
 _PRINTED, _FAULTS = ".out", ".faults"
-# Seconds between checks of the output, and for processes that a signal has stopped.
+# Seconds between checks of the output file's size, and between checks for processes that a signal has stopped.
 _POLL_SECONDS = 1.0
 # Option of prctl(2) that names a signal to send when the parent ends.
 _PARENT_DEATH = 1
 # Exit statuses of a process that another process has ended.
 _KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", signal.SIGTERM))
-# Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
+# Patterns of faulthandler's output: the fault, then the stack of each thread, and the frames of a stack. Without a
+# "Current thread", the last stack is that of the main thread.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+) in', re.MULTILINE)
@@ -57,7 +58,8 @@ class _Worker:
         """Kill the process and its children."""
         self.process.kill()
         if self.process.pid is not None and hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just begun, or has ended
+            # The process may have ended, or may not have created its process group yet.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join()
         self.pipe.close()
@@ -97,7 +99,7 @@ class Processes(Workers):
                 for pipe, (worker, _) in busy.items():
                     if _stopped(worker.process):
                         worker.process.kill()
-                    # A child of a process that has died may hold its pipe open.
+                    # If a process has died, a child of it may still hold its pipe open; the pipe is then never ready.
                     if pipe not in ready and not worker.process.is_alive():
                         ready.append(pipe)
                 for pipe in ready:
@@ -116,7 +118,8 @@ class Processes(Workers):
             worker.end()
         context = get_context("spawn")  # a fork of a threaded process may hang
         ours, theirs = context.Pipe()
-        resource_tracker.ensure_running()  # started within `interrupts_deferred`, it would admit interrupts again
+        # Starting the tracker admits interrupts, so it must not start within `interrupts_deferred`.
+        resource_tracker.ensure_running()
         process = context.Process(target=_serve, args=(theirs, self._outputs.name))
         with interrupts_deferred():
             process.start()
@@ -129,7 +132,7 @@ class Processes(Workers):
             if not answered:  # it has died
                 raise EOFError
             error, result = worker.pipe.recv()
-        except Exception:  # it died before or while answering, or wrote something else
+        except Exception:  # the process died before or while it answered, or wrote other data to the pipe
             worker.process.join(_POLL_SECONDS)
             worker.end()
             return self._lost(worker.process)
@@ -139,7 +142,7 @@ class Processes(Workers):
         return result
 
     def _lost(self, process: BaseProcess) -> LostTask:
-        """Describe how a process ended, from its last output, and its fault report or exit status."""
+        """Describe how a process ended: with the last line of its output, and its fault report or exit status."""
         faults = _end_of(Path(self._outputs.name, f"{process.pid}{_FAULTS}"))
         match = _FAULT.search(faults)
         hung = match is not None and match[0].startswith("Timeout")
@@ -197,23 +200,25 @@ def _serve(pipe: Connection, outputs: str) -> None:
 
 
 def _prepare(outputs: str) -> None:
-    """Set up a worker: one thread, output to a file, no traceback on Ctrl-C, and an end with its parent.
+    """Set up a worker process that uses one BLAS thread, writes its output to a file, and ends with its parent.
 
-    Output to the terminal would garble the progress bar.
+    Output to the terminal would garble the progress bar. Ctrl-C ends the process without a traceback.
     """
-    # Both stay open for the lifetime of the worker.
+    # Both files stay open for the lifetime of the worker.
     output, faults = (
         open(Path(outputs, f"{os.getpid()}{ending}"), "a+", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
         for ending in (_PRINTED, _FAULTS)
     )
     sys.stdout = sys.stderr = output
-    sys.__stderr__ = faults  # type: ignore[misc]  # for Python's own reports, which the subject's output must not mimic
+    # Python's own reports go to a separate file, so that output of the subject cannot imitate them.
+    sys.__stderr__ = faults  # type: ignore[misc]
     for descriptor in (1, 2):  # also redirects libraries and child processes
         os.dup2(output.fileno(), descriptor)
     if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # a group with its own children, which end with it
+        os.setpgid(0, 0)  # a separate process group, so that the worker's children can be ended with it
     faulthandler.enable(faults)
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # on Linux, even if a library blocks Python
+    # On Linux, the kernel ends this process with its parent, even while a library blocks the Python interpreter.
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, args=(output.fileno(),), daemon=True).start()

@@ -22,7 +22,10 @@ _Item = TypeVar("_Item")
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Yield a progress bar on a copy of standard error, so that pytest does not capture it; hidden off a terminal."""
+    """Yield a progress bar, which is hidden unless standard error is a terminal.
+
+    The bar writes to a copy of standard error, which pytest does not capture.
+    """
     try:
         copy = os.dup(2)
     except OSError:  # the process has no standard error

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-# Signals that end a run, whose record then stays readable.
+# Signals that end a run; the record of the run stays readable.
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 

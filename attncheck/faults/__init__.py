@@ -28,7 +28,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
     }
 )
 
-#: Sets of exposed fields, largest first.
+#: Named sets of fields that a simulator may return, the largest set first.
 EXPOSURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"grams": FIELDS, "scores": ("outputs", "scores"), "outputs": ("outputs",)}
 )
@@ -47,7 +47,10 @@ def all_faults() -> dict[str, Fault]:
 
 
 def fault_of(subject: Any, check: AnyCheck) -> Fault:
-    """Return the fault of a wrong simulator, a function that `check` rejects; its name is ``module:function``."""
+    """Return a `Fault` named ``module:function`` for `subject`, a function that simulates wrongly.
+
+    `check` is the check that must reject the function.
+    """
     name = f"{subject.__module__}:{short_name(subject)}"
     description = (subject.__doc__ or "a wrong simulator").strip().splitlines()[0].rstrip(".")
     return Fault(name, description, check.requires, subject)

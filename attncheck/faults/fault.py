@@ -50,7 +50,7 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class MisreadLayer:
-    """A correct simulator of a layer with some fields changed."""
+    """A simulator that changes some fields of the layer, and simulates the changed layer correctly."""
 
     changes: Callable[[AttentionLayer], Mapping[str, Any]]
 
@@ -81,8 +81,8 @@ def declared(
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault to `faults`; the fault has the name of the decorated function.
 
-    The function is the wrong simulator itself. With a `step`, it replaces this step of `simulator` instead, and `steps`
-    replace further steps.
+    Without a `step`, the decorated function is the wrong simulator. With a `step`, the wrong simulator is `simulator`
+    with this step replaced by the decorated function, and with further steps replaced by `steps`.
     """
 
     def add(function: _Function) -> _Function:
@@ -96,18 +96,24 @@ def declared(
 def with_changed_fields(
     faults: list[Fault], text: str, requires: Requirement[Any] = ANY
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator for a function that maps a layer to its misread fields, with their wrong values."""
+    """Return a decorator that appends a fault to `faults`, a simulator that misreads some fields of the layer.
+
+    The decorated function maps a layer to the misread fields, with their wrong values.
+    """
     return declared(faults, text, requires, "changes", MisreadLayer)
 
 
 def corrupted(faults: list[Fault], text: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
-    """Return a decorator for a function that maps the arrays of a correct simulator to changed arrays."""
+    """Return a decorator that appends a fault to `faults`, a correct simulator with changed arrays.
+
+    The decorated function takes a dictionary of the correct arrays, and returns one of the arrays that it changes.
+    """
     return declared(faults, text, requires, "changes", TamperedDraws)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReducedExposure:
-    """A simulator that exposes fewer fields.
+    """A simulator that returns only some of the fields of another one.
 
     Attributes
     ----------

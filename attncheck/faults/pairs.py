@@ -34,7 +34,7 @@ def paired(check: AnyCheck) -> tuple[Fault, ...]:
 
 
 def rejecting(fault: Fault) -> list[str]:
-    """Return the names of the checks that must reject a fault, as their field `rejects` declares.
+    """Return the names of the checks whose field `rejects` declares that they must reject a fault.
 
     Examples
     --------

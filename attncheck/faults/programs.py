@@ -24,12 +24,15 @@ from attncheck.theory.limits.programs import limit_of_program
 
 # Shifts added to vectors whose coordinates have standard deviation about 1.
 _SHIFT, _INITIAL_SHIFT = 0.2, 0.5
-# Standard deviation over draws of the log scale of a matrix.
+# Standard deviation, over draws, of the logarithm of the random factor of a matrix.
 _SPREAD = 0.3
 
 
 def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    """Return a group of initial vectors from independent normals, both (draws, vectors, neurons)."""
+    """Return jointly Gaussian initial vectors, computed from independent `normals` of the same shape.
+
+    The shape is (draws, vectors, neurons).
+    """
     mean = np.array([node.mean for node in group])[:, None]
     return np.asarray(mean + np.array([node.root for node in group]) @ normals)
 
@@ -58,9 +61,9 @@ class LineByLineSimulator:
     matrices : callable
         ``matrices(width, rng)`` returns a function that draws the images W h of vectors h.
     image : callable
-        Changes an image.
+        Maps drawn images W h to the images that are used; by default they are the same.
     begin : callable
-        Returns a group of initial vectors from independent normals.
+        Maps a group of initial lines and independent normals to the initial vectors.
     map : callable
         Applies the function of a `Nonlin`.
     score : callable
@@ -148,13 +151,13 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     multiplier = MatrixFreeMultiplier(width, rng)
 
     def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        # Uses of equal weights share one matrix.
+        # Weights with equal fields are one matrix, so this discards the name and the standard deviation.
         return weight.std * multiplier(Weight("", 1.0, weight.rows, weight.columns), vectors, rows, False)
 
     return multiply
 
 
-@_declared("a matrix multiplies the vector that the matrix before it should", need.MOVING_VECTORS, step="matrices")
+@_declared("a matrix multiplies the vector of the matrix before it", need.MOVING_VECTORS, step="matrices")
 def _stale_vectors(width: int, rng: np.random.Generator) -> Multiplier:
     multiplier, previous = MatrixFreeMultiplier(width, rng), dict[int, FloatArray]()
 

@@ -25,7 +25,10 @@ def _subset(drawn: Drawn, index: IntArray) -> Drawn:
 
 
 def _sized(values: FloatArray, by: FloatArray) -> FloatArray:
-    """Return `values`, multiplied in each draw by the size of `by` relative to its root mean square over draws."""
+    """Multiply `values` in each draw by the length of `by` in that draw, relative to its root mean square over draws.
+
+    The length is the root of the sum of all squares in a draw.
+    """
     squares = _energy(by)
     factor = np.sqrt(squares / squares.mean())
     return np.asarray(values * factor.reshape(-1, *[1] * (values.ndim - 1)))
@@ -87,7 +90,7 @@ def _inputs_turned(drawn: Drawn) -> Drawn:
     return {"inputs": drawn["inputs"][:, ::-1]}
 
 
-@corrupted(_FAULTS, "the last fiftieth of a call stays 0 in all arrays")
+@corrupted(_FAULTS, "the last fiftieth of the draws of a call is 0 in all arrays")
 def _unfilled(drawn: Drawn) -> Drawn:
     size = len(drawn["outputs"])
     for array in drawn.values():
@@ -148,17 +151,17 @@ def _input_bias(drawn: Drawn) -> Drawn:
     return {"scores": drawn["scores"] + drawn["inputs"][:, None, :, :1]}
 
 
-@corrupted(_FAULTS, "the outputs are multiplied by the relative size of the scores of their draw")
+@corrupted(_FAULTS, "the outputs of a draw are multiplied by the size of its scores, relative to other draws")
 def _outputs_sized_by_scores(drawn: Drawn) -> Drawn:
     return {"outputs": _sized(drawn["outputs"], drawn["scores"])}
 
 
-@corrupted(_FAULTS, "the outputs are multiplied once more by the relative size of the inputs of their draw")
+@corrupted(_FAULTS, "the outputs of a draw are multiplied by the size of its inputs, relative to other draws")
 def _outputs_sized_by_inputs(drawn: Drawn) -> Drawn:
     return {"outputs": _sized(drawn["outputs"], drawn["inputs"])}
 
 
-@corrupted(_FAULTS, "the scores are multiplied once more by the relative size of the inputs of their draw")
+@corrupted(_FAULTS, "the scores of a draw are multiplied by the size of its inputs, relative to other draws")
 def _scores_sized_by_inputs(drawn: Drawn) -> Drawn:
     return {"scores": _sized(drawn["scores"], drawn["inputs"])}
 

@@ -20,21 +20,21 @@ from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 from attncheck.theory.limits.draw import draw_limit
 
-# Draws for the covariance of the matched Gaussian.
+# Number of draws that estimate the covariance of the Gaussian outputs.
 _AVERAGED = 20_000
-# Clipping bound of outputs, in root mean squares of a call.
+# Clipping bound of outputs, relative to the root mean square of the outputs of a call.
 _CLIPPED_AT = 4.0
-# Draws in a block of the repeated stream.
+# Number of draws per block; each block starts from the same seed.
 _PERIOD = 64
 
 
 @functools.lru_cache(maxsize=64)
 def _mean_root(layer: AttentionLayer) -> FloatArray:
-    """Return F with F Fᵀ the covariance of one neuron's outputs."""
+    """Return a matrix F for which F Fᵀ is the covariance of one neuron's outputs at all positions."""
     return eigen_root(conditional_covariance(layer, simulate(layer, _AVERAGED)).mean(axis=0))
 
 
-# For one position, softmax attention is the identity.
+# With one position, the softmax weight is 1, so outputs do not depend on scores.
 _MIXED = OfLayer(
     "outputs that are a mixture",
     lambda layer: layer.seq_len > 1 or not layer.map.traits.sums_to_one or layer.head_width <= SMALL_WIDTH,
@@ -59,7 +59,7 @@ FAULTS: list[Fault] = []
 
 @declared(FAULTS, "outputs are Gaussian with the right covariance where their law is a mixture", _MIXED)
 def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Replace the outputs by Gaussian ones with the mean covariance."""
+    """Replace the outputs by Gaussian vectors whose covariance is the mean of that given the scores."""
     drawn = collapsed(layer, size, rng)
     outputs = drawn["outputs"]
     return {**drawn, "outputs": _mean_root(layer) @ rng.standard_normal(outputs.shape)}
@@ -67,7 +67,7 @@ def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator
 
 @declared(FAULTS, "the infinite-width limit is returned for a narrow layer", _STILL_GRAMS)
 def _limit_as_finite(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw from the limit, with limiting Gram matrices."""
+    """Draw from the limit, and return the limits of the Gram matrices for every draw."""
     drawn = draw_limit(layer, size, min(layer.width, 2), rng).as_dict()
     kernel = input_kernel(layer.inputs).matrix
     per_head = np.broadcast_to(kernel, (size, layer.num_heads, *kernel.shape))

@@ -38,7 +38,10 @@ _REPEATABLE = OfLayer(
 
 
 def _repeat(layer: AttentionLayer, heads: FloatArray) -> FloatArray:
-    """Copy the first heads to the others, along the second axis."""
+    """Replace the heads after the first `_UNSHARED_HEADS` by copies of these; heads are on the second axis.
+
+    Layers with few heads, or with heads that share keys, are returned unchanged.
+    """
     repeated = layer.num_heads > _UNSHARED_HEADS and layer.group_size == 1
     return heads[:, np.arange(layer.num_heads) % _UNSHARED_HEADS] if repeated else heads
 
@@ -92,7 +95,7 @@ def _untied_query_key(layer: AttentionLayer) -> dict[str, Any]:
     FAULTS, "the mean of relu is subtracted from the inputs", need.RELU_INPUTS & need.PLAIN_INPUTS, step="project"
 )
 def _centred_relu(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Subtract the mean of relu(h + e)."""
+    """Subtract the mean of relu(h + e) from the inputs before projecting them."""
     mean = layer.inputs.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
     return independent(layer, inputs - mean, rng)
 
@@ -127,7 +130,7 @@ def _ignored_mask(layer: AttentionLayer) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _UnscaledUniform:
-    """Literal matrices with entries uniform on ±std/√n, whose standard deviation is std/√(3n)."""
+    """Simulator whose matrix entries are uniform on ±std/√n, so that their standard deviation is std/√(3n)."""
 
     weights: str = "uniform"
 

@@ -58,7 +58,7 @@ def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
     step="project",
 )
 def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Take the values of the first group from the keys of the last."""
+    """Replace the values of the first group of heads by the keys of the last group."""
     projections = independent(layer, inputs, rng)
     values = projections.values.copy()
     values[:, : layer.group_size] = projections.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
@@ -80,7 +80,7 @@ def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gener
     step="project",
 )
 def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Interleave groups instead of grouping neighbouring heads."""
+    """Let head a use the keys and values of group a modulo the number of groups."""
     projections = independent(layer, inputs, rng)
     order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
     return dataclasses.replace(projections, keys=projections.keys[:, order], values=projections.values[:, order])
@@ -125,7 +125,10 @@ def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     step="score",
 )
 def _independent_scores(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
-    """Draw each score independently, with its variance given the key and the input at the position of the query."""
+    """Draw scores independently of each other.
+
+    The variance of each score is correct given its key, and given the input at the position of its query.
+    """
     queries = layer.query_std * (projections.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
     keys = (projections.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5
     spread = layer.score_factor * queries * keys
@@ -180,7 +183,8 @@ def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Use the transposed query, key or value matrix of each head as the head's W_O.
 
-    Rows of a matrix are its images of unit vectors; drawing these jointly with the inputs' images needs no n × n array.
+    The first rows of a matrix are the products of unit vectors with it. They are drawn jointly with the products of
+    the inputs, so that no n × n array is needed.
     """
     inputs = draw_inputs(layer, size, rng)
     projections, coordinates = independent(layer, inputs, rng), min(layer.width, 2)

@@ -17,7 +17,7 @@ from attncheck.layers.inputs import DEFAULT_CLIP, Activation, InputLaw, Norm, ch
 from attncheck.layers.parts import PARTS, named_function
 from attncheck.layers.parts.attention_map import AttentionMap, map_of
 
-# A name, the import path of a function, or a function.
+# Type of a field that holds a name, the import path of a function, or a function.
 NamedOrFunction = str | Callable[..., Any]
 
 _EXPONENTS = {"1/sqrt(n)": 0.5, "1/n": 1.0}
@@ -72,13 +72,15 @@ class AttentionLayer:
         ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}, or str
         Factor of the scores: the theorem's 1/√n, Yang's 1/n, or another power such as "n^-0.75", where n stands for
-        `head_dim` if that is set. Below 1/√n, limiting scores are 0; above it they grow, and no limit is computed.
+        `head_dim` if that is set. With a smaller factor than 1/√n, scores are 0 in the limit (unless W^Q = W^K); with a
+        larger one they grow with n, and no limit is computed.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
-        Weights A from scores P: "softmax" acts on each row; the others map each score p to p, to max(p, 0)/s or to
-        1/(1 + exp(-p + log s)). Or a vectorised function of (scores, visible), both (..., s), that returns weights.
+        Weights A from scores P: "softmax" acts on each row; "linear", "relu" and "sigmoid" map each score p to p, to
+        max(p, 0)/s and to 1/(1 + exp(-p + log s)). A vectorised function of (scores, visible), both of shape (..., s),
+        that returns weights is also accepted.
     mask : {"none", "causal"}, or callable
-        With "causal" position i attends to j ≤ i only. Or a vectorised function of positions (i, j) that returns
-        True where i attends to j; each position must attend to itself.
+        With "causal" position i attends to j ≤ i only. A vectorised function of positions (i, j) that returns True
+        where i attends to j is also accepted; each position must attend to itself.
     num_kv_heads : int or None
         Grouped-query attention: the number of groups of consecutive heads that share W^K and W^V; a divisor of
         `num_heads`. None: no sharing.
@@ -116,8 +118,8 @@ class AttentionLayer:
     softcap : float or None
         Cap c of the scores: the map receives c tanh(P/c). From 1e-3 to 1e6.
     sink : float, sequence of float or None
-        Softmax with exp(sink) added to its denominator, the same in all heads or one per head; from -30 to 30, and 0
-        adds 1.
+        exp(sink) is added to the denominator of softmax; 0 adds 1. One number for all heads, or one per head, from
+        -30 to 30.
     bias_slopes : "alibi", sequence of float or None
         Slope m of each head: m times the distance of i and j is subtracted from P_ij. "alibi" stands for ALiBi's
         slopes, 2^{-8h/H} for head h = 1, …, H if H is a power of 2. Scores include the bias.
@@ -126,7 +128,7 @@ class AttentionLayer:
         from 0 to 1000.
     qk_norm : bool
         Whether each head applies an RMS norm to its queries and keys, q ↦ √ν q/‖q‖. `query_std` and `key_std` are then
-        the gains. Draws contain the keys and Gram matrices before the norm, times the gain.
+        the gains. Draws contain keys, and Gram matrices of keys, as they are before the norm, but with the gain.
 
     Raises
     ------
@@ -251,7 +253,10 @@ class AttentionLayer:
 
     @property
     def score_exponent(self) -> float:
-        """Exponent α of the score factor ν^{-α}: for large ν, scores grow if α < 1/2; untied ones vanish if α > 1/2."""
+        """Exponent α of the factor ν^{-α} of the scores.
+
+        As ν → ∞, scores grow if α < 1/2, and scores with separate W^Q and W^K vanish if α > 1/2.
+        """
         power = _POWER.fullmatch(self.score_scaling)
         return float(power[1]) if power else _EXPONENTS[self.score_scaling]
 
@@ -262,13 +267,13 @@ class AttentionLayer:
 
     @property
     def weight_entries(self) -> int:
-        """Number of weight entries to sample per draw if all matrices are sampled, a measure of the cost."""
+        """Number of weight entries per draw if all matrices are sampled explicitly; a measure of the cost."""
         inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
         return inputs * self.width**2 + self.head_entries
 
     @property
     def head_entries(self) -> int:
-        """Number of weight entries to sample per draw, as `weight_entries`, but without the input matrices W^i."""
+        """`weight_entries` without the entries of the input matrices W^i."""
         matrices = (2 - self.tied_query_key) * self.num_heads + 2 * self.kv_heads
         return matrices * self.head_width * self.width
 

@@ -17,7 +17,7 @@ Function = Callable[[FloatArray], FloatArray]
 
 # Number of random shifts of a Sobol sequence, and log2 of the number of points per shift.
 _SHIFTS, _POINTS = 16, 14
-# For `normal_points`: number of grid points per direction, their range, and log2 of the number of Sobol points.
+# For `normal_points`: number of grid points per direction, the largest of them, and log2 of the number of Sobol points.
 _GRID, _RANGE, _SHARED_POINTS = 41, 7.0, 11
 
 
@@ -46,7 +46,7 @@ def expectation(function: Function, mean: FloatArray, covariance: FloatArray) ->
 
 
 def normal_points(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return quadrature points, (m, p), and weights, (p,), for N(0, covariance), shared by many integrals.
+    """Return quadrature points, (m, p), and their weights, (p,), for expectations of functions of N(0, covariance).
 
     The points are a grid if the covariance has rank 2 or less. Otherwise they are Sobol points with exact mean and
     covariance, so that squares of linear functions are integrated exactly.
@@ -81,6 +81,6 @@ def _sobol(function: Function, rank: int) -> tuple[float, float]:
 def _sobol_points(rank: int, shift: int, power: int) -> FloatArray:
     """Return 2^power normal points of a randomly shifted Sobol sequence, (rank, points)."""
     engine = scipy.stats.qmc.Sobol(rank, scramble=True, rng=stream(0, "expectation", rank, shift))
-    # Scrambled points may round to 0.
+    # Scrambled points may round to 0, where the normal quantile is infinite.
     points = np.clip(engine.random_base2(power), 2.0**-54, 1 - 2.0**-53)
     return np.asarray(special.ndtri(points).T)

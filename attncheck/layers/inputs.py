@@ -14,11 +14,11 @@ Norm = Literal["rms", "layer"]
 ACTIVATIONS: tuple[str, ...] = ("clip", "relu", "tanh", "erf", "identity")
 NORMS: tuple[str, ...] = ("rms", "layer")
 DEFAULT_CLIP = 100.0
-#: Range of standard deviations in which sixth powers of outputs fit float64.
+#: Smallest and largest standard deviation with which sixth powers of outputs fit float64.
 STDS = (1e-6, 1e6)
 _CLIPS = (1e-12, 1e30)
 _REACHES = (0.01, 100.0)
-# Beyond this reach the covariance of a dozen positions is numerically singular.
+# With a larger `position_reach`, the covariance of a dozen positions is numerically singular.
 _FARTHEST_ALONE = 2.0
 
 

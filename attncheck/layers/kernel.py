@@ -13,7 +13,7 @@ from attncheck._lib.memory import check_memory
 from attncheck.layers.inputs import InputLaw
 from attncheck.layers.norm import centred, normalised_gram
 
-# Number of (s, s) matrices in memory at once.
+# Number of (s, s) matrices that are in memory at the same time, for `check_memory`.
 _MATRICES = 4
 # Odd activations, φ(-x) = -φ(x).
 _ODD = ("clip", "tanh", "erf", "identity")
@@ -41,9 +41,10 @@ def position_covariance(law: InputLaw) -> FloatArray:
 
 
 def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
-    """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`.
+    """Return the covariance of a coordinate of h^i + e^i over positions i, (seq_len, seq_len), given ‖h‖²/n = `radius`.
 
-    Sequences too long for memory raise `InputError`.
+    For `radius` 1 it is the covariance of the limit variables Z^{h^i + e^i}. A sequence that is too long for memory
+    raises `InputError`.
     """
     description = "matrices over the positions"
     check_memory("seq_len", law.seq_len, description, _MATRICES * law.seq_len**2, "pass a shorter sequence")
@@ -107,7 +108,7 @@ def input_kernel(law: InputLaw) -> Kernel:
     matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
     smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
-    # The quotient has the errors of its numerator and of both norms; means have only rounding errors.
+    # Errors of C_jk/√(C_jj C_kk) are those of C_jk and of both norms; means have only rounding errors.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 
@@ -147,7 +148,7 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12) -> FloatArray:
         refuse("matrix", float(values.min()), problem, "pass a positive semi-definite matrix")
     retained = values > rtol * largest
     rank = int(retained.sum(axis=-1).max(initial=0))
-    # Non-negative column sums make the signs unique.
+    # Eigenvectors have arbitrary signs; make the sum of each column non-negative.
     signs = np.where(vectors.sum(axis=-2, keepdims=True) < 0, -1.0, 1.0)
     root = vectors * signs * np.sqrt(np.where(retained, values, 0.0))[..., None, :]
     return np.ascontiguousarray(root[..., :rank])

@@ -11,7 +11,7 @@ from attncheck.layers.attention import AttentionLayer
 
 
 def layer_name(layer: dict[str, Any]) -> str:
-    """Return the short name of a serialised layer, program or pool, or a list of the fields if it is neither."""
+    """Return the short name of a serialised layer, program or pool; for anything else, list its fields."""
     if "program" in layer:
         return _program_name(layer)
     if "pool" in layer:

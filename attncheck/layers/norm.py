@@ -17,7 +17,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.inputs import Norm
 
-# A centred vector below this fraction of the original entries is rounding error.
+# Entries of a centred vector below this fraction of the largest original entry are rounding errors.
 _ROUNDING: Final = 1e-12
 
 
@@ -38,7 +38,10 @@ def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
 
 
 def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
-    """Return G - m mᵀ for layer norm, with Gram matrix G, (..., s, s), and neuron means m, (..., s); otherwise G."""
+    """Return the Gram matrix of vectors after the centring of layer norm, G - m mᵀ; for other norms, G itself.
+
+    G is `gram`, (..., s, s), and m the means of the vectors over their neurons, `means`, (..., s).
+    """
     return gram - means[..., :, None] * means[..., None, :] if norm == "layer" else gram
 
 
@@ -64,14 +67,17 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return vectors (..., s, n); for layer norm, append a vector of ones, whose inner products give the means."""
+    """Return `vectors`, (..., s, n), with a vector of ones appended for layer norm.
+
+    In the Gram matrix, the row of this vector contains the means of the others.
+    """
     if norm != "layer":
         return vectors
     return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)
 
 
 def normalised_with_ones(norm: Norm | None, gram: FloatArray) -> FloatArray:
-    """Return the Gram matrix of normalised vectors from that of the vectors that `with_ones` returned."""
+    """Return the Gram matrix of normalised vectors, given the Gram matrix of what `with_ones` returned for them."""
     if norm != "layer":
         return normalised_gram(norm, gram, np.zeros(gram.shape[:-1]))
     return normalised_gram(norm, gram[..., :-1, :-1], gram[..., :-1, -1])

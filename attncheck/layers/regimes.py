@@ -21,11 +21,11 @@ LOW_RANK = AttentionLayer(width=16, seq_len=3, num_heads=2, head_dim=4)
 LINEAR = AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear")
 #: The excess kurtosis of the limit falls as 1/H.
 MANY_HEADS = AttentionLayer(width=4, seq_len=2, num_heads=20)
-#: With W_Q = W_K and 1/n the scores tend to σ_Qσ_K K, which is not random.
+#: With W_Q = W_K and scores divided by n, the scores tend to σ_Qσ_K K, which is not random.
 TIED = AttentionLayer(width=16, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True)
 #: Inputs have a mean, so that all positions are correlated: K_ii = 1/2 and K_ij = 1/(2π).
 RELU = STANDARD.replace(activation="relu")
-#: The vectors e^i correlate positions, most strongly near ones.
+#: The position vectors e^i correlate the inputs, neighbouring positions most strongly.
 POSITIONS = STANDARD.replace(position_std=1.0)
 #: Each position is divided by its own length over √n: K_ii = 1, and K_ij = 1/π for relu.
 NORMALISED = STANDARD.replace(activation="relu", norm="rms")
@@ -34,12 +34,12 @@ NORMALISED = STANDARD.replace(activation="relu", norm="rms")
 NARROW = AttentionLayer(width=8, seq_len=4, num_heads=2)
 #: With two neurons, scores and outputs suffice to reveal shared matrices.
 TWO_NEURONS = AttentionLayer(width=2, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal")
-#: Too many pairs of heads for rotation to find a shared matrix.
+#: With so many pairs of heads, a check that examines one pair per draw, in turn, does not find a shared matrix.
 EIGHT_HEADS = AttentionLayer(width=8, seq_len=4, num_heads=8)
 WIDE = AttentionLayer(width=128, seq_len=4, num_heads=2)
 #: Two groups of heads, and enough positions to distinguish them.
 GROUPS = AttentionLayer(width=8, seq_len=8, num_heads=4, num_kv_heads=2)
-#: Heads that share keys and W_Q have equal scores.
+#: The heads share their keys; if they also share W_Q, their scores are equal.
 ONE_GROUP = AttentionLayer(width=8, seq_len=4, num_heads=2, num_kv_heads=1)
 SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
 

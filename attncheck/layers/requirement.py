@@ -11,7 +11,7 @@ _Case = TypeVar("_Case", contravariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Requirement(Generic[_Case]):
-    """A condition on cases, with text for checks, faults and explanations; ``&`` combines two conditions.
+    """A condition on layers or programs, with its name and a message if it fails; ``&`` combines two conditions.
 
     Attributes
     ----------

@@ -10,11 +10,12 @@ from attncheck.layers.parts.attention_map import Linear, Softmax
 from attncheck.layers.parts.mask import plain_mask, visible
 from attncheck.layers.requirement import Requirement
 
-#: Widths at which finite-width effects are large.
+#: Up to this width, finite-width effects are large.
 SMALL_WIDTH = 16
-#: Widths at which two projections of one matrix correlate visibly.
+#: Up to this width, two projections by the same matrix correlate visibly.
 NARROW_WIDTH = 8
-# Smallest relative eigenvalue of the input covariance for accurate scores.
+# Positions are distinguishable if the smallest eigenvalue of the input covariance is at least this fraction of the
+# largest.
 _EQUAL = 1e-5
 #: A clip at this many standard deviations never acts in practice.
 NEVER_CLIPPED = 40.0
@@ -23,7 +24,10 @@ OfLayer = Requirement[AttentionLayer]
 
 
 def linear(layer: AttentionLayer) -> bool:
-    """Return whether inputs equal h + e in practice: without a norm, and with any clip too wide to act."""
+    """Return whether the inputs equal h + e in practice.
+
+    This is so without a norm, if φ is the identity or a clip that is too wide to change anything.
+    """
     clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
@@ -113,7 +117,7 @@ TWO_SCALINGS = OfLayer("heads of width two or more", lambda layer: layer.head_wi
 CAUSAL = OfLayer(
     "a mask that hides positions",
     lambda layer: layer.mask == "causal" and plain_mask(layer) and layer.seq_len > 1,
-    "nothing is masked, or not by a causal mask alone",
+    "no position is masked, or the mask is not just causal",
 )
 FAR_VISIBLE = OfLayer(
     "a last position that sees the first",

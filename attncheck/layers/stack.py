@@ -114,7 +114,7 @@ class AttentionStack:
 
     @property
     def perceptron(self) -> Perceptron | None:
-        """The perceptron after attention, or None."""
+        """The perceptron that follows attention in each layer, or None."""
         if self.mlp is None:
             return None
         return Perceptron(_PERCEPTRONS[self.mlp](), self.mlp_ratio * self.width, self.mlp_std)

@@ -13,7 +13,10 @@ from attncheck.layers.program import LinearCombination, Node, Program
 
 @dataclasses.dataclass(frozen=True)
 class Perceptron:
-    """Perceptron u = W² φ(W¹ x) at each position, with m hidden `neurons`; entries have variance std²/fan-in."""
+    """Perceptron u = W² φ(W¹ x) that acts at each position, with a number of hidden `neurons`.
+
+    The entries of W¹ and W² have variance `std`²/fan-in.
+    """
 
     phi: nonlinearity.Nonlinearity
     neurons: int
@@ -30,9 +33,9 @@ class StackProgram:
     streams : tuple of tuple of Node, (depth + 1, seq_len)
         The streams z^{(l),i}; the last one is the output.
     between : tuple of tuple of Node, (depth, seq_len)
-        Streams before perceptrons.
+        Stream after the attention of each layer, before its perceptron; empty without perceptrons.
     reads : tuple of tuple of Node, (depth, seq_len)
-        Inputs of perceptrons.
+        Inputs of the perceptrons: copies of `between`, which samplers normalise.
     layers : tuple of AttentionProgram, length depth
     """
 
@@ -46,7 +49,7 @@ class StackProgram:
 def expand_layers(
     layers: Sequence[AttentionLayer], residual: bool, perceptron: Perceptron | None = None
 ) -> StackProgram:
-    """Return the program of layers in sequence, each with its own matrices and any perceptron.
+    """Return the program of layers in sequence, each with separate matrices, and with a perceptron if one is given.
 
     Examples
     --------
@@ -76,7 +79,7 @@ def expand_layers(
 def _joined(
     program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
 ) -> tuple[Node, ...]:
-    """Return the next stream: the outputs, plus the stream if `residual`."""
+    """Return the next stream, which is `outputs` or, if `residual`, ``stream + outputs``."""
     if not residual:
         return outputs
     return tuple(

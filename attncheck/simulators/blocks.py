@@ -21,8 +21,8 @@ BLOCK_ENTRIES = 2**21
 class DrawPlan(Generic[_Batch]):
     """Function that draws a layer, stack or program, with its arguments and memory bounds.
 
-    `function` maps `described`, a number of draws, `coordinates` and a generator to draws. `entries` bounds its memory
-    per draw, and `shared` the memory for all draws together, in float64 entries.
+    ``function(described, count, coordinates, rng)`` returns `count` draws of `described`. In float64 entries, `entries`
+    bounds the memory per draw, and `shared` the memory that does not depend on the number of draws.
     """
 
     function: Callable[[Any, int, int, np.random.Generator], _Batch]
@@ -55,7 +55,10 @@ def root_of(seed: Any) -> np.random.SeedSequence:
 
 
 def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
-    """Yield blocks of draws, `size` draws in all, from block `first` on; a full block does not depend on `size`."""
+    """Divide `size` draws into blocks, and yield the blocks from number `first` on.
+
+    The draws of a full block do not depend on `size`.
+    """
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     for index, start in enumerate(range(first * block, size, block), first):
         key = (*root.spawn_key, index)
@@ -64,7 +67,7 @@ def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, firs
 
 
 def chunks(work: DrawPlan[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
-    """Yield draws in chunks; the chunk size does not change the draws."""
+    """Yield `size` draws in chunks; the values drawn do not depend on `chunk_size`."""
     chunk: _Batch | None = None
     filled, remaining = 0, size
     for part in blocks(work, size, root):

@@ -84,7 +84,7 @@ def draw_collapsed(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Random factors of heads: Bartlett factors of keys and values, and the standard normals N of scores.
+    """Random numbers that determine the heads: Bartlett factors of keys and values, and standard normals N of scores.
 
     The Bartlett factors T_K and T_V have shape (size, kv_heads, r, min(r, ν)), where r is the number of columns of a
     root F of the input Gram matrix. N is empty if queries are tied.
@@ -120,7 +120,10 @@ def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Gener
 
 
 def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
-    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ, the covariance of an output neuron given scores and values."""
+    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ, the covariance of an output neuron given scores and values.
+
+    `values` contains a root B_V of the value Gram matrix of each head.
+    """
     mixed = attention_weights(layer, scores) @ values
     grams = (mixed @ mixed.swapaxes(-1, -2)).sum(axis=1)
     return np.asarray((layer.output_std * layer.head_factor) ** 2 * grams)
@@ -156,7 +159,7 @@ def attend(
 
 
 def group_grams(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return V Vᵀ for the keys or values V of each group, given the vectors of each head."""
+    """Return V Vᵀ of each group of heads, for keys or values V that are given for each head."""
     of_groups = vectors[:, :: layer.group_size]
     return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
@@ -164,7 +167,9 @@ def group_grams(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 def _draw_all(
     layer: AttentionLayer, root: FloatArray, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return scores, keys/√ν before rotation, and a root B_V of the value Gram matrix, of every head.
+    """Draw all neurons of queries and keys, and return the scores, keys/√ν and a root B_V of the value Gram matrix.
+
+    All are given for every head; keys are those before rotation.
 
     `root` is F, (size, seq_len, r), with the Gram matrix F Fᵀ of the inputs.
     """

@@ -75,7 +75,7 @@ def literal_entries(stack: AttentionStack) -> Entries:
 
 
 def head_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Return a bound on the array entries per draw, not counting vectors of `width` neurons."""
+    """Return a bound on the array entries per draw of the collapsed method, without vectors of `width` neurons."""
     s, heads = layer.seq_len, layer.num_heads
     return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
 

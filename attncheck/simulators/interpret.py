@@ -12,7 +12,7 @@ from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Score, Step
 from attncheck.simulators.multipliers import Multiplier
 
-# Number of cached stacked arrays, which heads or positions share.
+# Number of stacked arrays to cache, because several heads or positions use the same array.
 _RETAINED = 2
 
 
@@ -20,15 +20,15 @@ _Index = tuple[int | slice | IndexArray, ...]
 
 
 class ProgramLayout:
-    """Indices of a program's lines in the arrays of its steps, and lines to truncate."""
+    """The step of each line of a program, the line's index in the array of the step, and the lines to truncate."""
 
     def __init__(self, steps: Sequence[Step], keep: Iterable[Node]) -> None:
         self.trimmed = _trimmed(steps, keep)
-        #: Factors of the scores of a step, by its first node.
+        #: Maps the first node of a step of scores to the left and the right vectors of the scores.
         self.factors: dict[Node, tuple[tuple[Node, ...], tuple[Node, ...]]] = {
             step.nodes[0]: _factors(step) for step in steps if isinstance(step.nodes[0], Score)
         }
-        #: The step of a node, and its index in the array of the step.
+        #: Maps each node to the number of its step, and to its index in the array of the step.
         self.place: dict[Node, tuple[int, tuple[int, ...]]] = {}
         for number, step in enumerate(steps):
             indices: Iterable[tuple[int, ...]] = ((k,) for k in range(len(step.nodes)))
@@ -82,7 +82,7 @@ class Values:
         self._stacked: dict[tuple[tuple[Node, ...], int | None], FloatArray] = {}
 
     def put(self, array: FloatArray) -> None:
-        """Store the next step: (draws, nodes, ...), or (draws, lefts, rights) for scores."""
+        """Store the array of the next step, (draws, nodes, ...) or, for scores, (draws, lefts, rights)."""
         self._arrays.append(array)
 
     def get(self, node: Node) -> FloatArray:
@@ -92,7 +92,10 @@ class Values:
         return self._arrays[step][index]
 
     def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
-        """Return the values of nodes of one shape, (draws, len(nodes), ...), read-only; `cut` limits coordinates."""
+        """Return the values of nodes of equal shape in one array, (draws, len(nodes), ...), which must not be modified.
+
+        `cut` is the maximum number of coordinates.
+        """
         key = (tuple(nodes), cut)
         stacked = self._stacked.pop(key, None)
         self._stacked[key] = self._gather(*key) if stacked is None else stacked
@@ -134,16 +137,18 @@ def interpret(
     size : int
         Independent draws.
     coordinates : int
-        Neurons to return of outputs that no later line uses.
+        Number of neurons to compute of outputs that no later line uses.
     keep : iterable of Node
         Lines to keep at full length, even if no later line uses them.
     multiply : Multiplier
     rng : numpy.random.Generator
     turn : callable, optional
-        Applied to the left and to the right vectors of scores, (draws, m, length).
+        Function that is applied to the left vectors and to the right vectors of scores, (draws, m, length), before
+        they are multiplied.
     normalise : mapping of Node to callable, optional
-        Applied to the arrays of lines before any use: of nonlinearities and outputs, (draws, 1, length), and of the
-        step that a score begins, (draws, lefts, rights). `keep` must contain these outputs.
+        Functions that change the array of a line before any use. For a nonlinearity or output, the array is
+        (draws, 1, length). For the first score of a step, it is the array of the step, (draws, lefts, rights). `keep`
+        must contain the outputs in this mapping.
     """
     layout = _layout(tuple(steps), tuple(keep))
     trimmed, values = layout.trimmed, Values(layout)

@@ -36,7 +36,8 @@ def draw_program(
     expansion, steps = _plan(layer)
     multiply, turn = multiplier(layer.width, rng), None
     if whole_vectors(layer):
-        turn = functools.partial(score_vectors, layer)  # the factors of a step are one head's positions, in order
+        # The left or right vectors of a step of scores are those of one head at all positions, in order.
+        turn = functools.partial(score_vectors, layer)
     normalise: dict[Node, Callable[[FloatArray], FloatArray]] = _biases(layer, expansion, size, rng)
     if layer.norm:
         normalise |= dict.fromkeys(expansion.inputs, functools.partial(normalised, layer.norm))
@@ -70,7 +71,7 @@ def _biases(
 
 
 def program_entries(layer: AttentionLayer) -> int:
-    """Return a bound on the memory of the program itself, 560 bytes per line, in float64 entries."""
+    """Return a bound on the memory of the program's own objects, 560 bytes per line, in units of a float64 entry."""
     inputs = 6 if layer.position_std else 4
     return 70 * layer.seq_len * (inputs + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
 
@@ -84,11 +85,14 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
 
 
 def key_entries(layer: AttentionLayer) -> int:
-    """Return a bound on the entries of queries and keys per draw; 0 if scores need their Gram matrices only."""
+    """Return a bound on the entries of queries and keys per draw; 0 if scores depend on their Gram matrices only."""
     return 0 if not whole_vectors(layer) else 6 * layer.num_heads * layer.seq_len * layer.head_width
 
 
 def matrix_entries(layer: AttentionLayer) -> int:
-    """Return the number of matrix entries in memory per draw of the direct method: one matrix of each shape."""
+    """Return the number of matrix entries per draw that the direct method holds in memory.
+
+    The method holds one matrix of each shape at a time.
+    """
     n, nu = layer.width, layer.head_width
     return n * n if nu == n else n * n + 2 * n * nu

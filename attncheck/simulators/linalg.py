@@ -6,7 +6,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 
-# Cholesky pivots below this fraction of the largest have at most about four correct digits.
+# A Cholesky pivot below this fraction of the largest pivot has at most about four correct digits.
 _SAFE_PIVOT = 1e-6
 
 
@@ -43,8 +43,8 @@ def gram_root(gram: FloatArray) -> FloatArray:
 def eigen_root(gram: FloatArray) -> FloatArray:
     """Return F with F Fᵀ = gram from eigenvectors, for any rank.
 
-    Columns of zero eigenvalues and rows of zero vectors are exactly 0: otherwise rounding errors would give a sign to
-    scores that are 0.
+    Columns for zero eigenvalues, and rows for zero vectors, are exactly 0. Otherwise, scores that are 0 would have the
+    sign of a rounding error.
     """
     values, vectors = np.linalg.eigh(gram)
     rounding = gram.shape[-1] * np.finfo(np.float64).eps * values[..., -1:]

@@ -65,7 +65,10 @@ def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng:
 
 
 def summed_over_heads(layer: AttentionLayer, images: FloatArray) -> FloatArray:
-    """Return outputs, given each head's product with an N(0, 1) matrix, (draws, heads, positions, neurons)."""
+    """Return the outputs, given each head's product with a matrix of N(0, 1) entries instead of W_O.
+
+    The products are `images`, (draws, heads, positions, neurons).
+    """
     std = layer.output_std * layer.head_factor * layer.head_width**-0.5
     return np.asarray(std * images.sum(axis=1))
 
@@ -79,7 +82,7 @@ class LiteralSimulator:
     project : callable
         Maps inputs to projections.
     arrange : callable
-        Changes projections.
+        Maps projections to the projections that are used; by default they are the same.
     score : callable
         Maps projections to scores.
     weigh : callable

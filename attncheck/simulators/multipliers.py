@@ -16,7 +16,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.layers.program import Weight
 from attncheck.simulators.linalg import gram_root
 
-# Smaller relative residuals are rounding error: the vector lies in the span.
+# A residual below this fraction of the vector's length is a rounding error, and the vector lies in the span.
 _IN_SPAN = 1e-10
 
 
@@ -36,7 +36,7 @@ Matrices = Callable[[int, np.random.Generator], Multiplier]
 
 
 class DirectMultiplier:
-    """Draw every entry of W and multiply; matrices used once share a buffer."""
+    """Draw every entry of W and multiply; matrices that are used in one step only share a buffer per shape."""
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
@@ -56,7 +56,7 @@ class DirectMultiplier:
         return image
 
     def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
-        """Draw (size, columns, rows) normals, Wᵀ up to scale."""
+        """Draw Wᵀ without its scale, as standard normals (size, columns, rows)."""
         rows, columns = weight.shape(self._width)
         shape = (size, columns, rows)
         if not last:
@@ -69,12 +69,16 @@ class DirectMultiplier:
 
 
 class MatrixFreeMultiplier:
-    """Draw products W h without W, from an orthonormal basis and its images, kept for every reused matrix."""
+    """Draw products W h without drawing W.
+
+    For each matrix that a later step uses, the multiplier stores an orthonormal basis of the vectors so far, and the
+    images of the basis.
+    """
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
         self._rng = rng
-        # For each weight, the basis of its earlier vectors and blocks of the basis's normal images.
+        # For each weight, the basis of its earlier vectors, and the standard normal images of the basis in blocks.
         self._bases: dict[Weight, tuple[FloatArray, list[FloatArray]]] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
@@ -106,8 +110,9 @@ class MatrixFreeMultiplier:
 def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Extend orthonormal rows to span further vectors, by two passes of Gram–Schmidt.
 
-    Maps `basis` (draws, d, n) and `vectors` (draws, m, n) to a basis (draws, d + m, n), zero where already
-    spanned, and coefficients (draws, m, d + m) with ``coefficients @ basis`` equal to `vectors`.
+    Maps `basis` (draws, d, n) and `vectors` (draws, m, n) to a basis (draws, d + m, n), and to coefficients
+    (draws, m, d + m) with ``coefficients @ basis`` equal to `vectors`. The new row for a vector that lies in the span
+    of earlier rows is zero.
     """
     known, count = basis.shape[1], vectors.shape[1]
     basis = np.concatenate([basis, np.zeros_like(vectors)], axis=1)

@@ -18,7 +18,7 @@ from attncheck.simulators.multipliers import Matrices
 def draw_lines(
     case: ProgramAt, size: int, coordinates: int, rng: np.random.Generator, multiplier: Matrices
 ) -> ProgramDraws:
-    """Draw a program's results and scores at a width, with W h from ``multiplier(width, rng)``.
+    """Draw the results and scores of a program at one width; ``multiplier(width, rng)`` draws the products W h.
 
     `coordinates` is at most the length of every result.
     """

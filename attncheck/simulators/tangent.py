@@ -69,8 +69,9 @@ def literal_kernel(
 ) -> TangentDraws:
     """Return the tangent kernel of layers with given matrices.
 
-    Matrices are ω: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width, ν), `output`
-    (size, num_heads, ν, k).
+    The matrices contain the parameters, which are standard normal; scaling by std/√fan-in follows. Their shapes are
+    (size, num_heads, width, ν) for `query`, (size, kv_heads, width, ν) for `key` and `value`, and
+    (size, num_heads, ν, k) for `output`, with ν neurons per head and k neurons of the output.
     """
     s, n, nu, shared = layer.seq_len, layer.width, layer.head_width, layer.group_size
     X, k, to_head, from_head = inputs, output.shape[-1], n**-0.5, nu**-0.5
@@ -86,7 +87,8 @@ def literal_kernel(
     c = layer.head_factor * f * np.moveaxis(slopes, 0, 2)
     A = layer.head_factor * attention_weights(layer, scores)
     every = np.broadcast_to(X[:, None, None], (len(X), layer.num_heads, 1, s, n))
-    # ∂y_r^i/∂ω of each head as two vectors, (size, heads, i or 1, r or 1, neurons or inputs of the head).
+    # The gradient of y_r^i with respect to a matrix of a head is the outer product of two vectors. Each pair below has
+    # both, (size, heads, i or 1, r or 1, neurons or inputs of the head); the length 1 stands for all i or all r.
     by_query = layer.query_std * to_head * c @ K[:, :, None], every
     by_key = Q[:, :, None], layer.key_std * to_head * c @ every
     by_value = O.swapaxes(-1, -2)[:, :, :, None], layer.value_std * to_head * (A @ X[:, None])[:, :, None]
@@ -103,9 +105,10 @@ def literal_kernel(
 
 
 def _inner_products(gradient: Sequence[tuple[FloatArray, FloatArray]], groups: int) -> FloatArray:
-    """Return inner products of gradients by matrices that the heads of each group share, (size, k, k, s, s).
+    """Return the inner products of output gradients, (size, k, k, s, s), with respect to matrices of one role.
 
-    A gradient is a sum of outer products of two vectors.
+    `groups` is the number of matrices; the heads of a group share one. The gradient is the sum, over the pairs in
+    `gradient`, of the outer product of the two vectors in a pair.
     """
 
     def grouped(vectors: FloatArray) -> FloatArray:

@@ -21,7 +21,7 @@ from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultipl
 Entries = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
 GAUSSIAN = "gaussian"
-# Truncation point, and the variance of a normal truncated there.
+# Truncation point, and the variance of a standard normal law that is truncated there.
 _CUT, _CUT_VARIANCE = 2.0, 0.7737413035760877
 
 
@@ -56,7 +56,7 @@ WEIGHT_LAWS: dict[str, Entries] = {
 }
 
 
-# Name prefixes, as in `attncheck.layers.expansion`.
+# Prefixes of the names of a layer's matrices in its program, see `attncheck.layers.expansion`.
 _MATRICES = {"query": "Q", "key": "K", "value": "V", "output": "O", "inputs": INPUT_WEIGHTS}
 _OUTPUT, _BIAS = "output", "_bias"
 _BIASED = {f"{name}{_BIAS}": name for name in _MATRICES if name != "inputs"}
@@ -131,8 +131,8 @@ class WeightLaws:
 
         Matrices that the mapping omits are Gaussian.
 
-        A mapping may include "query_bias" etc., pairs of law and standard deviation times √fan_in. Unknown names
-        raise `InputError`.
+        A mapping may also contain "query_bias", "key_bias", "value_bias" and "output_bias", each with a pair of a law
+        and a standard deviation times √fan_in. Unknown names raise `InputError`.
         """
         if isinstance(value, cls):
             return value
@@ -215,7 +215,7 @@ GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Multiply by explicit matrices of given laws and add biases; Gaussian matrices stay matrix-free."""
+    """Multiply by explicit matrices of given laws, and add biases; Gaussian matrices are not drawn explicitly."""
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)
@@ -229,7 +229,7 @@ class _OtherWeights(DirectMultiplier):
         image = of_law(weight, vectors, rows, last)
         if first not in self._biases:
             return image
-        # These matrices are used once, on all positions.
+        # A matrix with a bias is used in one call, for all positions, so its bias is drawn once per draw.
         bias = self._biases[first].draw(self._rng, vectors.shape[-1], (len(image), image.shape[-1]))
         return np.asarray(image + bias[:, None])
 

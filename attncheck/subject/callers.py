@@ -29,8 +29,8 @@ from attncheck.subject.declared import MISSING_LAYER, SUPPORTS, Form
 from attncheck.subject.guard import GuardError, guarded, in_pool
 from attncheck.subject.named import in_one_line
 
-# Draws of a probe. A few show the shapes, and whether the generator is used; weights that are not Gaussian need more
-# draws up to the width `_FEW_NUMBERS`, where different generators may give equal numbers.
+# Number of draws of a probe. A few suffice to show the shapes, and whether the generator is used. Weights that are not
+# Gaussian need more at widths up to `_FEW_NUMBERS`, where a few draws may be equal for different generators.
 _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
 # Names of arrays that subjects of layers and of programs return.
 _FIELDS = (*EVERY_FIELD, "vectors", "gram")
@@ -65,14 +65,20 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @abc.abstractmethod
     def setting(self, case: _Case, sample: _Sample, repeatable: bool) -> _Setting:
-        """Return the setting of a case: the arrays and neurons in a sample, and whether draws are repeatable."""
+        """Return the setting of a case.
+
+        It records which arrays and how many neurons the sample has, and whether draws are `repeatable`.
+        """
 
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
-        """Return a function that draws a sample from a generator; inputs that attncheck draws are fixed."""
+        """Return a function that draws a sample from a generator.
+
+        If attncheck draws the inputs, they are drawn once and are the same for every sample.
+        """
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
-        """Return the names of arrays that may be the same for all generators."""
+        """Return the names of arrays that are allowed to be equal for different generators."""
         return ()
 
     def probe(self, case: _Case, rng: np.random.Generator) -> _Setting:
@@ -95,7 +101,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         return self.setting(case, first, same)
 
     def hold(self, case: _Case, sample: _Sample, exposed: frozenset[str], coordinates: int) -> None:
-        """Raise `InputError` if a sample lacks arrays or neurons that another call returned."""
+        """Raise `InputError` if a sample lacks one of the arrays `exposed`, or has another number of neurons."""
         if missing := exposed - sample.exposed:
             names = ", ".join(sorted(missing & {*EVERY_FIELD, *PROGRAM_FIELDS}) or sorted(missing))
             self.refuse(case, f"returned {names} in one call and not in another; return the same arrays in every call")
@@ -110,7 +116,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @contextlib.contextmanager
     def reading(self, case: _Case) -> Iterator[None]:
-        """Guard the reading of returned objects, which may run code of the subject too."""
+        """Guard this context, which reads objects that the subject returned and may thereby run its code."""
         refused = None
         with self._blamed(case):
             try:
@@ -122,7 +128,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @contextlib.contextmanager
     def _blamed(self, case: _Case) -> Iterator[None]:
-        """Guard code of the subject; any exception becomes a one-line `InputError`."""
+        """Guard code of the subject in this context; any exception becomes a one-line `InputError`."""
         try:
             with guarded(self.timeout):
                 yield
@@ -132,7 +138,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             # In a pool, Ctrl-C need not be raised again: the process that owns the pool ends its workers.
             if isinstance(error, KeyboardInterrupt) and not in_pool():
                 raise
-            # A simulator may lack some layers on purpose, and can declare so; for programs, there is no declaration.
+            # A simulator may support only some layers, and can declare so. For programs, it cannot.
             lacks = isinstance(error, NotImplementedError) and case.kind != "program"
             remedy = MISSING_LAYER if lacks else "mend the simulator"
             raise InputError(
@@ -145,7 +151,10 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
 
 def _same_digits(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two samples are equal, unless they are constant, such as all zeros or all clipped at one bound."""
+    """Return whether two samples are equal and not trivially so.
+
+    Equality is trivial if all nonzero numbers have the same size, for example if all are clipped at one bound.
+    """
     finite = first[np.isfinite(first) & (first != 0.0)]
     return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
 
@@ -212,17 +221,17 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
     def drawer(
         self, case: AttentionLayer, size: int, rng: np.random.Generator
     ) -> Callable[[np.random.Generator], Sample]:
-        """Return a function that draws a sample from a generator, on fixed inputs if attncheck draws them."""
+        """Return a function that draws a sample from a generator, always on the same inputs if attncheck draws them."""
         if self.form == "size":
             return super().drawer(case, size, rng)
         inputs = draw_images(case, size, rng)
         return lambda generator: self.draw_on(case, inputs, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return the names of arrays that may be equal for two generators.
+        """Return the names of arrays that are allowed to be equal for different generators.
 
-        These are inputs that attncheck passes or that saturate, their Gram matrix, and Gram matrices of their products
-        with matrices of signs at width 1.
+        Inputs may be equal if attncheck passes them or if they may saturate, and their Gram matrix with them. At width
+        1, Gram matrices of keys and values may then be equal too, if matrix entries are random signs.
         """
         names = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1

@@ -17,8 +17,10 @@ Form = Literal["size", "inputs", "program"]
 FORMS = "(layer, size, rng) or (layer, inputs, rng)"
 #: Remedy for an invalid attribute `supports`.
 SUPPORTS = "make it a function of the layer that returns True, False or a string with the reason"
-#: Remedy for a simulator that has no such layer.
-MISSING_LAYER = "declare what it has: give it an attribute supports(layer) that returns False or a reason, or layers"
+#: Remedy for a simulator that does not support a layer.
+MISSING_LAYER = (
+    "declare which layers it supports, with an attribute supports(layer) that returns False or a reason, or with layers"
+)
 #: Call form of a subject of programs.
 PROGRAM_FORM = "(program, width, size, rng)"
 
@@ -45,7 +47,7 @@ def form_of(name: str, call: Callable[..., Any]) -> Form:
 
 
 def _parameters(call: Callable[..., Any]) -> tuple[str, bool]:
-    """Return the parameters as text, without annotations, and whether a keyword-only one has no default."""
+    """Return the parameters as text without annotations, and whether a parameter must be passed by keyword."""
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
@@ -72,7 +74,7 @@ def layers_of(name: str, declared: Any) -> tuple[AttentionLayer, ...]:
 
 
 def weights_of(name: str, declared: Any, form: Form) -> WeightLaws:
-    """Return the declared weight laws; if attncheck draws the inputs, the law of W^i is Gaussian."""
+    """Return the declared laws of the weights; the law of W^i is Gaussian if attncheck draws the inputs."""
     laws = WeightLaws.of(declared, f"{name}.weights")
     if form != "inputs":
         return laws

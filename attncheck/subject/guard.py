@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-# Seconds that an interrupted call may take to end before its process is ended.
+# Seconds that a call may take to end after its time limit, before its process is killed.
 _GRACE = 5.0
 
 
@@ -58,7 +58,7 @@ def in_pool() -> bool:
 
 @contextlib.contextmanager
 def _one_process() -> Iterator[None]:
-    """End a process forked within the context before it repeats the work of its parent."""
+    """At the end of the context, end a process that was forked in it, so that it does not go on like its parent."""
     pid = os.getpid()
     try:
         yield
@@ -82,10 +82,11 @@ def _time_limit(seconds: float) -> Iterator[None]:
     started = time.monotonic()
     handler: Any = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    # The handler runs only after a library returns, perhaps never; then only a process of a pool may be killed.
+    # Python runs the handler only after a library call returns, which may be never. If so, only a process of a pool may
+    # be killed.
     ends = in_pool()
     if ends and sys.__stderr__ is not None:
-        # Not to `sys.stderr`, which the subject may replace.
+        # The report does not go to `sys.stderr`, because the subject may replace it.
         faulthandler.dump_traceback_later(seconds + _GRACE, exit=True, file=sys.__stderr__)
     try:
         yield

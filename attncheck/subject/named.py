@@ -59,7 +59,7 @@ def imported_by_name(field: str, name: str) -> Any:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return an exception's message and its place in the user's code, on one line."""
+    """Return an exception's message, and the file and line of the user's code that raised it, as one line."""
     try:
         message = str(error)
     except BaseException:  # foreign code too, which may even raise SystemExit

@@ -18,7 +18,7 @@ from attncheck.layers.nonlinearity.function import LARGEST_ORDER, Nonlinearity
 
 Function = Callable[[FloatArray], FloatArray]
 
-# Gaussian vectors stay within this bound.
+# Entries of Gaussian vectors are smaller than this bound.
 _RANGE: Final = 256.0
 _VECTORISE: Final = "pass a vectorised function, written with NumPy or wrapped by numpy.vectorize"
 
@@ -103,7 +103,8 @@ def declared(
     Parameters
     ----------
     function : callable
-        φ, vectorised: maps an array entry by entry, in double precision; or several arrays that broadcast.
+        φ, a vectorised function that maps an array entry by entry, in double precision. It may also take several
+        arrays, which broadcast against each other.
     order : int
         Pseudo-Lipschitz order of φ, from 1 to 64.
     bounded : bool

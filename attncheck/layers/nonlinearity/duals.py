@@ -25,7 +25,7 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
 def identity(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Covariance E[Z₁Z₂], for the identity."""
+    """The covariance E[Z₁Z₂], which is E[φ(Z₁)φ(Z₂)] for the identity."""
     return c.copy(), 2 * _EPS * np.abs(c)
 
 
@@ -48,7 +48,10 @@ def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 
 
 def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """GELU by Stein's lemma: c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus terms of E[Φ'(Z₁)Φ'(Z₂)]."""
+    """E[φ(Z₁)φ(Z₂)] for GELU, by Stein's lemma.
+
+    It is c E[Φ(Z₁)Φ(Z₂)], where the expectation is an orthant probability, plus terms in E[Φ'(Z₁)Φ'(Z₂)].
+    """
     scale = np.sqrt(v1) * np.sqrt(v2)
     # `rest` is the determinant v1 v2 - c², and `root` the square root of det(I + Σ).
     rest = np.maximum(scale - c, 0.0) * np.maximum(scale + c, 0.0)
@@ -61,7 +64,7 @@ def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
 
 
 def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Sine of frequency ω: E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
+    """E[φ(Z₁)φ(Z₂)] for a sine of frequency ω: E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, computed without cancellation."""
     squared_frequency = parameters[0] ** 2
     # The smaller of Var(Z₁ ± Z₂); differences of close variances are exact.
     variance = np.maximum((v1 - np.abs(c)) + (v2 - np.abs(c)), 0.0)
@@ -72,10 +75,13 @@ def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Clip, from clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised X, with the bound a in standard deviations."""
+    """E[φ(Z₁)φ(Z₂)] for clip, by clip(X) = X - (X-a)₊ + (-X-a)₊.
+
+    X is Z₁ or Z₂ divided by its standard deviation, and a is the clipping bound divided by the same.
+    """
     (limit,) = parameters
     rho, scale = correlation(v1, v2, c)
-    # Double precision shows no clipping beyond 40 standard deviations.
+    # In double precision, clipping at 40 standard deviations or more changes nothing.
     a, b = (np.minimum(limit / np.sqrt(np.where(v > 0, v, 1.0)), 40.0) for v in (v1, v2))
     inner = rho * (special.erf(a / np.sqrt(2)) - 2 * special.ndtr(-b))
     overshoot = _excess_product(a, b, rho) - _excess_product(a, b, -rho)
@@ -94,7 +100,7 @@ def _excess_product(a: FloatArray, b: FloatArray, rho: FloatArray) -> FloatArray
     )
     at_a = b * _density(a) * special.ndtr(-_ratio(above_b, sine))
     at_b = a * _density(b) * special.ndtr(-_ratio(above_a, sine))
-    # (1-ρ²) times the joint density.
+    # (1-ρ²) times the joint density of X and Y at (a, b).
     corner = sine * _density(a) * np.exp(-0.5 * _ratio(above_b, sine) ** 2) / np.sqrt(2 * np.pi)
     return np.asarray((rho + a * b) * both - at_a - at_b + corner, dtype=np.float64)
 

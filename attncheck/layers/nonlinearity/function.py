@@ -41,7 +41,7 @@ class FunctionFamily:
     function : callable
         φ of an array and the parameters.
     dual : callable or None
-        Closed form of E[φ(Z₁)φ(Z₂)], or None for quadrature of a smooth φ.
+        Closed form of E[φ(Z₁)φ(Z₂)]. None: the expectation is computed by quadrature, and φ must be smooth.
     bounded : bool
     parameters : mapping of str to callable
         Validator of each parameter, by name.

@@ -19,8 +19,8 @@ RANGE: Final = 9.0
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _CONVERGED = 16 * _EPS, 8 * _EPS
-# Error factor for unknown functions, whose kinks can hide between grid points; the worst of 4000 random clips
-# needed 1.5.
+# Error estimates are multiplied by this factor unless the function is known to be smooth, because kinks can hide
+# between grid points. The worst of 4000 random clips needed 1.5.
 _UNKNOWN: Final = 3.0
 # The finest grid may miss kinks if √(1 - ρ²) is below `_NARROW`. A grid shifted by `_SHIFT` detects kinks.
 _NARROW, _SHIFT = 0.05, 0.1234567
@@ -52,8 +52,8 @@ def trapezoidal(
     Returns
     -------
     value, error : float
-        `error` is the last change or, without convergence, the largest of the last three, scaled to the finest
-        grid; plus rounding.
+        `error` is the last change of the value between grids or, without convergence, the largest of the last three
+        changes after scaling each to the finest grid. It includes rounding.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def trapezoidal(
         if calm == agreements:
             return value, changes[-1] + _ROUNDING * size
         previous = value
-    # A single change may be small by chance.
+    # A single change may be small by chance, so use the last three.
     gained = [(steps / _STEPS[rank][-1]) ** 2 for steps in _STEPS[rank][-3:]]
     return value, max(c * g for c, g in zip(changes[-3:], gained, strict=True)) + _ROUNDING * size
 
@@ -109,7 +109,7 @@ def dual(
     rows = np.stack([v1.ravel(), v2.ravel(), c.ravel()], axis=-1)
     # A kernel has few distinct covariances, and each is integrated once.
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
-    # The mass of |x|^{2d} exp(-x²/2) lies around √(2d).
+    # Functions of order d need a wider range: the mass of |x|^{2d} exp(-x²/2) lies around √(2d).
     half_range = RANGE + (2.0 * (order - 1)) ** 0.5
     results = [_dual_of_one(phi, v, w, cov, smooth, half_range) for v, w, cov in distinct.tolist()]
     spread = np.array(results).reshape(-1, 2)[np.reshape(inverse, -1)]
@@ -125,7 +125,7 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, ha
         second = rho * z[0] + sine * z[1] if sine > 0 else rho * z[0]
         return phi(root1 * z[0]) * phi(root2 * second)
 
-    # An unknown function may be flat at the points of the first grids.
+    # A function that is not known to be smooth may be flat at the points of the first grids.
     agreements = 1 if smooth else 2
     value, error = trapezoidal(product, 2 if sine > 0 else 1, _CONVERGED, agreements, half_range)
     if smooth:
@@ -137,9 +137,9 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, ha
 
 
 def _size_if_kinked(phi: Function, root: float, half_range: float) -> float:
-    """Return √(E φ²), or 0 if φ is smooth.
+    """Return √(E φ(Z)²) for a normal Z of standard deviation `root`, or 0 if φ is smooth.
 
-    At correlations near ±1 kinks can fall between grid points, with an error of order (1 - ρ²)^{3/2} E φ².
+    At correlations ρ near ±1, kinks can fall between grid points, with an error of order (1 - ρ²)^{3/2} E φ².
     """
 
     def shifted(z: FloatArray) -> FloatArray:

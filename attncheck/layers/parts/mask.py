@@ -56,9 +56,10 @@ def _visible(mask: Any, window: int | None, seq_len: int) -> BoolArray:
 
 
 def nested(mask: BoolArray) -> bool:
-    """Return whether visible scores P = U N Lᵀ, with triangular U and L, depend on visible entries of N alone.
+    """Return whether visible entries of P = U N Lᵀ depend on visible entries of N only.
 
-    This is so without a mask and with the causal mask; scores can then be drawn through triangular factors.
+    U is upper and L lower triangular. The condition holds without a mask and with the causal mask; scores P can then
+    be drawn through triangular factors.
 
     Examples
     --------

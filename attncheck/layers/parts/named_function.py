@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from attncheck._lib.errors import refuse
 from attncheck._lib.imports import find, imported, path_of, short_name
 
-# Prefix, in records, of the name of a function without an import path.
+# Prefix in records that marks the name of a function without an import path.
 _LOCAL = "local:"
 
 

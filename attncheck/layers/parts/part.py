@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Misreading:
-    """Plausible mistake about a part: the simulator computes another layer than the declared one.
+    """Plausible mistake about a part: the simulator computes a layer that differs from the declared one.
 
     Attributes
     ----------
@@ -40,16 +40,17 @@ class LayerPart(abc.ABC):
 
     #: Fields of `AttentionLayer`, with the values that disable the part.
     fields: ClassVar[Mapping[str, Any]]
-    #: Name of the part as a feature and in strategies; empty for the parts of the paper's layer.
+    #: Name of the part in lists of features and in `attncheck.strategies`; empty for the parts of the paper's layer.
     name: ClassVar[str] = ""
-    #: Fields of a layer with the part, on which `misreadings` are detected.
+    #: Fields of an example layer with the part, on which checks detect the `misreadings`.
     example: ClassVar[Mapping[str, Any]] = {}
-    #: Plausible mistakes about the part, each a fault and a candidate cause.
+    #: Plausible mistakes about the part. Each is a fault, and a candidate cause of violated checks.
     misreadings: ClassVar[tuple[Misreading, ...]] = ()
-    #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
+    #: Candidate causes of violated checks: maps the description of an undeclared part to the fields that add it.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack",
-    #: "normal scores", "homogeneous scores", "small scores", "law of one head"), with the reason.
+    #: Maps each computation that does not support the part to the reason. Computations are "finite-width law",
+    #: "tangent kernel", "long sequences", "stack", "normal scores", "homogeneous scores", "small scores" and "law of
+    #: one head".
     refusals: ClassVar[Mapping[str, str]] = {}
     #: Whether scores depend on all neurons of queries and keys, not on their Gram matrices alone.
     whole_vectors: ClassVar[bool] = False
@@ -59,7 +60,7 @@ class LayerPart(abc.ABC):
         return any(getattr(layer, field) != absent for field, absent in self.fields.items())
 
     def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
-        """Return whether two layers that differ in this part only can have visibly different attention weights."""
+        """Return whether the attention weights of two layers can differ visibly if only this part differs."""
         return layer.seq_len > 1
 
     def describe(self, fields: Mapping[str, Any]) -> str:
@@ -79,15 +80,15 @@ class LayerPart(abc.ABC):
         return None
 
     def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
-        """Return the law of the random bias that the part adds to scores, or None without one.
+        """Return the standard deviation and the indices of the random bias that the part adds to scores, or None.
 
-        The bias is centred normal. The law is its standard deviation and indices, (seq_len, seq_len): scores with the
-        same index share one random number.
+        The bias is normal with mean 0. The indices have shape (seq_len, seq_len), and scores with equal indices share
+        one random number.
         """
         return None
 
     def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
-        """Return the fields of the part that change, with their new values, in a layer with only the given head."""
+        """Return the fields, with their new values, that change if only the given head of the layer is retained."""
         return {}
 
     def refusals_of(self, layer: AttentionLayer) -> Mapping[str, str]:
@@ -95,10 +96,10 @@ class LayerPart(abc.ABC):
         return self.refusals
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
-        """Return standard deviations of the module parameters that the part hides from inspection, by role.
+        """Return the standard deviations, by role, of module parameters that inspection cannot read due to the part.
 
-        The role names what such a parameter changes: the "query", the "key", or the attention "weights" at inputs of 0.
-        The role "key" also hides a module's keys, and the role "weights" its scores.
+        The role says what such a parameter changes: the "query", the "key", or the attention "weights" at inputs of 0.
+        With the role "key", the keys of a module are hidden too, and with the role "weights" its scores.
         """
         return {}
 
@@ -107,5 +108,5 @@ class LayerPart(abc.ABC):
         """Return the validated values of the fields, or raise `InputError`; called if at least one field is set."""
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return the field values from which a random layer chooses; `layer` is that layer without the part."""
+        """Return the sets of field values from which a random layer chooses; `layer` is this layer without the part."""
         return ()

@@ -81,17 +81,17 @@ def rotated_by(layer: AttentionLayer, vectors: FloatArray, steps: IntArray) -> F
 
 
 def frequencies(layer: AttentionLayer) -> FloatArray:
-    """Return the rotation per position of each pair of neurons, (head_dim / 2,)."""
+    """Return the angle by which each pair of neurons rotates per position, (head_dim / 2,)."""
     base, pairs = layer.rotary_base or 1.0, layer.head_width // 2
     return np.asarray(base ** -(np.arange(pairs) / pairs))
 
 
 def score_alignment(layer: AttentionLayer) -> FloatArray:
-    """Return the limit of tr(R_d)/ν, d < 2 seq_len - 1, the factor by which rotation multiplies score covariances.
+    """Return the factors by which rotation multiplies score covariances, as ν = head_dim goes to infinity.
 
-    R_d is the rotation by d positions. Given the inputs, with Gram matrix G, scores have covariances
-    Cov(P_ij, P_kl) = σ² G_ik G_jl tr(R_d)/ν, d = |(j - i) - (l - k)|. The limit for head_dim ν → ∞ is
-    (Ci(d) - Ci(d/b)) / log b, where Ci is the cosine integral and b the rotary base.
+    Given the inputs, with Gram matrix G, scores have covariances Cov(P_ij, P_kl) = σ² G_ik G_jl tr(R_d)/ν, where R_d is
+    the rotation by d = |(j - i) - (l - k)| positions. The function returns the limit of tr(R_d)/ν for each
+    d < 2 seq_len - 1, (Ci(d) - Ci(d/b)) / log b, where Ci is the cosine integral and b the rotary base.
 
     Examples
     --------

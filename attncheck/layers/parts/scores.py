@@ -34,7 +34,7 @@ def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def mean_offset(layer: AttentionLayer) -> FloatArray:
-    """Return the mean bias of each score, (num_heads, seq_len, seq_len), or a zero of shape (1, 1, 1) without slopes.
+    """Return the mean bias of each score, (num_heads, seq_len, seq_len); without slopes, a 0 of shape (1, 1, 1).
 
     Examples
     --------
@@ -61,7 +61,7 @@ def offset_covariance(layer: AttentionLayer, rows: IntArray, columns: IntArray) 
 
 
 def offset_count(layer: AttentionLayer, mask: BoolArray) -> int:
-    """Return how many distinct random biases the scores of one head have where `mask` is True."""
+    """Return the number of independent random biases among the scores of one head for which `mask` is True."""
     return sum(len(np.unique(index[mask])) for _, index in _random_offsets(layer))
 
 
@@ -94,7 +94,10 @@ def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
 
 
 def distinct_heads(layer: AttentionLayer) -> list[AttentionLayer]:
-    """Return one-head layers for averages over heads: one per head if heads differ, else the first head only."""
+    """Return layers with one head each, for computing averages over the heads of a layer.
+
+    There is one such layer per head if the heads differ; otherwise there is only one, for the first head.
+    """
     return [of_head(layer, head) for head in range(layer.num_heads if heads_differ(layer) else 1)]
 
 
@@ -109,7 +112,10 @@ def one_covariance(layer: AttentionLayer) -> bool:
 
 
 def given_inputs(layer: AttentionLayer) -> bool:
-    """Return whether, given the inputs, scores are centred normals times χ-distributed lengths, as in the paper."""
+    """Return whether, given the inputs, scores are products of centred normals and χ-distributed lengths of keys.
+
+    This is so for the layer of the paper.
+    """
     return not (layer.tied_query_key or refusing(layer, "normal scores") or has_offset(layer))
 
 

@@ -56,7 +56,7 @@ class SinkPart(LayerPart):
         if layer.attention_map != "softmax":
             problem = f"belongs to softmax, and attention_map is {layer.attention_map!r}"
             refuse("sink", layer.sink, problem, "leave out one of them")
-        remedy = f"pass the sink's score, from {-_RANGE:g} to {_RANGE:g}, or one per head; 0 adds 1; or None"
+        remedy = f"pass one sink from {-_RANGE:g} to {_RANGE:g}, one per head, or None; 0 adds 1 to the denominator"
         sinks = layer.sink if isinstance(layer.sink, list | tuple | np.ndarray) else [layer.sink]
         if sinks is layer.sink and len(sinks) != layer.num_heads:
             refuse("sink", sinks, f"is not one sink per head, for num_heads={layer.num_heads}", remedy)
@@ -68,7 +68,7 @@ class SinkPart(LayerPart):
         return {"sink": layer.sink[head]} if isinstance(layer.sink, tuple) else {}
 
     def refusals_of(self, layer: AttentionLayer) -> Mapping[str, str]:
-        """Return the computations that do not support the part, with the reason."""
+        """Return the computations that do not support the layer's sink, each with the reason."""
         return {**self.refusals, **(_BY_HEAD if isinstance(layer.sink, tuple) else {})}
 
     def describe(self, fields: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ _OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
 
 
 class CoverageKind(StrEnum):
-    """The paper's possible statements about a program line, from strongest to weakest."""
+    """What the paper can say about a line of a program, from the strongest statement to the weakest."""
 
     NETSOR = "Fact 1"
     SCORE = "Proposition 8"
@@ -54,7 +54,9 @@ class CoverageKind(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LineCoverage:
-    """The paper's statement about one line: the weakest that applies to the line or to one of its ancestors.
+    """The paper's statement about one line.
+
+    It is the weakest of the statements that apply to the line itself or to one of its ancestors.
 
     Attributes
     ----------
@@ -113,13 +115,14 @@ def coverage(program: Lines) -> Coverage:
     """Return the paper's statement about each line of a program.
 
     - Vectors without scores are Netsor variables: averages over their coordinates converge (Fact 1).
-    - Scores converge jointly to centred Gaussians (Proposition 8), outputs with them (Theorem 1, Corollary 2),
-      under Assumption 1: x^{i,j} in g^{i,j} = W^{i,j} x^{i,j} is a bounded pseudo-Lipschitz function of vectors
-      that depend on no matrix of a score; (a) these matrices multiply no vectors outside scores; (b) no score has one
-      matrix on both sides. All functions are pseudo-Lipschitz, all vectors have n coordinates.
+    - Scores converge jointly to centred Gaussians (Proposition 8), and outputs converge with them (Theorem 1,
+      Corollary 2), under Assumption 1. Score i is the product of g^{i,1} and g^{i,2}, with g^{i,j} = W^{i,j} x^{i,j}.
+      The assumption is that each x^{i,j} is a bounded pseudo-Lipschitz function of vectors that depend on none of the
+      W^{i,j}; that (a) the W^{i,j} multiply no vectors outside scores; and that (b) no score has the same matrix on
+      both sides. In addition, all functions must be pseudo-Lipschitz, and all vectors must have n coordinates.
     - A score with a zero vector is 0 at every width.
-    - Three scores whose matrices form a cycle, A·B, B·C, C·A, converge at rate n^{-1/2}, as their joint third moment
-      does, unless the vectors of a matrix are uncorrelated in the limit.
+    - Three scores whose matrices form a cycle, A·B, B·C, C·A, converge at rate n^{-1/2}, like their joint third moment,
+      unless the two vectors that one of the matrices multiplies are uncorrelated in the limit.
     - A MatMul of a vector that depends on scores is beyond the paper.
 
     Examples
@@ -167,7 +170,7 @@ def _local_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     sides = {side for score in scores for side in score.parents}
     of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
     after = defined_by(nodes, lambda node: isinstance(node, Score))
-    # Lines that depend on a matrix only through scores fall under the conjecture.
+    # Leave out scores: lines that depend on a matrix only through scores are covered by `CoverageKind.CONJECTURE`.
     vectors = [node for node in nodes if not isinstance(node, Score)]
     dependents = defined_by(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
@@ -219,7 +222,7 @@ def _why_zero(score: Score, zero: set[Node]) -> str:
 
 
 def _first_defined(node: Node, dependents: set[Node]) -> MatMul:
-    """Return the MatMul at which a chain of ancestors in `dependents` begins."""
+    """Return the earliest MatMul on a chain of ancestors of `node`, all of which are in `dependents`."""
     for parent in node.parents:
         if parent in dependents:
             return _first_defined(parent, dependents)
@@ -239,7 +242,11 @@ def _known(function: Any) -> bool:
 
 
 def _bounded(node: Node) -> bool:
-    """Return whether a line applies a bounded function, or a known, hence continuous, function to bounded lines."""
+    """Return whether a line is bounded.
+
+    A line is bounded if its function is, or if its function is known, hence continuous, and all its arguments are
+    bounded.
+    """
     if not isinstance(node, Nonlin):
         return False
     if isinstance(node.function, Nonlinearity | DeclaredMix) and node.function.bounded:
@@ -252,8 +259,8 @@ def _cycles(
 ) -> dict[Score, tuple[Weight, Weight, Weight]]:
     """Return the three matrices A, B, C of each score that belongs to a triangle of scores A·B, B·C, C·A.
 
-    Only triangles count whose joint third moment is of order n^{-1/2}. It is n^{-1/2} times the product, over the three
-    matrices, of E[x x'] for the two vectors x, x' that a matrix multiplies.
+    A triangle counts only if the joint third moment of its scores is of order n^{-1/2}. This moment is n^{-1/2} times
+    a product over the three matrices, with the factor E[x x'] for the two vectors x and x' that a matrix multiplies.
     """
     edges: dict[frozenset[Weight], list[Score]] = {}
     for score in scores:
@@ -283,9 +290,9 @@ def _sides(score: Score) -> tuple[MatMul, ...]:
 
 
 def _correlations(nodes: Sequence[Node], after: set[Node]) -> Callable[[Node, Node], bool]:
-    """Return a predicate of two lines: whether E[Z^x Z^x'] may differ from 0; always True for lines in `after`.
+    """Return a function of two lines x and x' that returns whether E[Z^x Z^x'] may differ from 0.
 
-    `after` contains the lines that depend on scores.
+    It always returns True if one of the lines is in `after`, the lines that depend on scores.
     """
     moments = Moments()
 
@@ -303,15 +310,15 @@ def _correlations(nodes: Sequence[Node], after: set[Node]) -> Callable[[Node, No
     return correlated
 
 
-# Number and sizes of trial points; entries of Gaussian vectors are smaller than the largest.
+# Number of trial points, and their scales. Entries of Gaussian vectors are smaller than the largest scale.
 _POINTS: Final = 64
 _SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
 
 
 def zero_lines(nodes: Iterable[Node]) -> set[Node]:
-    """Return the vectors and scores that are always 0; vectors that depend on scores are not considered.
+    """Return the vectors and scores that are always 0, except for vectors that depend on scores.
 
-    Functions are evaluated at trial points, with separate points for each random vector.
+    A vector counts as 0 if it is 0 at random trial points, which are drawn separately for each random vector.
 
     Examples
     --------

@@ -34,7 +34,11 @@ def vectors_of(program: Lines) -> tuple[Node, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """Bounds on array entries per draw: line values, explicit matrices, and vector bases of the matrix-free method."""
+    """Bounds on the number of array entries per draw, for three kinds of arrays.
+
+    They are the values of all `lines`, the explicit `matrices` of the direct method, and the `bases` of vectors that
+    the matrix-free method stores.
+    """
 
     lines: int
     matrices: int

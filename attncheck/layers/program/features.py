@@ -22,7 +22,7 @@ def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _present(lines: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Return each feature by name, with whether the lines of a program have it."""
+    """Map the name of each feature to whether the lines of a program have it."""
     matmuls = {line["name"]: line for line in lines if "matmul" in line}
     scores = [[matmuls[side] for side in line["score"]] for line in lines if "score" in line]
     lefts, rights = ([sides[k]["matmul"] for sides in scores] for k in (0, 1))

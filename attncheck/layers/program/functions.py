@@ -26,7 +26,7 @@ class StackedFunction(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class PerArgumentFunction(StackedFunction):
-    """A function of one array (draws, coordinates) per vector, then one (draws, 1) per score."""
+    """A function that takes one array (draws, coordinates) per vector, followed by one array (draws, 1) per score."""
 
     function: Coordinatewise
 
@@ -67,7 +67,7 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
         raise InputError(f"function={name_of(function)}: {' '.join(problem.split())}; {remedy}") from error
     if values.shape != shape:
         raise InputError(f"function={name_of(function)}: returned shape {values.shape}, not {shape}; {remedy}")
-    # Summation order may depend on the shape, in single precision too.
+    # Allow for rounding: NumPy's summation order may depend on the shape, and functions may use single precision.
     if not np.allclose(values[:, :1], first, rtol=1e-6, atol=1e-9, equal_nan=True):
         raise InputError(f"function={name_of(function)}: gives values that depend on the other coordinates; {remedy}")
 

@@ -12,7 +12,7 @@ from attncheck.layers.nonlinearity import Nonlinearity
 from attncheck.layers.program.functions import LinearCombination
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score
 
-# A linear combination, as the coefficient of each Gaussian line.
+# A linear combination of Gaussian lines: maps each line to its coefficient.
 _Linear = dict[Node, float]
 
 
@@ -26,7 +26,7 @@ class Moments:
         self._known: dict[frozenset[Node], float] = {}
 
     def add(self, node: Node) -> None:
-        """Extend the covariance by the vector of a node, by Definition 1 (i) and (ii) of the paper."""
+        """Add a row and a column for `node` to the covariance, by Definition 1 (i) and (ii) of the paper."""
         row = [self._with(node, earlier) for earlier in self.place]
         variance = self._with(node, node)
         self.place[node] = len(self.place)
@@ -70,7 +70,7 @@ class Moments:
         return expectation(product, mean, self.covariance[np.ix_(indices, indices)])
 
     def _same_function(self, one: Node, two: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
-        """Return φ, a and b if the lines are φ(a) and φ(b) of centred Gaussian lines, else None."""
+        """Return (φ, a, b) if the lines are φ(a) and φ(b), with a and b centred and Gaussian, else None."""
         if not (isinstance(one, Nonlin) and isinstance(two, Nonlin) and len(one.parents) == len(two.parents) == 1):
             return None
         function = one.function
@@ -87,7 +87,7 @@ class Moments:
 
 
 def _linear(node: Node) -> _Linear | None:
-    """Return a line as a linear combination of Gaussian lines, or None."""
+    """Return a line as a linear combination of Gaussian lines, or None if it is not one."""
     if isinstance(node, Initial | MatMul):
         return {node: 1.0}
     if isinstance(node, Nonlin) and isinstance(node.function, LinearCombination):
@@ -125,7 +125,10 @@ def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> li
 
 
 def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
-    """Return a line's value, given its Gaussian lines, `known`, and its `scores` (Definition 1 (iii), Theorem 1)."""
+    """Return the value of a line, computed from Gaussian lines and scores (Definition 1 (iii), Theorem 1).
+
+    `known` has the values of the Gaussian lines that the line depends on, and `scores` those of the scores.
+    """
     values = dict(known)
 
     def value(line: Node) -> FloatArray:

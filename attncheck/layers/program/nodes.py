@@ -10,7 +10,7 @@ from attncheck.layers.program.functions import Coordinatewise, StackedFunction
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A random matrix with i.i.d. N(0, std²/columns) entries; distinct objects are independent matrices.
+    """A random matrix with i.i.d. N(0, std²/columns) entries; matrices of different names are independent.
 
     `rows` and `columns` may be None, which stands for the width n.
     """

@@ -15,7 +15,7 @@ _GATES = PerArgumentFunction(sigmoid_mix)
 
 
 def uses_of(program: Program) -> list[MatMul]:
-    """Return a program's products by nonzero matrices."""
+    """Return the MatMuls of a program whose matrices are not 0."""
     return [node for node in program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
 
 
@@ -49,7 +49,7 @@ def _side_by_side(program: Program) -> bool:
 
 
 def _moving(program: Program) -> bool:
-    """Return whether two consecutive products with matrices of equally many columns have different vectors."""
+    """Return whether matrices with equally many columns multiply at least two different vectors."""
     previous: dict[int | None, Node] = {}
     for node in uses_of(program):
         if previous.setdefault(node.weight.columns, node.parents[0]) is not node.parents[0]:
@@ -115,5 +115,5 @@ MIXED_OUTPUT = OfProgram(
 GATED_OUTPUT = OfProgram(
     "gates",
     lambda program: any(isinstance(node, Output) and node.function == _GATES for node in program.nodes),
-    "no output is gated by scores, and softmax hardly depends on the sign of all of them",
+    "no output has sigmoid gates, and softmax hardly changes if all scores change their sign",
 )

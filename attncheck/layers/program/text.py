@@ -18,7 +18,7 @@ from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output
 
 _Program = TypeVar("_Program", bound=Lines)
 
-# Further keys of each kind of line; names are optional.
+# Keys of the table of each kind of line, besides the kind itself; names are optional.
 _KINDS = {
     "initial": ("mean", "cov"),
     "matmul": ("of", "name"),
@@ -65,7 +65,7 @@ def _write_weight(weight: Weight) -> dict[str, Any]:
 
 
 def _write_line(node: Node, nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """Return the tables for a line, or none if its group is already written."""
+    """Return the tables for a line; there are none if the line's group of initial vectors is already written."""
     parents = [parent.name for parent in node.parents]
     if isinstance(node, Initial):
         group = [member for member in nodes if isinstance(member, Initial) and member.group == node.group]
@@ -180,11 +180,11 @@ def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any
 
 
 def _without_parameters() -> Nonlinearity:
-    """Stand in for the constructor of a mix, which takes no parameters: calls with any raise the usual TypeError."""
+    """Take the place of the constructor of a mix, which has no parameters: a call with parameters raises TypeError."""
     raise AssertionError
 
 
-# Exports of `attncheck.layers.nonlinearity` that construct no function.
+# Names that `attncheck.layers.nonlinearity` exports but that do not construct a named function.
 _NO_FUNCTIONS = ("declared", "of_inputs")
 
 

@@ -26,7 +26,10 @@ _ROUNDING = 1e-14
 
 
 def output_factor(layer: AttentionLayer) -> float:
-    """Return the factor of Σ_a A_a K A_aᵀ in the output covariance: (σ_V σ_O)², divided by H with head scaling."""
+    """Return the factor by which output covariances multiply Σ_a A_a K A_aᵀ.
+
+    It is (σ_V σ_O)², divided by H if the layer has head scaling.
+    """
     return (layer.value_std * layer.output_std * layer.head_factor) ** 2
 
 

@@ -18,28 +18,28 @@ from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.scores import distinct_heads, has_offset, score_kernel
 from attncheck.theory.limits import rows
 
-#: Error at which the number of points is no longer doubled, in units of a moment.
+#: The number of points is doubled until the error is at most this multiple of the moment's unit.
 TOLERANCE = 1e-4
-# Number of scramblings, and number of score entries per scrambling: of the first points, and of all points at most.
+# Number of scramblings, and number of score entries per scrambling at the start and at most.
 _SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**24
-# Maximum number of first points, and minimum number of score entries counted per point.
+# Maximum number of points at the start, and number of score entries as which a point counts at least.
 _FIRST_POINTS, _LEAST = 2**5, 16
 # Score entries per block.
 _BLOCK = 2**18
 # Relative rounding error of sums over points.
 _ROUNDING = 1e-13
-# Number of points, and factors of their scores, that show how large weights become.
+# `_largest` probes the size of moments at this number of points, with scores multiplied by each of these factors.
 _PROBES, _PROBE_SCALES = 2**5, (1.0, 4.0, 16.0)
 
-#: Maps a kernel to a function and the unit of its results; the function maps attention weights, (points, s, s), to a
-#: sum over points, (s, s).
+#: A moment of attention weights. It maps a kernel to a function and to the unit of the function's results. The function
+#: maps attention weights, (points, s, s), to a sum over points, (s, s).
 Moment = Callable[[FloatArray], tuple[Callable[[FloatArray], FloatArray], float]]
 
 
 def head_means(
     layer: AttentionLayer, kernel: FloatArray, seed: int, moments: Sequence[Moment]
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Return the mean of each moment over the scores and heads of a layer, and its error, (s, s) each."""
+    """Return, for each moment, its mean over the scores and heads of a layer and the error of the mean, (s, s) each."""
     functions, units = zip(*(moment(kernel) for moment in moments), strict=True)
     scores_of, dimension = _scores(layer, kernel)
     s, heads = layer.seq_len, distinct_heads(layer)
@@ -78,13 +78,13 @@ def head_means(
 def _largest(
     layer: AttentionLayer, scores: FloatArray, functions: Sequence[Callable[[FloatArray], FloatArray]]
 ) -> FloatArray:
-    """Return the maximum of each entry of each moment over points, with the points' scores at several scales."""
+    """Return the largest absolute value of each entry of each moment, over points with scores at several scales."""
     weights = np.concatenate([attention_weights(layer, scale * scores) for scale in _PROBE_SCALES])
     return np.stack([np.max([np.abs(function(point[None])) for point in weights], axis=0) for function in functions])
 
 
 def kernel_moment(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
-    """Return the moment A K Aᵀ, as a function that sums over weights A of several points, and its unit."""
+    """Return a function that sums A K Aᵀ over the attention weights A of several points, and the unit of the sum."""
     return squares_of(lambda weights: weights, kernel), float(np.diagonal(kernel).max())
 
 
@@ -105,7 +105,7 @@ def summed(first: FloatArray, second: FloatArray) -> FloatArray:
 
 
 def _scores(layer: AttentionLayer, kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], int]:
-    """Return a function from standard normals to scores without their mean, and the number of normals."""
+    """Return a function that maps standard normals to scores without their mean, and the number of normals."""
     s, std = layer.seq_len, rows.score_std(layer)
     if rows.drawn_jointly(layer, kernel):
         score_root = rows.root_of_scores(layer, kernel)
@@ -116,7 +116,10 @@ def _scores(layer: AttentionLayer, kernel: FloatArray) -> tuple[Callable[[FloatA
 
 
 def _root(kernel: FloatArray) -> FloatArray:
-    """Return F with F Fᵀ = K, from the correlation matrix: a root of K itself drops positions of tiny variance."""
+    """Return F with F Fᵀ = K, computed from the correlation matrix of K.
+
+    A root that is computed from K itself would drop positions of tiny variance.
+    """
     stds = np.sqrt(np.diagonal(kernel))
     scale = np.where(stds > 0, stds, 1.0)
     return np.asarray(stds[:, None] * psd_root(kernel / scale[:, None] / scale))
@@ -132,7 +135,7 @@ def _exchangeable(layer: AttentionLayer, kernel: FloatArray) -> bool:
 
 
 def _symmetrised(matrices: FloatArray) -> FloatArray:
-    """Average over permutations of positions to reduce integration error."""
+    """Average each matrix over permutations of positions, which reduces the integration error."""
     s = matrices.shape[-1]
     diagonal = np.trace(matrices, axis1=-2, axis2=-1) / s
     pair = (matrices.sum(axis=(-2, -1)) - s * diagonal) / max(1, s * (s - 1))

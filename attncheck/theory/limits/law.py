@@ -33,8 +33,9 @@ class LimitLaw(MixtureLaw):
     """Hierarchical law of (y^1, …, y^s) at infinite width.
 
     Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is Gaussian with
-    Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1, Example 1). One position is a scale mixture of normals,
-    F(t) = E Φ(t/√v), v = S_ii. With "1/n" scaling (scores 0) or tied queries and keys (scores σ_Qσ_K K), y is Gaussian.
+    Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1, Example 1). The output y^i of one position is a scale
+    mixture of normals, with distribution function F(t) = E Φ(t/√v), v = S_ii. With "1/n" scaling (scores 0) or tied
+    queries and keys (scores σ_Qσ_K K), y is Gaussian.
 
     The law of v is integrated over scrambled Sobol points and cached. Methods named ``…_error`` return errors
     that are exceeded with probability 0.1%. Tails keep their relative accuracy to twelve standard deviations.
@@ -54,8 +55,8 @@ class LimitLaw(MixtureLaw):
     array([0.1839, 0.5   , 0.8161])
     """
 
-    # The largest error found among many layers was 6e-7: sums over heads of sigmoid attention with a score standard
-    # deviation of ten.
+    # The largest error found among many layers was 6e-7, for sums over heads of sigmoid attention whose scores have
+    # standard deviation ten.
     _condensing: ClassVar[float] = 1e-6
 
     layer: AttentionLayer
@@ -122,8 +123,8 @@ class LimitLaw(MixtureLaw):
     def score_covariance(self) -> FloatArray:
         """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, row by row.
 
-        With rotary positions, Cov(p_ij, p_kl) has a factor c(d) = (Ci(d) - Ci(d/b)) / log b, d = (j - i) - (l - k),
-        the mean of cos(d θ) over the angles θ.
+        With rotary positions of base b, Cov(p_ij, p_kl) has the factor c(d) = (Ci(d) - Ci(d/b)) / log b with
+        d = (j - i) - (l - k), which is the mean of cos(d θ) over the angles θ of rotation per position.
 
         Returns
         -------
@@ -236,11 +237,14 @@ class LimitLaw(MixtureLaw):
         return tuple(exact or self._sum_heads(position, pick) for pick in picks)
 
     def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
-        """Return the error estimate of a function of the law of v, from its spread over replicates."""
+        """Return an error estimate for `of`, a function of the law of v, from its spread over replicates of the law."""
         return float(self._error(np.array([of(law) for law in self._replicated(position)])))
 
     def _sum_heads(self, position: int, pick: Callable[[tuple[ScaleMixture, ...]], ScaleMixture]) -> ScaleMixture:
-        """Return the law of v, a sum over heads; `pick` makes one law from the replicates of a head's law."""
+        """Return the law of v, which is a sum over heads.
+
+        `pick` selects or computes one law from the replicates of the law of a head.
+        """
         heads = self.layer.num_heads
         if heads_differ(self.layer):
             laws = (pick(self._head_laws(position, head)) for head in range(heads))
@@ -250,7 +254,10 @@ class LimitLaw(MixtureLaw):
         return total.scaled(covariance.output_factor(self.layer))
 
     def _singular(self, position: int) -> bool:
-        """Return whether the density at 0 is infinite: with some probability, v is a multiple of one squared score."""
+        """Return whether the density at 0 is infinite.
+
+        This is so if, with positive probability, v is a multiple of a single squared score.
+        """
         if rows.score_std(self.layer) == 0 or has_offset(self.layer):
             return False
         if self.layer.map == Linear():

@@ -18,12 +18,13 @@ from attncheck._lib.arrays import FloatArray, IndexArray, slices
 from attncheck._lib.errors import refuse
 
 _CELLS = 256
-# Variances that are this much below the largest, in log v, share one cell.
+# Variances whose logarithm is at least this much below that of the largest share one cell.
 _LOG_RANGE = 128.0
-# If log v spans more than `_WIDE`, these shares of the cells are spaced evenly in log v, evenly above the `_SELDOM`
-# quantile of v, and by weight. Sums of heads are narrow within a wide range.
+# If log v spans more than `_WIDE`, cells are spaced in three ways, in the proportions `_SHARES`: evenly in log v,
+# evenly in log v above the `_SELDOM` quantile, and by weight. Sums over heads need this, because they have a wide range
+# but most of their weight in a narrow part of it.
 _WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
-# Limit on relative deviations from a cell's mean; their cubes must fit float64.
+# Maximum relative deviation from a cell's mean, so that its cube fits float64.
 _LARGEST_DEVIATION = 1e100
 # Entries of a block of (t, variance) pairs: 2 MiB, to fit the cache.
 _BLOCK = 2**18
@@ -31,7 +32,10 @@ _BLOCK = 2**18
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaleMixture:
-    """Law of √v · N(0, 1) with v discrete: positive `variances`, `weights`, and `atom` = P(v = 0)."""
+    """Law of √v · N(0, 1) for a discrete v.
+
+    The positive values of v are `variances`, with the probabilities `weights`; `atom` is P(v = 0).
+    """
 
     variances: FloatArray
     weights: FloatArray
@@ -108,7 +112,10 @@ def symmetric_quantile(
 
 
 def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
-    """Condense a discrete law of v to one or two points per cell of log v, with the cell's weight and three moments."""
+    """Replace a discrete law of v by one or two points per cell of log v.
+
+    The points of a cell have the weight and the first three moments of the cell.
+    """
     weights = weights / weights.sum()
     positive = (variances > 0) & (weights > 0)
     atom = float(weights[variances == 0].sum())
@@ -116,8 +123,8 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     if variances.size <= 1:
         return ScaleMixture(variances, weights, atom)
     cell = _cells(np.log(variances), weights)
-    # Scale each cell by powers of two, which is exact, to keep its moments within float64 for any units and for
-    # weights below 1e-300, as in sums over many heads.
+    # Scale the variances and the weights of each cell by powers of two, which is exact. Moments then fit float64, even
+    # for very large or small variances, and for weights below 1e-300, which occur in sums over many heads.
     variances, unit = _in_units(variances, cell)
     weights, share = _in_units(weights, cell)
     total: FloatArray = np.bincount(cell, weights, _CELLS).astype(np.float64)
@@ -129,7 +136,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     mean = cell_mean(variances)
     spread = np.zeros(_CELLS)
     spread[used] = mean
-    # In the cell beyond `_LOG_RANGE`, the mean may be far below the largest value.
+    # In the cell of all variances beyond `_LOG_RANGE`, the mean may be far below the largest value.
     deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     square = deviation**2
     # Multiplying is fifty times faster than taking a third power.
@@ -141,7 +148,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
 
 
 def _cells(logs: FloatArray, weights: FloatArray) -> IndexArray:
-    """Return cells of log variances: of equal width, unless the variances span more than `_WIDE`."""
+    """Return the cell of each log variance; cells have equal widths, unless the logs span more than `_WIDE`."""
     top = logs.max()
     bottom = max(logs.min(), top - _LOG_RANGE)
     position = np.maximum((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0)
@@ -150,7 +157,10 @@ def _cells(logs: FloatArray, weights: FloatArray) -> IndexArray:
 
 
 def _refined(position: FloatArray, cell: IndexArray, weights: FloatArray) -> IndexArray:
-    """Return cells that are narrower near most of the weight and in the upper tail, given positions in equal cells."""
+    """Return the cell of each variance, for cells that are narrower where most weight is, and in the upper tail.
+
+    `position` and `cell` are positions and cells on a scale where all cells have width 1.
+    """
     evenly = np.linspace(0.0, 1.0, _CELLS + 1)
     below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
     below /= below[-1]
@@ -162,7 +172,10 @@ def _refined(position: FloatArray, cell: IndexArray, weights: FloatArray) -> Ind
 
 
 def _in_units(values: FloatArray, cell: IndexArray) -> tuple[FloatArray, IndexArray]:
-    """Return values divided by the power of two of their cell's largest value, and the exponents, (cells,)."""
+    """Divide values by a power of two per cell, which makes the largest value of the cell at least 1/2 and below 1.
+
+    Return the quotients, and the exponents of the powers, (cells,).
+    """
     _, exponents = np.frexp(values)
     unit = np.full(_CELLS, np.iinfo(exponents.dtype).min, dtype=exponents.dtype)
     np.maximum.at(unit, cell, exponents)
@@ -172,7 +185,10 @@ def _in_units(values: FloatArray, cell: IndexArray) -> tuple[FloatArray, IndexAr
 def _gauss_points(
     mean: FloatArray, second: FloatArray, third: FloatArray, least: FloatArray, total: FloatArray, atom: float
 ) -> ScaleMixture:
-    """Return two points per cell, at least `least`, that match its weight and three (relative) moments."""
+    """Return two points per cell that match the cell's weight `total` and first three moments, and one if it is narrow.
+
+    `second` and `third` are moments of relative deviations from `mean`. Points are at least `least`.
+    """
     # Very narrow cells become one point, since their third moment is only rounding error.
     wide = second > 1e-14
     relative = np.sqrt(second[wide])

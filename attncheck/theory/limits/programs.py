@@ -187,7 +187,7 @@ class ProgramLimit:
         for line in lines:
             node = named.get(line) if isinstance(line, str) else line
             if isinstance(node, Score):
-                remedy = "pass lines that are vectors; score_covariance is that of scores"
+                remedy = "pass lines that are vectors; for scores, see score_covariance"
                 refuse("vector", node.name, "is a score", remedy)
             if not isinstance(node, Node) or not {*bases_of([node])} <= {*self.lines}:
                 names = first_few(vector.name for vector in vectors_of(self.program))
@@ -254,7 +254,7 @@ def limit_of_program(program: Program) -> ProgramLimit:
 
 
 def _score_covariance(scores: Sequence[Score], moments: Moments) -> FloatArray:
-    """Return Cov(p°_i, p°_k) by Isserlis' formula, whose terms are nonzero only if the scores share matrices."""
+    """Return Cov(p°_i, p°_k) for all pairs of scores by Isserlis' formula; it is 0 unless the scores share matrices."""
 
     def shared(first: Node, second: Node) -> float:
         same = isinstance(first, MatMul) and isinstance(second, MatMul) and first.weight is second.weight

@@ -32,9 +32,9 @@ from attncheck.layers.parts.scores import (
 )
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 
-# Accuracy range of the tail, in standard deviations of the output.
+# Tails are accurate up to this number of standard deviations of the output.
 _TAIL = 12.0
-# Maximum dimension in which enlarged points cover all directions.
+# Maximum dimension in which the points of `enlarged` cover all directions.
 _FEW_DIMENSIONS = 6
 _LONGEST_SHIFT = 12.0
 #: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
@@ -48,16 +48,18 @@ _NORMALS = 2**18
 # Array entries per block, points × seq_len.
 _BLOCK = 2**20
 _PILOT = 2**9
-# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ². If half the degrees of
-# freedom exceed `_LOG_CHI_HALF`, step and range shrink like the standard deviation of log χ².
+# Eigenvalues are considered equal within this relative tolerance.
 _TOLERANCE = 1e-12
+# Step, and range below and above 0, of the trapezoidal rule in log χ². If half the degrees of freedom exceed
+# `_LOG_CHI_HALF`, step and range shrink like the standard deviation of log χ².
 _LOG_CHI_STEP, _LOG_CHI_RANGE, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 25.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proposal:
-    """A component of a mixture proposal: points size · z + centre, with z normal and equally likely centres, (k, r).
+    """One component of the mixture law from which points are drawn for importance sampling.
 
+    Its points are size · z + centre, where z is standard normal and the rows of `centres`, (k, r), are equally likely.
     `share` is the component's share of all points.
     """
 
@@ -66,15 +68,15 @@ class Proposal:
     centres: FloatArray
 
     def place(self, normals: FloatArray) -> FloatArray:
-        """Return points from normals, (points, r).
+        """Map standard normals, (points, r), to points of the component.
 
-        Each centre gets a contiguous run of points, since runs of Sobol points are evenly spread.
+        Each centre gets a contiguous run of normals, because contiguous runs of Sobol points are evenly spread.
         """
         which = np.arange(len(normals)) * len(self.centres) // len(normals)
         return np.asarray(self.size * normals + self.centres[which])
 
     def log_density(self, points: FloatArray) -> FloatArray:
-        """Return the log density ratio of the proposal to the standard normal."""
+        """Return the logarithm of the component's density at each point, relative to the standard normal density."""
         lengths = np.einsum("pr,pr->p", points, points)
         result = 0.5 * (1 - self.size**-2) * lengths - points.shape[1] * np.log(self.size)
         if not self.centres.any():
@@ -88,19 +90,20 @@ class Proposal:
 
 
 def weigh(proposals: tuple[Proposal, ...], points: FloatArray) -> FloatArray:
-    """Return balance-heuristic weights of points drawn from the proposals."""
+    """Return the importance weights of points that were drawn from the proposals, by the balance heuristic."""
     logs = [np.log(proposal.share) + proposal.log_density(points) for proposal in proposals]
-    # Divide by the largest to prevent overflow in high dimensions.
+    # Divide by the largest density to prevent overflow in high dimensions.
     largest = np.maximum.reduce(logs)
     total = np.sum([np.exp(log - largest) for log in logs], axis=0)
     return np.asarray(np.exp(-largest) / total)
 
 
 def enlarged(dimension: int) -> tuple[Proposal, ...]:
-    """Return a standard normal proposal and two wider ones, which reach the radius that determines the far tail.
+    """Return a standard normal proposal and two wider ones, whose points have the lengths that determine the far tail.
 
-    Linear scores have the heaviest tail. There, points of length |z| contribute exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2),
-    which is largest where |z|⁴ - (r - 2)|z|² = t², with t = 12√r, twelve standard deviations.
+    Linear attention has the heaviest tail. For r = `dimension`, the contribution of points of length |z| to its tail
+    beyond t is exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), which is largest where |z|⁴ - (r - 2)|z|² = t². The points of the
+    widest proposal have about this length for t = 12√r, which is twelve standard deviations.
     """
     middle = 0.5 * dimension - 1.0
     square = middle + np.sqrt(middle**2 + _TAIL**2 * dimension)
@@ -111,14 +114,17 @@ def enlarged(dimension: int) -> tuple[Proposal, ...]:
 def towards_keys(
     root: FloatArray, variance: Callable[[FloatArray], FloatArray], mean_variance: float
 ) -> tuple[Proposal, ...]:
-    """Return proposals for softmax scores root @ z, whose far tail comes from selecting one key."""
+    """Return proposals of z for softmax attention with scores ``root @ z``.
+
+    Its far tail comes from scores with which softmax selects a single key.
+    """
     dimension = root.shape[1]
     plain, wider, widest = enlarged(dimension)
     if dimension <= _FEW_DIMENSIONS:
         return plain, wider, widest
     lengths = np.linalg.norm(root, axis=1)
     directions = root[lengths > 0] / lengths[lengths > 0, None]
-    # Maximise exp(-t²/2v) times the normal density towards one key; other keys are similar.
+    # Find the shift of z towards one key that maximises exp(-t²/2v) times the normal density; other keys are similar.
     shifts = np.linspace(0.0, _LONGEST_SHIFT, 121)
     along = variance(shifts[:, None] * (root @ directions[0]))
     best = np.argmin(_TAIL**2 * mean_variance / along + shifts**2)
@@ -138,7 +144,7 @@ MISSED = float(-np.log(_EXCEEDED))
 
 
 def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
-    """Return the error estimate of the mean of replicates along an axis, by Student's law."""
+    """Return an error estimate for the mean of replicates along an axis, by Student's law."""
     count = replicates.shape[axis]
     quantile = special.stdtrit(count - 1, 1.0 - 0.5 * _EXCEEDED)
     return np.asarray(quantile * replicates.std(axis=axis, ddof=1) / count**0.5)
@@ -167,7 +173,11 @@ def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
-    """Return F, (visible, r), such that row `position` has visible scores F z, z ~ N(0, I); centred for softmax."""
+    """Return F, (visible, r), such that F z with z ~ N(0, I) has the law of the visible scores of row `position`.
+
+    The mean of the scores is left out. If a constant added to a row changes no weights, as for softmax, F may also omit
+    the average of the scores over the row.
+    """
     mask, kernel = visible(layer)[position], score_kernel(layer, kernel)
     between = (kernel * row_alignment(layer))[np.ix_(mask, mask)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
@@ -215,16 +225,22 @@ def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
 
 
 def normal_points(dimension: int, rng: np.random.Generator) -> Callable[[int], FloatArray]:
-    """Return a function of `count` that returns the next points of one scrambled sequence, (count, dimension)."""
+    """Return a function that returns the next `count` normal points of a scrambled Sobol sequence, (count, dimension).
+
+    In dimensions that are too high for Sobol sequences, the points are random.
+    """
     if dimension > scipy.stats.qmc.Sobol.MAXDIM:
         return lambda count: rng.standard_normal((count, dimension))
     sequence = scipy.stats.qmc.Sobol(dimension, scramble=True, bits=30, rng=rng)
-    # Scrambled points are multiples of 2^-30, possibly 0, so shift them to cell centres.
+    # Scrambled points are multiples of 2^-30, possibly 0, so shift them by half of that.
     return lambda count: np.asarray(special.ndtri(sequence.random(count) + 2.0**-31), dtype=np.float64)
 
 
 def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, mask: BoolArray) -> FloatArray:
-    """Return u = αᵀKα with the attention weights α of score rows (..., m), for a root of K (m, r) and a mask (m,)."""
+    """Return αᵀKα for the attention weights α of each row of scores, (..., m).
+
+    `kernel_root` is a root of K, (m, r), and `mask`, (m,), is True at visible positions.
+    """
     projected = layer.map.weights(rows, mask) @ kernel_root
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
@@ -232,7 +248,7 @@ def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArra
 def head_laws(
     layer: AttentionLayer, kernel: FloatArray, position: int, seed: int, head: int = 0
 ) -> tuple[ScaleMixture, ...]:
-    """Return the law of αᵀKα for the attention weights α of a head at `position`, from each replicate."""
+    """Return the law of αᵀKα for the attention weights α of a head at `position`, one law per replicate."""
     layer = of_head(layer, head)
     mask = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(mask, mask)])
@@ -262,9 +278,9 @@ def head_laws(
 
 
 def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
-    """Return the law of Σ αᵀKα, summed over heads with attention weights α, if it is a multiple of χ², else None.
+    """Return the law of Σ_a α_aᵀKα_a, a sum over heads with attention weights α_a, or None if it is no multiple of χ².
 
-    For linear attention αᵀKα = zᵀ M z with r normals z; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
+    For linear attention αᵀKα = zᵀ M z with r normals z. If all eigenvalues of M equal one m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
     if layer.map != Linear() or layer.tied_query_key or has_offset(layer) or root.shape[1] == 0:
@@ -276,7 +292,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     half = 0.5 * root.shape[1] * layer.num_heads
     steps = np.arange(-_LOG_CHI_RANGE / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
     logs = min(1.0, (_LOG_CHI_HALF / half) ** 0.5) * steps
-    # The mode has weight 1, so that large exponents do not cancel.
+    # Weights are relative to that of the mode, so that large exponents do not cancel.
     weights = np.exp(half * (logs - np.expm1(logs)))
     used = weights > 1e-40
     return ScaleMixture(2.0 * half * sizes.mean() * np.exp(logs[used]), weights[used] / weights[used].sum(), 0.0)

@@ -12,12 +12,12 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points
 from attncheck.theory.limits.rows import error_of_mean
 
-# Tail threshold in standard deviations, and its normal probability.
+# Number of standard deviations that a summary uses as tail threshold, and the normal law's probability beyond it.
 _FAR, _NORMAL = 3.0, 0.0027
 
 
 class SymmetricLaw(abc.ABC):
-    """Base class of laws of outputs y^1, …, y^s, each symmetric about 0 and given by its upper tail."""
+    """Base class of laws of outputs y^1, …, y^s. The law of each is symmetric about 0 and given by its upper tail."""
 
     def __str__(self) -> str:
         """Return a line with the standard deviation, excess kurtosis and tails of the first position."""
@@ -76,9 +76,12 @@ class SymmetricLaw(abc.ABC):
 
 
 class MixtureLaw(SymmetricLaw):
-    """Symmetric law whose positions are scale mixtures of normals, with replicates for error estimates."""
+    """Symmetric law under which the output of each position is a scale mixture of normals.
 
-    #: Relative error of condensing the law of the variance to weighted points.
+    Replicates of the mixture give error estimates.
+    """
+
+    #: Relative error that is due to representing the law of the variance by few weighted points.
     _condensing: ClassVar[float] = 0.0
 
     @abc.abstractmethod

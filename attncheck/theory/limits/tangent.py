@@ -80,7 +80,7 @@ def mean_tangent(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
 
 
 def _softmax_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
-    """Return the moment tr(J_i K J_kᵀ K) of softmax, J_i = diag(A_i) - A_i A_iᵀ."""
+    """Return the moment tr(J_i K J_kᵀ K) of softmax, with J_i = diag(A_i) - A_i A_iᵀ, as a function and its unit."""
     of_squares = squares_of(lambda weights: weights, kernel**2)
 
     def total(weights: FloatArray) -> FloatArray:
@@ -93,7 +93,7 @@ def _softmax_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArr
 
 
 def _sigmoid_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
-    """Return the moment tr(J_i K J_kᵀ K) of the sigmoid, J_i = diag(A_i (1 - A_i))."""
+    """Return the moment tr(J_i K J_kᵀ K) of the sigmoid, with J_i = diag(A_i (1 - A_i)), as a function and its unit."""
     return squares_of(lambda weights: weights * (1.0 - weights), kernel**2), float(np.diagonal(kernel).max()) ** 2
 
 
@@ -101,7 +101,7 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
     """Return E tr(J_i K J_kᵀ K) and its error for elementwise maps, where J is diagonal."""
     std, s, mask = score_std(layer), layer.seq_len, visible(layer).astype(float)
     squares = kernel**2
-    # Constant scores or zero values contribute nothing.
+    # If the scores are constant or the values are 0, the result is 0.
     if std == 0 or not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
     if not isinstance(layer.map, Sigmoid | Linear | Relu):

@@ -28,19 +28,19 @@ from attncheck.theory.rates.marginal import Marginal
 
 #: Number of independent repetitions, whose spread gives the errors.
 REPLICATES = 8
-# Steps of finite differences, relative to the limits of the Gram matrices.
+# Step of finite differences in the Gram matrices, relative to their limits.
 _STEP = 0.02
-# Maximum and minimum number of points ±N, and maximum number of their entries.
+# Maximum and minimum number of points in the space of the score normals, and maximum number of their coordinates.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
-# Number of cells of log v, and how far they reach below the largest log v.
+# Number of cells, and maximum range of log v that they cover.
 _CELLS = 2048
 _LOG_RANGE = 60.0
 _PILOT = 64
-# Factor by which cells extend beyond the range of variances in the pilot.
+# Factor by which cells extend, on both sides, beyond the variances in a pilot sample.
 _MARGIN = math.exp(3.0)
-# Width at which terms beyond the first order in 1/n vanish.
+# Width at which terms beyond the first order in 1/n are negligible.
 _WIDE = 2**20
-# Maximum number of directions in the mean of Q.
+# Maximum number of distinct entries of a Gram matrix for which the mean of the control Q is computed.
 _MOST_DIRECTIONS = 400
 # Array entries per block.
 _BLOCK = 2**21
@@ -49,7 +49,10 @@ _PROBES = np.geomspace(0.1, 2.5, 16)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """Grid of variances v, evenly spaced in log v and followed by 0, with cubic interpolation."""
+    """Grid of variances v, evenly spaced in log v and followed by 0.
+
+    A mass at any other v is distributed over four cells by cubic interpolation.
+    """
 
     variances: FloatArray
 
@@ -61,7 +64,10 @@ class Cells:
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
 
     def spread(self, variances: FloatArray) -> FloatArray:
-        """Return a measure on the cells per row of variances, with equal mass at each variance, (rows, cells + 1)."""
+        """Return a probability measure on the cells for each row of variances, (rows, cells + 1).
+
+        All variances of a row have the same mass.
+        """
         rows, points = variances.shape
         count = len(self.variances) - 1
         lower, weights = self._around(variances)
@@ -75,7 +81,7 @@ class Cells:
         return np.asarray(result.reshape(rows, -1) / points)
 
     def _around(self, variances: FloatArray) -> tuple[IndexArray, tuple[FloatArray, ...]]:
-        """Return the first of four cells around each v > 0, and their weights."""
+        """Return the index of the first of four cells around each v > 0, and the interpolation weights of the four."""
         count = len(self.variances) - 1
         logs = np.log(self.variances[[0, -2]])
         with np.errstate(divide="ignore"):
@@ -94,6 +100,7 @@ class Deviation:
     Attributes
     ----------
     measures : ndarray, shape (REPLICATES, cells + 1)
+        Estimate of the signed measure from each repetition.
     draws : int
         Number of draws in all repetitions together.
     first_order : callable
@@ -182,8 +189,8 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedSequence], infinite: bool) -> FloatArray:
     """Return the terms of order 1/n of the signed measure, (REPLICATES, cells + 1), or NaN if unknown.
 
-    They are computed at a width so large that all other terms vanish, as the effect of the width plus the means of L
-    and Q.
+    They are computed at a width that is so large that all other terms vanish: as the change of the measure at fixed
+    Gram matrices, plus the means of the controls L and Q.
     """
     if not expands(marginal):
         return np.full((REPLICATES, len(cells.variances)), np.nan)
@@ -200,7 +207,10 @@ def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedS
 
 
 def expands(marginal: Marginal) -> bool:
-    """Return whether the mean of the quadratic control Q can be computed: no kinks, and not too many directions."""
+    """Return whether the mean of the quadratic control Q can be computed.
+
+    It can if variances have no kinks, and if the Gram matrix has not too many entries.
+    """
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
@@ -230,14 +240,23 @@ def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Genera
 class _Repetition:
     """Averages over the draws of one repetition, each (cells + 1,).
 
+    As in the module's description, g(δ) is the measure for deviations δ of the Gram matrices from their limits, and L
+    and Q are the linear and the quadratic control.
+
     Attributes
     ----------
     shift
-        Effect of the width at δ = 0, nonzero only with "1/n" scaling.
-    change, linear, quadratic
-        Means of g(δ) - g(0), L and Q over draws.
-    linear_mean, quadratic_mean
-        Exact means of L and Q.
+        g(0) minus the measure in the limit; nonzero only with "1/n" scaling.
+    change
+        Mean of g(δ) - g(0) over draws.
+    linear
+        Mean of L over draws.
+    quadratic
+        Mean of Q over draws.
+    linear_mean
+        Exact mean of L.
+    quadratic_mean
+        Exact mean of Q, or None if unknown.
     probes : ndarray, shape (draws, 3, probes)
         g(δ) - g(0), L and Q for several test functions g.
     """
@@ -274,7 +293,7 @@ class _Repetition:
         )
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
-        """Return the measure with the control variates applied."""
+        """Return the signed measure, corrected by the controls L and Q with these coefficients."""
         controls = linear * (self.linear - self.linear_mean)
         if self.quadratic_mean is not None:
             controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
@@ -283,7 +302,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Measures of conditional variances, and their derivatives, on lines through the limits of the Gram matrices."""
+    """The measure of conditional variances as a function of the Gram matrices, along lines through their limits."""
 
     marginal: Marginal
     fluctuations: Fluctuations
@@ -296,12 +315,15 @@ class _Lines:
         object.__setattr__(self, "centre", self.cells.spread(at_limits)[0])
 
     def shift(self) -> FloatArray:
-        """Return the effect of the width if the Gram matrices equal their limits; nonzero only with "1/n" scaling."""
+        """Return the measure for Gram matrices equal to their limits, minus the measure in the limit.
+
+        It is nonzero only with "1/n" scaling, where scores depend on the width itself.
+        """
         limiting = self.marginal.variances(self.fluctuations.limits, self.normals, limit=True)
         return np.asarray(self.centre - self.cells.spread(limiting)[0])
 
     def at(self, deviations: Drivers, steps: FloatArray) -> FloatArray:
-        """Return the measures for Gram matrices at `steps` along `deviations` from the limits, (draws, cells + 1)."""
+        """Return the measures for Gram matrices equal to limits plus `steps` · `deviations`, (draws, cells + 1)."""
         changed = self.fluctuations.limits.moved(deviations, steps)
         return self.cells.spread(self.marginal.variances(changed, self.normals))
 
@@ -311,7 +333,7 @@ class _Lines:
         return change, *self.derivatives(deviations)
 
     def derivatives(self, deviations: Drivers) -> tuple[FloatArray, FloatArray]:
-        """Return the linear and quadratic controls L and Q."""
+        """Return the controls L and Q of each draw, which are finite differences of first and second order."""
         sizes = self.fluctuations.sizes(deviations)
         steps = _STEP / np.where(sizes > 0, sizes, 1.0)
         ahead, behind = self.at(deviations, steps), self.at(deviations, -steps)
@@ -340,7 +362,7 @@ class _Lines:
 
 
 def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return Sobol normals in pairs ±N, so that odd powers cancel."""
+    """Return normal Sobol points N and their negatives -N, so that odd powers of N cancel in averages."""
     if dimension == 0:
         return np.zeros((1, 0))
     half = normal_points(dimension, rng)(points_for(dimension) // 2)

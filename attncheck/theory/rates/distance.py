@@ -43,13 +43,14 @@ def distance(
     metric : {"ks", "w1", "tv", "kl"}
         Kolmogorov, Wasserstein-1, total variation, or Kullback–Leibler divergence from the limit.
     of : {"outputs", "scores"}
+        Whether to compare laws of one neuron of an output, or of a score.
     position : int
         Position of the output, or row of the score.
     key : int, optional
         Column of the score; by default the first position other than the row.
     size : int, optional
-        Number of draws, at least 16; errors decrease as its root. By default 4096, fewer for wide layers: the error
-        of "ks" is then 1 to 3%. Errors hold from 512 draws on; with 128, strongly correlated inputs or large
+        Number of draws, at least 16; errors fall with its square root. By default 4096, fewer for wide layers; errors
+        of "ks" are then 1 to 3%. Errors hold from 512 draws on; with 128, strongly correlated inputs or large
         positions exceed them in 1 to 2% of cases.
     seed : int
         The same seed gives the same digits.

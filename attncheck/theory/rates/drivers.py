@@ -26,7 +26,7 @@ from attncheck.theory.limits.rows import normal_points
 
 # Maximum number of entries of the inputs X in memory.
 _CACHED_ENTRIES = 2**21
-# Numbers of Gauss nodes in ‖h‖²/n for fourth moments and for means, and of points at each node.
+# Number of Gauss nodes for ‖h‖²/n in fourth moments, the same in means, and number of points of h at each node.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
@@ -36,14 +36,17 @@ _BLOCK = 2**21
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drivers:
-    """Random Gram matrices that determine conditional variances, or their deviations from the limits.
+    """Random Gram matrices that determine conditional variances, or the deviations of these matrices from their limits.
 
     Attributes
     ----------
     gram : ndarray, shape (draws, m, m)
-        Gram matrices before normalisation; for layer norm, with ones as one more vector.
-    keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
-        Variables χ²_ν/ν, or Wishart matrices over ν if heads share them.
+        Gram matrices G of the inputs before normalisation; for layer norm, with a vector of ones as one more input.
+    keys : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
+        Random factors of the keys. If each head has separate keys, they are variables χ²_ν/ν, with ν the neurons per
+        head; if heads share keys, they are Wishart matrices divided by ν.
+    values : ndarray, shape of `keys`
+        The same for the values.
     """
 
     gram: FloatArray
@@ -62,7 +65,7 @@ class Drivers:
         return self.mapped(lambda values: values if len(values) == 1 else values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
-        """Return the values of this single draw plus `steps` times the deviations."""
+        """Return the Gram matrices of this single draw plus `steps` times each draw of the deviations."""
 
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
             return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)
@@ -72,10 +75,11 @@ class Drivers:
 
 @dataclasses.dataclass(frozen=True)
 class Fluctuations:
-    """Law of a layer's Gram matrices (`Drivers`), with draws, limits, and moments of deviations.
+    """Law of a layer's Gram matrices (`Drivers`), with draws, limits, and moments of deviations from the limits.
 
-    `positions` are the m visible ones. If `shared`, heads of each of the `groups` share keys and values. At
-    `infinite` width only the keys and values of heads fluctuate; with `still_heads` only G does.
+    `positions` are the m visible positions. `groups` is the number of groups of heads; if `shared`, the heads of a
+    group share keys and values. If the width is `infinite`, only keys and values are random, and the Gram matrix G of
+    the inputs is not; with `still_heads` it is the other way round.
     """
 
     layer: AttentionLayer
@@ -125,7 +129,7 @@ class Fluctuations:
         return np.asarray(factor @ factor.swapaxes(-1, -2) / dof)
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
-        """Return E[G] given each ‖h‖²/n, (radii, m, m), with m + 1 in place of m if ones are appended."""
+        """Return E[G] given each value of ‖h‖²/n in `radii`, (radii, m, m); for layer norm, m + 1 replaces m."""
         phi = nonlinearity.of_inputs(self.layer.inputs)
         covariances = [self._covariance(radius) for radius in radii]
         kernels = np.stack([image_kernel(phi, covariance).matrix for covariance in covariances])
@@ -138,7 +142,7 @@ class Fluctuations:
         return input_covariance(self.layer.inputs, radius)[np.ix_(self.positions, self.positions)]
 
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
-        """Yield points of h^i + e^i given each ‖h‖²/n, (points, m)."""
+        """Yield points of h^i + e^i at the m positions, (points, m), for each value of ‖h‖²/n in `radii`."""
         if self.layer.position_std:
             normals = normal_points(len(self.positions), rng)(_POINTS)
             # The root has full size, as the rank may change with the radius.
@@ -158,7 +162,10 @@ class Fluctuations:
         return dataclasses.replace(self.still, gram=gram)
 
     def gram_directions(self, rng: np.random.Generator) -> FloatArray:
-        """Return D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], (directions, m, m), by Sobol points."""
+        """Return matrices D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], (directions, m, m).
+
+        The expectation is computed with Sobol points.
+        """
         phi, limits = nonlinearity.of_inputs(self.layer.inputs), self.limits
         m = limits.gram.shape[-1]
         if self.infinite:
@@ -186,7 +193,8 @@ class Fluctuations:
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
         """Return directions of the deviations of keys or values, and the factor that extends their sum to all groups.
 
-        If heads share keys, directions are those of one group. Otherwise the group changes from point to point.
+        If heads share keys, the directions are those of one group. Otherwise there is one direction, in which each
+        point changes the factor of a different group in turn.
         """
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
@@ -204,7 +212,7 @@ class Fluctuations:
         return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
-        """Return the largest eigenvalue of each draw's deviations, relative to the limits, (draws,)."""
+        """Return the largest absolute eigenvalue of the deviations of each draw, relative to the limits, (draws,)."""
         inverse = self._whitening
         largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
         for heads in (deviations.keys, deviations.values):
@@ -219,14 +227,17 @@ class Fluctuations:
 
 
 def _bordered(matrices: FloatArray, means: FloatArray) -> FloatArray:
-    """Return matrices (..., m, m) with a last row and column of `means` (..., m), and 1 at the end."""
+    """Append a row and a column of `means`, (..., m), to matrices, (..., m, m), with 1 in the corner."""
     bordered = np.ones((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1))
     bordered[..., :-1, :-1], bordered[..., -1, :-1], bordered[..., :-1, -1] = matrices, means, means
     return bordered
 
 
 def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
-    """Return Cov(x_i x_j, x_k x_l), i ≤ j and k ≤ l, from points of x and its second moments."""
+    """Return Cov(x_i x_j, x_k x_l) for all i ≤ j and k ≤ l.
+
+    `inputs` are points of x, and `kernel` contains its second moments.
+    """
     above = np.triu_indices(len(kernel))
     mean = kernel[above]
     total = np.zeros((len(mean), len(mean)))
@@ -238,7 +249,7 @@ def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
 
 
 def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
-    """Return Gauss nodes and weights for g/shape, g ~ Gamma(shape): for χ²_ν/ν, shape = ν/2.
+    """Return Gauss nodes and weights for the law of g/shape with g ~ Gamma(shape); with shape ν/2 this is χ²_ν/ν.
 
     Computed by the Golub–Welsch algorithm, which is stable for any shape.
 
@@ -251,7 +262,7 @@ def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     order = np.arange(count)
     diagonal = 2.0 * order / shape
     off_diagonal = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
-    # Computing the nodes minus 1 keeps precision.
+    # The eigenvalues are the nodes minus 1, which are computed more precisely than the nodes.
     nodes, vectors = linalg.eigh_tridiagonal(diagonal, off_diagonal)
     return np.asarray(1.0 + nodes), np.asarray(vectors[0] ** 2)
 

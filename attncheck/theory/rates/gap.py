@@ -16,19 +16,19 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: Number of standard errors in a reported error. Student's t with 7 degrees of freedom exceeds it with probability
 #: 0.5%. With the heavier tails of actual values, about 2% exceed it (76 of 4,095 at 512 draws).
 ERRORS = 4.0
-# Gauss–Legendre panels in u, nodes per panel, and range in std, where t = std · sinh(u).
+# Integrals over t use t = std · sinh(u): number of Gauss–Legendre panels in u, nodes per panel, and largest t/std.
 _PANELS, _NODES, _RANGE = 24, 16, 40.0
-# Minimum of densities and atoms, as a share of the limit's.
+# Densities and atoms at finite width are raised to at least this fraction of the limit's.
 _LEAST_SHARE = 1e-9
-# Divergences omit densities below this share of the maximum.
+# Divergences leave out points at which the limit's density is below this fraction of its maximum.
 _LEAST_DENSITY = 1e-200
 # From this many draws on, errors are not widened.
 _MANY = 512
 # Minimum number of draws in a tail for an error estimate.
 _FEWEST_IN_TAIL = 20
-# Tails that differ by at most this factor do not depend on rare draws.
+# A tail that differs from the limit's by at most this factor does not depend on rare draws.
 _NEAR = 1.25
-# Noise is not corrected for where its variance exceeds this share of the squared density.
+# The correction for noise is left out where the noise has a variance above this fraction of the squared density.
 _MOST_NOISE = 0.01
 
 
@@ -62,10 +62,10 @@ class Gap:
         return self.deviation.density(self._grid[0])
 
     def distance(self, metric: str) -> tuple[float, float]:
-        """Return the distance of the law at finite width from the limit, and its linearised error.
+        """Return the distance of the law at finite width from the limit, and its error, to first order.
 
-        The error of "ks" is that of the largest difference. The errors of "w1" and "tv" use the signs of the mean
-        difference.
+        The error of "ks" is that of the difference at the point where the mean difference is largest. The errors of
+        "w1" and "tv" are computed with fixed signs of the difference, those of its mean over repetitions.
         """
         estimator = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = estimator(self._tails, self._densities, self.deviation.atom())
@@ -92,7 +92,7 @@ class Gap:
 
     @property
     def _mean_size(self) -> float:
-        """E|y| of `limit`."""
+        """E|y| for y with the law `limit`."""
         return math.sqrt(2 / math.pi) * float(self.limit.weights @ np.sqrt(self.limit.variances))
 
     def leading(self, metric: str) -> tuple[float, float]:
@@ -119,7 +119,10 @@ class Gap:
         return float(replicates.mean()), replicates
 
     def _kl(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return KL(finite ‖ limit); Δf, whose integral is 0, is subtracted from the integrand for precision."""
+        """Return KL(finite ‖ limit).
+
+        The difference of the densities, whose integral is 0, is subtracted from the integrand for precision.
+        """
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         share = np.maximum(mean / base, _LEAST_SHARE - 1.0)
@@ -134,14 +137,14 @@ class Gap:
         return max(value, 0.0), value + replicates
 
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return density of the limit, differences from it, and weights, at points where the density is not tiny."""
+        """Return the limit's density, differences from it and weights, at points where this density is not tiny."""
         points, weights = self._grid
         base = self.limit.density(points)
         dense = base > _LEAST_DENSITY * base.max()
         return base[dense], density[:, dense], weights[dense]
 
     def _square(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return ∫ Δf²/(2f), the leading term of KL."""
+        """Return ∫ Δf²/(2f), the leading term of KL, with Δf the difference from the density f of the limit."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         value = float(weights @ (mean**2 / base - _noise(density, base)))
@@ -156,7 +159,7 @@ def largest(differences: FloatArray) -> tuple[float, FloatArray]:
 
 
 def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
-    """Return the contribution of noise to Δf²/f, or 0 where noise dominates."""
+    """Return the contribution of noise to Δf²/f, or 0 where noise dominates; Δf is `density`, and f is `base`."""
     noise = density.var(axis=0, ddof=1) / len(density)
     return np.where(noise < _MOST_NOISE * base**2, noise / base, 0.0)
 
@@ -167,14 +170,15 @@ def standard_error(replicates: FloatArray) -> float:
 
 
 def widening(draws: int) -> float:
-    """Return the factor that keeps errors valid with few draws, which may miss rare values."""
+    """Return the factor that widens error estimates from few draws, which may miss rare values."""
     return math.sqrt(max(1.0, _MANY / draws))
 
 
 def error_bounds(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
-    """Return widened errors of `replicates`, (repetitions, *t.shape); infinite where too few draws contribute.
+    """Return widened errors of the mean of `replicates`, (repetitions, *t.shape), over repetitions.
 
-    `limit` is the limit's tail or density.
+    `replicates` are differences from `limit`, the tail or the density of the limit, at the points `t`. Errors are
+    infinite where too few draws contribute.
     """
     spread = widening(draws) * ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
     most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))

@@ -29,7 +29,7 @@ from attncheck.theory.rates.deviation import deviation, retained_entries
 from attncheck.theory.rates.gap import Gap, error_bounds, standard_error, widening
 from attncheck.theory.rates.marginal import FixedHeads, Marginal, OutputEntry, ScoreEntry, restored, vanishes
 
-# Maximum entries of the inputs X in all default draws, and bounds on the number of draws.
+# Maximum number of entries of the inputs X in all draws, which limits their default number; and bounds on this number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
 # Widths below which errors of moments are unknown, for bounded and for unbounded attention weights.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
@@ -77,10 +77,10 @@ class FiniteWidthLaw(SymmetricLaw):
     """Law of one neuron of the output at finite width, with the methods of `LimitLaw`.
 
     The law is a scale mixture of normals: given inputs, scores and values, y is normal. Draws of its conditional
-    variance estimate the difference from the limit, with the same score normals for both laws, and with control
+    variance estimate the difference from the limit. They use the same normals for the scores of both laws, and control
     variates of known mean. Every ``…_error`` is four standard errors, from eight repetitions; about 2% of actual
-    errors exceed it, as residuals have heavy tails. It is infinite where too few draws contribute (see `cdf_error` and
-    `excess_kurtosis_error`).
+    errors exceed it, because residuals have heavy tails. It is infinite where too few draws contribute (see `cdf_error`
+    and `excess_kurtosis_error`).
 
     With scores divided by n and a linear or relu map, the limit is 0. The law is then computed for √ν y, where ν is n
     or head_dim: this is the output of the same layer with 1/√n.
@@ -253,12 +253,12 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the density of the limit or, if the limit is 0, of the limit of the rescaled outputs."""
+        """Return the density at t of the limit or, if that is 0, of `_scale` times the limit of rescaled outputs."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
     def _scale(self) -> float:
-        """Scale of the outputs if the limit is 0, else 1."""
+        """Factor by which outputs are divided if their limit is 0, else 1."""
         return self.layer.score_factor if vanishes(self.layer) else 1.0
 
     @property
@@ -272,7 +272,7 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
         beyond = self.gap(position).limit.upper_tail(sizes)
-        # By symmetry the tail is at most one half.
+        # By symmetry the upper tail is at most one half.
         return np.asarray(np.clip(beyond + self._replicates(sizes, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
     def _replicates(self, t: FloatArray, position: int, method: str) -> FloatArray:

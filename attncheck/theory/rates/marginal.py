@@ -32,7 +32,10 @@ _BLOCK = 2**20
 
 
 def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
-    """Return the standard deviation of scores for inputs with Gram matrix I, at the width or in the limit."""
+    """Return the standard deviation of scores for inputs whose Gram matrix is I.
+
+    The layer's scaling of scores is used at its own width or, with `limit`, in the limit.
+    """
     return score_std(layer) if limit else layer.query_std * layer.key_std * layer.score_factor
 
 
@@ -71,9 +74,10 @@ class OutputEntry(_Entry):
 
     @property
     def kinked(self) -> bool:
-        """Whether the variance has kinks: weights may jump, or ReLU attention sees several positions.
+        """Whether the variance has kinks as a function of the Gram matrices.
 
-        With one visible position there is no kink, as the sign of its score does not depend on the Gram matrices.
+        It has if attention weights may jump, or with ReLU attention to several positions. With one visible position
+        there is no kink, because the sign of its score does not depend on the Gram matrices.
         """
         traits = self.layer.map.traits
         return traits.may_jump or (traits.may_vanish and len(self._seen) > 1)
@@ -85,7 +89,8 @@ class OutputEntry(_Entry):
     def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return the variances of the output given scores and values, (draws, points).
 
-        They are multiples of Σ_a |w_a R_a|², w_a the weights of head a, and R_a R_aᵀ the Gram matrix of its values.
+        They are multiples of Σ_a |w_a R_a|², with w_a the attention weights of head a, and R_a R_aᵀ the Gram matrix of
+        its values. `normals`, (points, self.normals), determine the scores.
         """
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
         # A single draw of Gram matrices is used for all draws.
@@ -115,7 +120,7 @@ class OutputEntry(_Entry):
         return np.asarray(output_factor(layer) * summed)
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
-        """Return |a B|² for rows of scores with attention weights a, where B Bᵀ is the values' Gram matrix."""
+        """Return |a B|² for each row of scores, with a its attention weights and B Bᵀ the Gram matrix of the values."""
         weights = self.layer.map.weights(scores, np.ones(len(self._seen), dtype=bool))
         projected = weights @ values
         return np.asarray(np.einsum("...r,...r->...", projected, projected))
@@ -188,7 +193,7 @@ def restored(layer: AttentionLayer) -> AttentionLayer:
     return layer.replace(score_scaling="1/sqrt(n)")
 
 
-# Number of points for the law at infinite width, array entries per block, and seed.
+# For the law at infinite width: number of points, array entries per block, and seed.
 _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 
 
@@ -196,8 +201,8 @@ _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 class FixedHeads:
     """Output or score of a layer with a fixed head_dim, for comparison with infinite width at the same head_dim.
 
-    At infinite width, the keys and values of a head still vary by a factor √(χ²_ν/ν) each. These factors are computed
-    from further score normals.
+    At infinite width, keys and values of a head still have random factors √(χ²_ν/ν), with ν = head_dim. These factors
+    are computed from two more normals per head, which follow the normals of the scores.
     """
 
     marginal: OutputEntry | ScoreEntry
@@ -226,7 +231,7 @@ class FixedHeads:
 
     @property
     def normals(self) -> int:
-        """Number of score normals, plus two per head."""
+        """Number of normals that determine the scores, plus two per head for the factors of keys and values."""
         return self.marginal.normals + 2 * self._heads
 
     @property
@@ -258,5 +263,5 @@ class FixedHeads:
         return self._law
 
 
-#: One output or score, normal given its variance, which depends on Gram matrices and score normals.
+#: One output or score. It is normal given its variance, which depends on Gram matrices and on the normals of scores.
 Marginal = OutputEntry | ScoreEntry | FixedHeads

@@ -21,9 +21,9 @@ from attncheck.theory.rates.marginal import falls_as_inverse_width, vanishes
 
 #: Default widths.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
-# Minimum number of widths, and draws per width that give the order to ±0.02.
+# Minimum number of widths, and number of draws per width that determines the order to ±0.02.
 _FEWEST_WIDTHS, _DRAWS = 4, 512
-# Minimum error of a log distance, for the terms that the fit omits.
+# Minimum error of the logarithm of a distance, which allows for terms that the fit omits.
 _LEAST_ERROR = 1e-6
 # Two-sided 99% quantile of Student's law with the degrees of freedom of three widths. In simulations the coverage is
 # 99.1% with four widths, and 99.2% with six.
@@ -52,15 +52,20 @@ class Rate:
     distances : tuple of Distance
         In the order of the widths.
     order : Estimate
-        p of the fit log D = a + p log n + e/n.
+        p of the fit log D = a + p log n + e/n to the distances D at widths n.
     predicted : float
-        -1, or -2 for "kl"; -1/2 for a limit of 0.
-    constant, curvature : Estimate
-        c and d of D = (c + d/n) n^predicted.
-    leading, leading_error : float
-        c by the expansion at the largest width; NaN if unknown, see `Distance`.
+        Predicted order: -1, or -2 for "kl"; -1/2 for a limit of 0.
+    constant : Estimate
+        c of the fit D = (c + d/n) n^predicted.
+    curvature : Estimate
+        d of the same fit.
+    leading : float
+        c according to the expansion in 1/n at the largest width; NaN if unknown, see `Distance`.
+    leading_error : float
+        Error of `leading`.
     gap : Distance or None
-        With a head_dim: the part that remains at infinite width; `distances` are then from the law at infinite width.
+        For a layer with a head_dim, the distance between the law at infinite width and the limit; `distances` are then
+        distances from the law at infinite width.
     """
 
     metric: str
@@ -179,7 +184,7 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
     ones = np.ones(len(widths))
     columns = np.stack([ones, np.log(widths), 1 / widths], axis=1)
     relative = np.maximum(errors / values, _LEAST_ERROR)
-    # The terms that the fit omits are about the square of the curvature term.
+    # Widen the errors by the size of the terms that the fit omits, about the square of the curvature term.
     bend = _estimates(columns, np.log(values), relative)[2].value
     relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
     order = _estimates(columns, np.log(values), relative)[1]
@@ -200,7 +205,7 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
 
 
 def _estimates(columns: FloatArray, values: FloatArray, errors: FloatArray) -> list[Estimate]:
-    """Return the coefficients of a weighted fit, with intervals widened by its misfit."""
+    """Return the coefficients of a weighted least-squares fit, with intervals that are widened if the fit is poor."""
     from statsmodels.regression.linear_model import WLS  # slow to import
 
     fit = WLS(values, columns, weights=errors**-2.0).fit()

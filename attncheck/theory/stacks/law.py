@@ -28,9 +28,10 @@ _BLOCK = 2**20
 class StackLaw(MixtureLaw):
     """Conjectured law of a stack's output (z^1, …, z^s) at infinite width.
 
-    Given the scores of all layers the output is N(0, C), with a random C that is computed layer by layer. One
-    position is a scale mixture of normals, F(t) = E Φ(t/√v), v = C_ii, averaged over `draws`. For one layer this is
-    `LimitLaw`; for more layers it is unproved. Every ``…_error`` is exceeded with probability 0.1%.
+    Given the scores of all layers the output is N(0, C), with a random C that is computed layer by layer. The output
+    z^i of one position is a scale mixture of normals, with distribution function F(t) = E Φ(t/√v), v = C_ii, where
+    the expectation is an average over `draws`. For one layer this is `LimitLaw`; for more layers it is unproved. Every
+    ``…_error`` is exceeded with probability 0.1%.
 
     Parameters
     ----------

@@ -38,8 +38,8 @@ from attncheck.theory.limits.rows import score_std
 _EPS: Final = float(np.finfo(np.float64).eps)
 # Clipping beyond this many standard deviations changes no digit.
 _NEVER_CLIPPED: Final = 12.0
-# Hermite terms, and range, step and maximum number of points. Since tanh(√v z) has poles at ±iπ/(2√v), steps h have
-# the error exp(-π²/(h √v)), which is rounding error up to h = 0.28/√v.
+# Number of Hermite terms; largest point, step and maximum number of points of the quadrature. Since tanh(√v z) has
+# poles at ±iπ/(2√v), a step h has the error exp(-π²/(h √v)), which is below rounding error up to h = 0.28/√v.
 _TERMS, _RANGE, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
 # Array entries per block.
 _BLOCK: Final = 2**20
@@ -78,7 +78,10 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
 
 
 def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] for clip, and its error bound; it is c where variances are too small for any clipping."""
+    """Return E[φ(Z₁)φ(Z₂)] for clip, and an error bound.
+
+    Where the variances are too small for any clipping, it is the covariance c.
+    """
     near = _NEVER_CLIPPED**2 * np.maximum(v1, v2) > phi.parameters[0] ** 2
     value, error = c.copy(), _EPS * np.sqrt(v1 * v2)
     if near.any():
@@ -89,7 +92,10 @@ def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -
 def _hermite(
     phi: Nonlinearity, variances: FloatArray, rows: IndexArray, columns: IndexArray, c: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] for tanh, by the Hermite expansion at each variance of `variances`."""
+    """Return E[φ(Z₁)φ(Z₂)] for tanh and an error bound, by Hermite expansions at each variance of `variances`.
+
+    `rows` and `columns` are the positions of Z₁ and Z₂, and `c` their covariances.
+    """
     flat = variances.reshape(-1, variances.shape[-1])
     value, error = np.empty((len(flat), len(rows))), np.empty((len(flat), len(rows)))
     root = float(np.sqrt(variances.max(initial=0.0)))
@@ -99,7 +105,7 @@ def _hermite(
     for part in slices(len(flat), _BLOCK // (count * flat.shape[-1])):
         block = flat[part]
         images = phi(np.sqrt(block)[..., None] * nodes)
-        # Even terms of an odd function are 0. Terms are on the first axis, so that each is contiguous.
+        # Leave out even terms, which are 0 for an odd function. Each term is contiguous, because terms are on axis 0.
         coefficients = np.ascontiguousarray(np.moveaxis(images @ basis[1::2].T, -1, 0))
         squares = (images**2) @ basis[0]
         rest = np.maximum(squares - (coefficients**2).sum(axis=0), 0.0)
@@ -133,18 +139,22 @@ class Recursion:
     Attributes
     ----------
     streams : ndarray, shape (size, depth + 1, s, s)
-        C^{(l)}, with the output last.
-    outputs, kernels, roots
-        S^{(l)}, K^{(l)} before any norm, and lower triangular F.
+        C^{(l)}, the covariances of the streams; the last one is that of the output.
+    outputs : ndarray
+        S^{(l)}, the covariances of the outputs of attention.
+    kernels : ndarray
+        K^{(l)}, the kernels of the inputs of attention before any norm.
     means : ndarray, shape (size, depth, s)
         E φ_l(z) for layer norm, else 0.
-    scales : ndarray, shape (size, depth, sums, s)
-        Divisors of norms after each sum.
+    roots : ndarray
+        Lower triangular roots F of the kernels after the norm.
+    scales : ndarray, shape (size, depth, 1 or 2, s)
+        Lengths by which the post-norm divides the stream, after attention and after the perceptron, if any.
     scores : ndarray, shape (size, depth, num_heads, s, s)
     error : float
         Bound on a kernel's error, relative to its diagonal.
-    perceptrons
-        Covariance of a perceptron's outputs; 0 without a perceptron.
+    perceptrons : ndarray
+        Covariances of the outputs of the perceptrons; 0 without perceptrons.
     """
 
     streams: FloatArray
@@ -197,7 +207,7 @@ def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
 
 
 def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the covariance of the stream after the post-norm, and the norms that it divides by, (size, s)."""
+    """Return the covariance of the stream after the post-norm, and the lengths that it divides by, (size, s)."""
     if not stack.post_norm:
         return stream, np.ones(stream.shape[:-1])
     # Streams have mean 0, so layer norm equals RMS norm.
@@ -213,7 +223,10 @@ def _perceive(perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray)
 
 
 def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Return E[φ(z)φ(z)ᵀ] for z ~ N(0, `stream`), E φ(z) for layer norm (else 0), and an error bound of the kernel."""
+    """Return the kernel E[φ(z)φ(z)ᵀ] for z ~ N(0, `stream`), the means E φ(z), and an error bound of the kernel.
+
+    The means are 0 unless the layer has layer norm, which is the only norm that needs them.
+    """
     phi = nonlinearity.of_inputs(layer.inputs)
     kernel, error = image_kernels(phi, stream)
     diagonal = np.diagonal(kernel, axis1=-2, axis2=-1)
@@ -253,11 +266,14 @@ def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np
 
 
 def _positive(scales: FloatArray) -> FloatArray:
-    """Return divisors: scales (size, s) with 0 replaced by 1, and an axis for neurons."""
+    """Return scales, (size, s), as divisors: with 0 replaced by 1, and with an axis for neurons added."""
     return np.where(scales > 0, scales, 1.0)[..., None]
 
 
 def limit_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Return a bound on the float64 entries in one draw of the limit; 128 s of them are points of an expansion."""
+    """Return a bound on the float64 entries in memory for one draw of the limit.
+
+    It includes 128 s entries for the points of a Hermite expansion.
+    """
     s, heads = stack.seq_len, stack.num_heads
     return stack.depth * (4 * heads * s**2 + 18 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s
