@@ -111,7 +111,7 @@ class _Output:
             self._discard(error)
 
     def _discard(self, error: OSError) -> None:
-        """Redirect the stream to the null device, as Python would write its buffer again on exit."""
+        """Redirect the stream to the null device, because Python tries to write its buffer again on exit."""
         self.failure = None if isinstance(error, BrokenPipeError) else error
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 

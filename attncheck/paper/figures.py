@@ -302,5 +302,5 @@ def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_
     if at_end:
         middle = float(np.sqrt(low * high))
         axes.text(0.9 * ends[1], middle, label, fontsize=SMALL, ha="right", va="center", color=MUTED)
-    else:  # below the band, which error bars overlap
+    else:  # the label is below the band, because error bars cross the band
         axes.text(1.1 * ends[0], 0.9 * low, label, fontsize=SMALL, ha="left", va="top", color=MUTED)

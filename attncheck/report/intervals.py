@@ -18,7 +18,8 @@ from attncheck.report.svg import ACCENT, BAD, BAND, MUTED, Drawing, draw, plain
 
 # Maximum number of cases in a plot.
 _MOST_ROWS = 8
-# Logarithmic scales over a larger ratio are labelled at 1, 2, 5, 10, …; maximum number of labels.
+# Logarithmic scales whose ends have a larger ratio are labelled at 1, 2, 5, 10, …; the maximum number of labels
+# follows.
 _WIDE, _TICKS = 10.0, 6
 # Maximum number of characters in a line of a row's label, and of lines.
 _LINE, _LINES = 34, 3

@@ -188,7 +188,10 @@ def looks(result: Result) -> Markup:
 
 
 def pairs(results: Sequence[Result]) -> list[tuple[str, list[int]]]:
-    """Count the layers that have both features of each pair; return a row (feature, counts) per visited feature."""
+    """Count the examined layers that have both features of each pair.
+
+    The table has one row (feature, counts) for each feature that any examined layer has, and as many columns.
+    """
     of_layers = [features_of(layer) for layer in layers_of(result for result in results if result.p_values)]
     names = [name for name in FEATURES if any(name in features for features in of_layers)]
     return [

@@ -24,7 +24,7 @@ _NAMED, _MOST_WIDTHS = 4, 8
 def render_widths(result: Widths, name: str, out: Path) -> Path:
     """Write a self-contained page on models made by `name`."""
     bad = {row.moment for row in result.violated}
-    tables = sorted(result.tables, key=lambda table: table[0] not in bad)  # moments with violations first
+    tables = sorted(result.tables, key=lambda table: table[0] not in bad)  # tables with violations come first
     drawn = [(moment, rows, plot(result, moment)) for moment, rows in tables]
     return write_file(out, encoded(fill("widths.html.j2", "Widths", found=result, name=name, drawn=drawn)))
 

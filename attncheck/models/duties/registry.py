@@ -64,10 +64,10 @@ def _result(name: str, probe: Any, end: float) -> DutyResult:
     """Measure a property, unless the measurements of earlier properties took too long."""
     if time.process_time() > end:
         return DutyResult(name, reason="the model is too slow")
-    measure = find(DUTIES[name])  # outside of `try`: a failed import is no property of the model
+    measure = find(DUTIES[name])  # outside of `try`, because a failed import says nothing about the model
     try:
         return DutyResult(name, tuple(dict.fromkeys(measure(probe))))
-    except Exception as error:  # of the measurement, of the model for changed inputs, or of its backward pass
+    except Exception as error:  # raised by the measurement, by the model for changed inputs, or in its backward pass
         reason = str(error).partition("; ")[0] or type(error).__name__
         return DutyResult(name, reason=reason.partition("\n")[0])
 
