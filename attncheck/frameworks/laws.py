@@ -17,17 +17,17 @@ from attncheck.evidence.distances import band, one_sample_distance
 #: False-alarm probability of an inspection, and the number of statistics that share it.
 FALSE_ALARM, NUMBERS = 1e-6, 150
 LEVEL = FALSE_ALARM / NUMBERS
-#: Two-sided normal quantile at that level.
+#: Two-sided normal quantile at the level `LEVEL`.
 Z = float(-special.ndtri(LEVEL / 2))
-# Maximum number of entries used: more do not help, and reveal rounding.
+# Maximum number of entries used to test laws. More would not help, and would reject true laws because of rounding.
 _MOST = 2**16
-# Standard deviation of a normal law truncated at ±2σ, in σ.
+# Standard deviation of a normal law with standard deviation 1 that is truncated at ±2.
 _CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / (1.0 - 2.0 * float(special.ndtr(-2.0))))
-# Number of squares that suffices to estimate their variance.
+# Minimum number of entries whose squares suffice to estimate the variance of a square.
 _FEW = 4096
 # Quadrature nodes and grid points for the law of entries minus their mean.
 _NODES, _GRID = 60, 4001
-# Columns with less than half the overlap of independent ones count as orthogonal.
+# Columns count as orthogonal if their mean squared product is less than this fraction of that of independent columns.
 _OVERLAP = 0.5
 
 
@@ -94,7 +94,8 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     if mean == 0.0:
         return ScaleEstimate(0.0, 0.0, 0.0)
     spread = float(squares.var()) / mean**2
-    # A few squares do not reveal their own variance; squares of normal entries vary more than those of bounded ones.
+    # If there are too few squares to estimate their relative variance, it is assumed to be at least 2, as for normal
+    # entries; squares of bounded entries vary less.
     cube = (spread if squares.size >= _FEW else max(spread, 2.0)) / (9 * squares.size)
     low, high = (1 - cube + sign * z * math.sqrt(cube) for sign in (1, -1))
     std = math.sqrt(mean)

@@ -63,9 +63,10 @@ def mask_fields(mask: str) -> dict[str, Any]:
 
 
 def _of_bias(bias: FloatArray) -> dict[str, Any]:
-    """Return the fields for a bias, (heads, positions, positions), known up to a constant per row; may be empty.
+    """Return the fields of `AttentionLayer` for a bias of scores; empty if no field describes it.
 
-    The standard deviation of a random bias is estimated from the entries of all heads.
+    The bias, (heads, positions, positions), is known up to a constant per row. The standard deviation of a random bias
+    is estimated from the entries of all heads.
     """
     slopes, tables, _ = by_distance(bias)
     if slopes:

@@ -202,7 +202,7 @@ class Torch(FrameworkAdapter):
         return step
 
     def _given(self, *tensors: Any) -> None:
-        """Record the unit roundoff of attention's inputs, which autocast may make coarser."""
+        """Record the unit roundoff of attention's inputs, which may be larger than the module's because of autocast."""
         self.precision = max(self.precision, *(roundoff(t.dtype) for t in tensors if t.is_floating_point()))
 
     def _output(self, module: Any, x: FloatArray, path: str, trace: Trace | None = None) -> Any:
@@ -276,7 +276,7 @@ def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | No
         return shape[1] * size, shape[0] * size
     if isinstance(owner, torch.nn.MultiheadAttention) and name.endswith("proj_weight"):
         return shape[1], shape[0]
-    if type(owner).__name__ == "Conv1D" and name == "weight":  # in transformers: (inputs, outputs)
+    if type(owner).__name__ == "Conv1D" and name == "weight":  # of transformers, with shape (inputs, outputs)
         return shape[0], shape[1]
     return None
 
