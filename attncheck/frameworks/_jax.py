@@ -20,8 +20,7 @@ from attncheck.frameworks.jax_trace import watching
 from attncheck.frameworks.trace import AttentionCore, Trace, first_array
 
 _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
-# Unit roundoff for the comparison of compiled with uncompiled results by `agree`, which then allows differences of
-# 1e-5.
+# Unit roundoff for `agree`, so that arrays of compiled and uncompiled initialisers may differ by a fraction of 1e-5.
 _SAME = 1e-5 / 16
 
 

@@ -18,7 +18,7 @@ PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outp
 _STEADY = 0.02
 
 NORMALISED, ROTATED = "normalised", "rotated by position"
-PLACED = "x W + b, and a vector that depends on the position"
+PLACED = "x W + b plus a vector that depends on the position"
 TWISTED = "changed by position, but not by a rotation: rotary angles and neurons may not match"
 DEPENDENT = "dependent on the position"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"

@@ -191,7 +191,9 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     derivation = "" if forward.known else probe.derivation(probe.seen)
     notes = about_weights(forward, formula, probe.seen, derivation, probe.maps if probe.by_maps else 1)
     if probe.reader.divides_later:
-        notes.append(Note("attention weights are divided by the sums of their rows after the values"))
+        notes.append(
+            Note("attention weights are divided by the sums of their rows only after they multiply the values")
+        )
     if len(missing):
         notes.append(wrong(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}"))
     return forward, formula, notes

@@ -229,11 +229,11 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
             refuse("queries", shape, problem, "inspect the attention module alone, or pass call=lambda module, x: ...")
         problem = f"is the shape of attention's inputs, without an axis of {length} positions"
         some = rows < length and math.prod(query.shape[:-1]) % (batch * length) != 0
-        cause = ": attention is called on some positions at a time" if some else ": are windows in the batch?"
+        cause = ": attention is called on some positions at a time" if some else ": were windows folded into the batch?"
         refuse("queries", shape, f"{problem}{cause}", PASS_CALL)
     attended = "l" if "r" in order[-2:] else order[-1]
     if attended == "h" and heads == 1:
-        problem = "lets each position attend to itself alone: are windows in the batch?"
+        problem = "lets each position attend to itself alone: were windows folded into the batch?"
         refuse("queries", f"{query.shape} for inputs of shape {x.shape}", problem, PASS_CALL)
     fixed = all(np.array_equal(entry.key, first.key) for entry in (by_sequence, by_position))
     extra = 0 if attended == "h" else _extra(key, sizes[attended], fixed)

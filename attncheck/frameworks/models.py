@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 _EMBEDDINGS = ("Embedding", "Embed")
 # Scores up to this value count as masked.
 _HIDDEN = -1e29
-_AT_OUTPUT = "a factor follows: judged at the output"
+_AT_OUTPUT = "a factor follows: the size is tested at the output instead"
 _SECOND_TOKENS = "without the logits of input tokens, which a shared matrix keeps constant"
 # Default batch size and number of positions.
 _SHAPE = (4, 16)

@@ -61,8 +61,8 @@ class AttentionView:
     gains : mapping of str to float
         Factors that multiply queries and keys, by role.
     unread : mapping of str to float
-        Standard deviations of arrays that optional parts use in place of a matrix, by role, as `LayerPart.unread`
-        returns them.
+        Standard deviations of module parameters that optional parts hide from inspection, by role, as returned by
+        `LayerPart.unread`.
     order : tuple of int
         Permutation of the heads that makes the heads of a group consecutive; empty if they already are.
     """

@@ -29,7 +29,7 @@ _CHANGED = 1e-5
 #: Why modules that mix positions are not inspected.
 WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a convolution"
 _CHANGED_WEIGHTS = (
-    "the weights of a softmax do not multiply the values as they are, as in differential attention or chunks"
+    "the weights of a softmax are changed before they multiply values, as in differential or chunked attention"
 )
 _DIGITS = re.compile(r"[\d.e+-]+")
 # Properties in which modules of several layers are compared.

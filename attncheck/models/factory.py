@@ -236,7 +236,7 @@ def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
             if tuple(getattr(array, "shape", ()))[:1] == (0,):
                 refuse("inputs", tuple(array.shape), "is the shape of an array without sequences", "pass at least one")
         return inputs
-    refuse("inputs", inputs, "are neither arrays by name nor in order", 'pass {"input_ids": ids} or (x,)')
+    refuse("inputs", inputs, "is neither a mapping nor a sequence of arrays", 'pass {"input_ids": ids} or (x,)')
 
 
 @contextlib.contextmanager

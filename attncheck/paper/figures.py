@@ -264,7 +264,7 @@ def _tails(figure: Figure) -> Panel:
         axes.set_ylim(None, 1.6 * max(float(curve.max()) for curve in (*from_gaussian, *finite)))
         plain_numbers(axes)
 
-    caption = "Computed: limit minus the Gaussian of its variance (solid), and n = 256 minus the limit (dashed)"
+    caption = "Computed: limit minus the Gaussian of the same variance (solid), and n = 256 minus the limit (dashed)"
     return Panel("Computed: differences of densities of y", caption, paint)
 
 

@@ -193,7 +193,7 @@ class Widths:
             return "no number of seeds decides the open ones"
         seconds = self.seconds * max(known) / min(self.seeds)
         option = f"seeds={max(known)} (--seeds {max(known)})"
-        return f"{option} decides {len(known)} of {len(self._undecided)} open, in some {seconds:,.0f} s"
+        return f"{option} would decide {len(known)} of {len(self._undecided)} open, in about {seconds:,.0f} s"
 
     def _fixed(self) -> str:
         """Describe matrices with the same standard deviation at every width."""

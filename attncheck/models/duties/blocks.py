@@ -59,7 +59,7 @@ def norms(probe: TorchModel) -> Iterator[Note]:
         q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, three, strict=True))
         if v > _LINEAR and 0 < min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
             which, excluded = ("queries", "keys") if q < k else ("keys", "queries")
-            uneven.setdefault(f"a norm reaches {which}, but not {excluded} and values", []).append(call.name)
+            uneven.setdefault(f"a norm acts on {which}, but not on {excluded} and values", []).append(call.name)
         elif _is_normalised(one[2]) and not _is_normalised(one[0]):
             uneven.setdefault("values are normalised in every head, but queries are not", []).append(call.name)
     for text, names in uneven.items():

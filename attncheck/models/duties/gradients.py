@@ -56,7 +56,7 @@ def reached(probe: TorchModel) -> Iterator[Note]:
     first = _gradients(probe, parameters)
     reals = [v for v in probe.arguments.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     if any(scores.shape[-1] == 1 for scores in probe.scores) or not all(v.any() for v in reals):
-        raise NotExaminedError("some attention is to one position, whose weight is 1, or the inputs are 0")
+        raise NotExaminedError("some attention is to a single position, whose weight is always 1, or the inputs are 0")
     zero = [name for name, g in first.items() if not g.any() and not _ROUTED.search(name) and not _pads(probe, name)]
     if zero:
         zero = _zero_after_steps(probe, parameters, zero)
@@ -65,7 +65,7 @@ def reached(probe: TorchModel) -> Iterator[Note]:
     if never:
         yield wrong(f"{names_of(never)}: zeros, and their gradients stay exactly 0 for these inputs: they do not train")
     if remaining := [name for name in zero if name not in never]:
-        yield asks(f"{names_of(remaining)}: the gradient is exactly 0, also after steps", "reach")
+        yield asks(f"{names_of(remaining)}: the gradient is exactly 0, also after optimisation steps", "reach")
     unused = {name: rows for name in first if (rows := _unused_rows(probe, name, first[name]))}
     if unused:
         number, total = next(iter(unused.values()))
@@ -109,7 +109,8 @@ def _zero_after_steps(probe: TorchModel, parameters: dict[str, Any], zero: list[
 def _unused_rows(probe: TorchModel, name: str, gradient: Any) -> tuple[int, int] | None:
     """Return the number of unused rows, which have no gradient, and the number of all rows.
 
-    The result is None unless the parameter is a matrix of attention whose unused rows are as many as a head has.
+    The result is None unless the parameter is a matrix of attention that has unused rows, all of them in runs of at
+    least `_HEAD` consecutive rows, as if heads were unused.
     """
     at, _, _ = name.rpartition(".")
     owner = probe.model.get_submodule(at)

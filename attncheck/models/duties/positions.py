@@ -36,7 +36,10 @@ def causality(probe: TorchModel) -> Iterator[Note]:
     later = derivatives[:, 0] * _later(positions, derivatives.shape[2])
     row, j = divmod(int(later.argmax()), derivatives.shape[2])
     ratio = effect_of_later(probe)
-    text = f"outputs at {positions[row]} depend on the later input at {j}, {ratio:.2g} times as much as on earlier ones"
+    text = (
+        f"outputs at position {positions[row]} depend on the later input at position {j}, "
+        f"{ratio:.2g} times as much as on earlier ones"
+    )
     if probe.scores and all(_hides_later(scores) for scores in probe.scores):
         yield wrong(f"attention is causal, but {text}")
     elif _causal_without_cache(probe):
@@ -76,7 +79,7 @@ def permutation(probe: TorchModel) -> Iterator[Note]:
     tables = {n: p for n, p in probe.model.named_parameters() if _POSITIONAL.search(n) and p.requires_grad}
     names = [n for n, p in tables.items() if probe.derivatives((y * noise(y)).sum(), [p])[0].any()]
     text = "the outputs do not depend on the order of the tokens"
-    absent = asks(f"{text}: positions are the same for all, or absent", "permutation")
+    absent = asks(f"{text}: all tokens get the same position, or none", "permutation")
     yield wrong(f"{text}, though there are positions: {names[0]}") if names else absent
 
 

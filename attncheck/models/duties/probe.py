@@ -111,7 +111,7 @@ class TorchModel:
             one_token = {vectors.name: torch.full_like(ids, ids.median().item())}
             with torch.no_grad():
                 if not same(*(self.with_vectors(vectors.values, changes) for changes in ({}, one_token))):
-                    raise NotExaminedError("the outputs depend on the tokens by more than one embedding")
+                    raise NotExaminedError("the outputs depend on the tokens through more than one embedding")
         return vectors
 
     @functools.cached_property
