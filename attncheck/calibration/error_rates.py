@@ -139,21 +139,24 @@ class Calibration:
         return int((self.p_values < level).sum())
 
     def surprise(self, level: float) -> float:
-        """Return the p-value of the number of alarms: one-sided, or two-sided if p-values must be uniform."""
+        """Return the p-value of the number of p-values below `level`.
+
+        The test is two-sided if p-values must be uniform, else one-sided, because only too many are then wrong.
+        """
         count, alarms = len(self.p_values), self.alarms(level)
         many = float(scipy.stats.binom.sf(alarms - 1, count, level))
         few = float(scipy.stats.binom.cdf(alarms, count, level)) if self.uniform else 1.0
         return min(1.0, (2.0 if self.uniform else 1.0) * min(many, few))
 
     def distance_p(self) -> float:
-        """Return the Kolmogorov–Smirnov p-value, or 1 if p-values need not be uniform."""
+        """Return the p-value of a Kolmogorov–Smirnov test that p-values are uniform, or 1 if they need not be."""
         count = len(self.p_values)
         if not self.uniform or count == 0:
             return 1.0
         return one_sample_tail(one_sample_distance(np.sort(self.p_values)), count)
 
     def least(self) -> float:
-        """Return the smallest p-value of all comparisons, before correction for their number."""
+        """Return the smallest p-value of `distance_p` and of `surprise` at all `LEVELS`, without a correction."""
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 
@@ -211,17 +214,20 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
 def error_rates(
     check: AnyCheck, profile: Profile, looks: int, seeds: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[ErrorRates]:
-    """Iterate over the error rates of a check on each fixed layer of the profile.
+    """Iterate over the error rates of a check on the fixed layers of a profile.
 
-    Layers to which the check does not apply are skipped.
+    If the check pairs its fault with another layer, that layer is added. Layers to which the check does not apply are
+    skipped.
 
     Parameters
     ----------
     check : AnyCheck
     profile : Profile
-        Profile that gives layers and sizes of looks.
-    looks, seeds : int
-        Numbers per layer of small independent looks for false alarms, and of looks that verify the power.
+        Profile that determines the fixed layers and the sizes of looks.
+    looks : int
+        Number of small samples per layer on which false alarms are counted.
+    seeds : int
+        Maximum number of looks per layer that verify the power.
     seed : int
     subject : Any
         Correct simulator.

@@ -92,18 +92,19 @@ class PilotResult:
 
     @property
     def least_effect(self) -> float:
-        """The end of the effect's interval nearer to the null."""
+        """The end of the effect's interval that is nearer to the effect of a correct simulator."""
         null = self.outcome.null_effect
         return self.outcome.low if abs(self.outcome.low - null) < abs(self.outcome.high - null) else self.outcome.high
 
 
 @dataclasses.dataclass(frozen=True)
 class PowerRow:
-    """Power of one check against a fault on one layer; `exposure` names the set of arrays that the fault returns.
+    """Power of one check against a fault on one layer.
 
-    ``size`` is the number of draws of the planned look, 0 if none is planned. ``chance`` is the power at the measured
-    effect, ``least_chance`` the power at the smallest effect in its interval. ``needed`` is the number of draws that
-    suffice, None above `MOST_DRAWS`. ``looks`` counts the looks that verify the power, ``seen`` the suspicious ones.
+    ``exposure`` names the set of arrays that the fault returns. ``size`` is the number of draws of the planned look, 0
+    if none is planned. ``chance`` is the power at the measured effect, and ``least_chance`` the power at the smallest
+    effect in its interval. ``needed`` is the number of draws with which a look has the profile's power, None if it
+    exceeds `MOST_DRAWS`. ``looks`` is the number of looks that verify the power, and ``seen`` how many are suspicious.
     """
 
     exposure: str
@@ -122,18 +123,21 @@ class PowerRow:
 
     @property
     def look_draws(self) -> int:
-        """Draws of a verifying look: those needed, at most those planned."""
+        """Number of draws of a look that verifies the power: the number needed, but at most the number planned."""
         return self.size if self.needed is None else min(self.size, self.needed)
 
     @property
     def merit(self) -> tuple[float, float, float]:
-        """Sort key: chance, then fewest draws, then pilot size."""
+        """Sort key by which the best row is the largest: power, then few draws needed, then size of the pilot."""
         return round(self.chance, 4), -math.inf if self.needed is None else -self.needed, self.sight.size
 
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """Power against one fault that returns one set of arrays: a row per check and layer; the best row is verified."""
+    """Power against one fault that returns one set of arrays.
+
+    There is one row per check and layer; only the best row is verified by looks.
+    """
 
     fault: str
     exposure: str
@@ -146,7 +150,7 @@ class PowerEntry:
 
     @property
     def chance(self) -> float:
-        """The best check's power, a lower bound for a run."""
+        """The power of the best row's check, which is a lower bound of the power of a run."""
         return 0.0 if self.best is None else self.best.chance
 
 

@@ -1,4 +1,4 @@
-"""Comparison of a module's calls with the one whose formula is known: on other code paths, and on longer sequences."""
+"""Tests of whether the formula of attention on one code path also holds on other paths and for longer sequences."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def leaks(probe: Probe, forward: Forward, formula: Formula) -> Iterator[Note]:
     long = probe.longer(_LENGTHS, _ENTRIES)
     for x in (probe.x[:1], *([] if long is None else [long[:1]])):
         reached = _reached(probe, x)
-        idle = ~visible(forward.mask, x.shape[1], x.shape[1]).any(axis=1)  # positions that attend to nothing: reported
+        idle = ~visible(forward.mask, x.shape[1], x.shape[1]).any(axis=1)  # they attend to nothing, as reported
         later = np.argwhere(np.tril(reached & ~idle, -1))  # (position of the input, earlier output)
         if len(later):
             at, output = (int(i) for i in later[np.lexsort((-later[:, 0], later[:, 1]))[0]])

@@ -153,7 +153,7 @@ def _with_sinks(
     logs, p = np.log(np.where(use, weights, 1.0)), centred(products, use, -1) * use
     factor = float(np.sum(p * centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
     total = special.logsumexp(np.where(use, factor * products, -np.inf), axis=-1)
-    # The weight of a sink is 1 minus the sum of a row. Rounding affects small ones most, so they count least in the
+    # The weight of a sink is 1 minus the sum of a row. Rounding affects small weights most, so they count least in the
     # mean.
     rest = np.maximum(1 - sums, 0.0)
     sinks = np.average(np.log(np.maximum(rest, 1e-300) / sums) + total, axis=(0, 2), weights=rest**2)

@@ -15,9 +15,9 @@ from attncheck.layers.parts import PARTS
 
 #: Axis of the weights, (batch, heads, queries, keys), that each map normalises.
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
-#: A causal mask that also shows the next position.
+#: A causal mask under which each position also sees the next one.
 OFF_BY_ONE = "causal, off by one"
-#: Masks that show later positions and hide all earlier ones.
+#: Masks under which positions see later positions, but no earlier ones.
 BACKWARD = ("anticausal", "strictly anticausal")
 LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
@@ -148,13 +148,16 @@ class Formula:
     sinks : tuple of float
         Score of an additional key without a value, for each head; empty without such keys.
     groups : {"repeated", "tiled"}
-        Which of G key heads query head h of H uses: h // (H/G) or h % G.
+        How G key heads are used by H query heads. Query head h uses key head h // (H/G) if they are "repeated", and
+        h % G if they are "tiled".
     bias : ndarray, (heads, positions, keys), or None
         Bias of the scores by position.
     shown : ndarray, (positions, keys) or (heads, positions, keys), or None
         Visible keys per query, for a mask without a name.
-    error, bound : float
-        Largest difference from the module's weights, relative to the largest weight, and its bound due to rounding.
+    error : float
+        Largest difference from the module's weights, relative to the largest weight.
+    bound : float
+        Largest `error` that rounding can explain.
     """
 
     map: str = "softmax"

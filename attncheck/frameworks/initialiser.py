@@ -31,9 +31,11 @@ class MatrixStatistics:
     name : str
         "W_Q", "W_K", "W_V" or "W_O".
     fan_in : int
-    std, low, high : float
-        Standard deviation times √fan_in, the σ of the theorem, with an interval. All intervals and rejections of
-        an inspection hold jointly with probability 1 - 1e-6.
+    std : float
+        Standard deviation of an entry times √fan_in, the σ of the theorem.
+    low, high : float
+        Ends of the interval of `std`. All intervals and rejected laws of an inspection are right together with
+        probability 1 - 1e-6.
     laws : tuple of str
         The laws not rejected among normal, uniform and truncated normal (at two standard deviations of the normal
         law); or orthogonal, constant, none known.

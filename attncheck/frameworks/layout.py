@@ -49,8 +49,10 @@ class CoreLayout:
         Whether attention runs over the heads of each position.
     turned : bool
         Whether the first factor of the scores contains the keys.
-    extra, leading : int
-        Number of keys beyond the positions, and how many of them come before the positions.
+    extra : int
+        Number of keys beyond the positions.
+    leading : int
+        Number of these keys that come before the positions.
     """
 
     query: str

@@ -32,8 +32,9 @@ _PROJECTIONS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 class Torch(FrameworkAdapter):
     """Adapter to PyTorch modules, including those of transformers.
 
-    The code paths are "eval" and "train". `MultiheadAttention` adds "eval" with weights returned; modules of
-    transformers have both paths for each attention implementation. `make` draws from the global generator.
+    The code paths are "eval" and "train". For `MultiheadAttention`, a third one returns attention weights in evaluation
+    mode. Modules of transformers have both paths for each attention implementation. `make` draws from PyTorch's global
+    generator.
     """
 
     method = "forward"

@@ -93,8 +93,8 @@ def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> M
     keys, crossed = _keys(replayed(call), call.given), call.given.crossed
     if crossed is not None and not crossed.long and (keys is None or np.array_equal(*keys)):
         cross_call = dataclasses.replace(call, given=crossed)
-        # In JAX, attention is traced only if values in the module depend on the inputs, so it is traced with new
-        # sources.
+        # In JAX, attention is traced only if values in the module depend on the inputs, so the call is repeated with
+        # new hidden states as the source.
         return None if _keys(replayed(cross_call), crossed) is None else cross_call
     return None if keys is None else call
 

@@ -154,8 +154,8 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: int | None) -> Any:
     """Return leaf i minus the first hidden states if the difference is the same in two sequences; None if it is 0.
 
-    Return `_UNRELATED` if the difference depends on the sequence. A value argument of zeros, such as the targets of
-    DETR's decoder, would not reveal its matrix, and so counts as the hidden states.
+    Return `_UNRELATED` if the difference depends on the sequence. An argument for values that is all zeros, such as the
+    targets of DETR's decoder, would not reveal the matrix of values, so None is returned to replace it as well.
     """
     if one.places[i] == one.places[first] or ("value" in one.names[i] and not abs(one.leaves[i]).max() > 0.0):
         return None
@@ -174,7 +174,10 @@ def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: in
 def _replacing(
     arguments: CallArguments, batch: tuple[int | None, ...], hidden: Mapping[int, Any], width: int
 ) -> HiddenStates:
-    """Return `HiddenStates` that replace the leaves in `hidden` (index to offset), cut to the shortest sequence."""
+    """Return `HiddenStates` that replace the leaves in `hidden`, which maps indices of leaves to offsets.
+
+    If these leaves have different lengths, all are cut to the shortest.
+    """
     axis = batch[next(iter(hidden))]
     assert axis is not None
     sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]

@@ -45,7 +45,7 @@ DUTIES = {
     "precision": f"{_HERE}.calls:precision",
 }
 NAMES = tuple(DUTIES)
-# Processor time after which no other property is measured.
+# Processor time, in seconds, after which no further property is measured.
 _SECONDS = 2.0
 
 
