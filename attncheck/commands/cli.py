@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         By default, the arguments of this process.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # terminals may lack characters
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may be unable to show some characters
             stream.reconfigure(errors="replace")
     output = _Output(sys.stdout)
     with contextlib.redirect_stdout(cast("TextIO", output)):

@@ -65,7 +65,10 @@ def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]
 
 
 def rounding(precision: float, terms: int) -> float:
-    """Return the largest relative error that rounding explains in a sum of `terms` terms, in float32 or better."""
+    """Return the largest relative error that rounding explains in a sum of `terms` terms.
+
+    Terms and sums are stored with unit roundoff `precision`, but sums are computed in float32 or better.
+    """
     return _STORED * precision + _SUMMED * min(precision, SINGLE) * math.sqrt(terms)
 
 

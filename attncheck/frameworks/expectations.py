@@ -28,7 +28,7 @@ _NAMES = (
     *_OF_SHAPE,
     *LEVELS,
 )
-# Relative tolerance for numbers of the formula.
+# Relative tolerance within which a number of the formula meets an expectation.
 _NEAR = 1e-3
 # Number of positions for which messages list the names of masks.
 _MOST_CHOICES = 5

@@ -126,7 +126,7 @@ class FrameworkAdapter(Adapter):
         return in_words(self.fields[0], self.build, **accepted)
 
     def part(self, modules: Sequence[Any], call: Callable[..., Any], lengths: tuple[int, ...]) -> Self:
-        """Return the adapter to one module of a model, whose draws are `modules`, with the default code paths."""
+        """Return an adapter to one module of a model; `modules` are its draws, and code paths are the default ones."""
         part = type(self)(lambda: modules[0], call, example=modules[0])
         part.draws, part.lengths, part.paths, part.spare = modules, lengths, type(self).paths, frozenset()
         return part

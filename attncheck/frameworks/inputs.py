@@ -14,7 +14,7 @@ from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, wrong
 from attncheck.frameworks.probe import Probe
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
-# Relative tolerance for the lengths of normalised vectors.
+# Relative tolerance within which normalised vectors have the same length.
 _STEADY = 0.02
 
 NORMALISED, ROTATED = "normalised", "rotated by position"

@@ -35,7 +35,8 @@ _OVERLAP = 0.5
 class Law:
     """Symmetric law of unit variance.
 
-    `crowding`, the maximum of |x| times the density, bounds the change of the cdf per relative rounding error of x.
+    `crowding` is the maximum of |x| times the density. A relative error of x changes the cdf by at most that error
+    times `crowding`.
     """
 
     name: str
@@ -62,7 +63,10 @@ ORTHOGONAL, CONSTANT, UNKNOWN = "orthogonal", "constant", "none known"
 
 @dataclasses.dataclass(frozen=True)
 class ScaleEstimate:
-    """Standard deviation with an interval; all intervals of an inspection hold with probability 1 - `FALSE_ALARM`."""
+    """Standard deviation with an interval.
+
+    With probability 1 - `FALSE_ALARM`, all intervals of an inspection contain the true values.
+    """
 
     std: float
     low: float
@@ -136,7 +140,10 @@ def laws_of(
 
 
 def _less_mean(law: Law, lost: float) -> Law:
-    """Return the law of an entry minus the mean of n = 1/lost entries, at unit variance; the mean is almost normal."""
+    """Return the law of an entry minus the mean of n = 1/`lost` entries, scaled to unit variance.
+
+    The law of the mean is approximated by a normal law.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     law_std, normal_std = math.sqrt(1 - lost), math.sqrt(lost)
 
@@ -164,8 +171,8 @@ def _refused(x: FloatArray, law: Law, relative: float, precision: float, level: 
 def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     """Return whether the columns of a matrix, or its rows if fewer, are significantly orthogonal.
 
-    For c independent columns of r entries with variance σ², the mean squared product of two columns, divided by r σ⁴,
-    is 1 ± 2/c.
+    For c independent columns of r entries with variance σ², the mean over pairs of columns of their squared product,
+    divided by r σ⁴, has mean 1 and a standard deviation of about 2/c.
 
     Examples
     --------
@@ -237,8 +244,8 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
     """Return conventional scales, as pairs of a name and std·√fan_in.
 
-    `packed` is the total number of columns of queries, keys and values; `head_dim` is the size of a head axis that may
-    be mistaken for the fan. If one of them is 0, the convention that uses it is omitted.
+    `packed` is the total number of columns of queries, keys and values; `head_dim` is the size of the axis within a
+    head, which an initialiser may mistake for the fan-in. If one of them is 0, the convention that uses it is omitted.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [

@@ -13,9 +13,9 @@ from attncheck.frameworks.weights_notes import by_distance
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes
 
-# Relative tolerance for numbers that all heads share.
+# Relative tolerance within which the sinks of all heads are the same number.
 _TOLERANCE = 1e-3
-# Relative tolerance for the lengths of normalised vectors.
+# Relative tolerance within which normalised vectors have the same length, and biases or slopes of heads are the same.
 _STEADY = 0.02
 
 

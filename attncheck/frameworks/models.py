@@ -125,7 +125,10 @@ class ModelAtWidth(Model):
         return array
 
     def _input_tokens(self, output: Any) -> Array | None:
-        """Return the input token at each position of an output over the vocabulary, or None for other outputs."""
+        """Return the input tokens at the positions of an output with one logit per token of the vocabulary.
+
+        The result is None for other outputs.
+        """
         *positions, classes = output.shape
         tokens = self.adapter.numbers(self.tensors[0])
         if classes != self.adapter.tokens(self.module) or tokens.shape != tuple(positions):

@@ -21,7 +21,7 @@ _ANY_BASE = 1e4
 # Angles are estimated from the step to position 1; this is the factor by which their error may grow up to the last one.
 _STEPS = 16.0
 _MOST_DIGITS = 12
-# With smaller rounding errors, fixed neurons can be distinguished from slowly rotating ones.
+# If rounding errors are smaller than this, fixed neurons can be distinguished from slowly rotating ones.
 _FINE = 1e-4
 
 
@@ -84,7 +84,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if not {"query", "key"} <= rotated:
         mistake = wrong("only one of queries and keys is rotated")
         return Positions(OTHER, notes=() if rotated == {"value"} else (mistake,))
-    # With the same vector at all positions, only the rotation differs between them.
+    # If all positions have the same input, queries and keys at different positions differ only by the rotation.
     call = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
     query, key = (_rotation(call[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
     if query is None or key is None:

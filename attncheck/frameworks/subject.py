@@ -181,7 +181,10 @@ class ModuleSubject:
         return [self.layer.replace(seq_len=length) for length in self.view.lengths(2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
-        """Return True if a layer has the module's width and heads, else a reason; a run tests the other fields."""
+        """Return True if a layer has the module's width and heads, else a text that says it has not.
+
+        Other fields are not compared here, because a run tests the module against them.
+        """
         mine = all(getattr(layer, name) == getattr(self.layer, name) for name in ("width", "num_heads", "head_width"))
         return mine or "the module has a different width or heads"
 
@@ -278,10 +281,10 @@ def _copied(adapter: Adapter, state: Any) -> Arrays:
 
 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviation with which to redraw each array, by array name; `stds` is by role.
+    """Return the standard deviation with which to redraw each array, by array name.
 
-    Biases get 0, and arrays that are not in the result keep their values. Each array is doubled in turn; the matrices
-    and biases that change show its roles.
+    `stds` has the standard deviation of an entry for each role. Arrays of biases get 0, and arrays that are not in the
+    result keep their values. Each array is doubled in turn; the matrices and biases that change show its roles.
     """
     adapter = view.adapter
     arrays = _copied(adapter, state)

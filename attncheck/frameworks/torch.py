@@ -262,7 +262,10 @@ def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> Paramet
 
 
 def _kind(module: Any) -> str:
-    """Return the name of the first class among a module's bases that is in `torch.nn`, or of the module's own class."""
+    """Return the name of the class in `torch.nn` that a module belongs to or is derived from.
+
+    If that is only `Module`, the name of the module's own class is returned.
+    """
     documented = (base.__name__ for base in type(module).__mro__ if getattr(torch.nn, base.__name__, None) is base)
     name = next(documented, "Module")
     return type(module).__name__ if name == "Module" else name

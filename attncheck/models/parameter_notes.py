@@ -77,7 +77,7 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
 
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
-    """Join the names of some parameters of a table; a family is written as one name."""
+    """Join the names of some parameters of a table; names that differ only in numbers become one, such as "h.*.w"."""
     chosen, all_names = (grouped([row.name for row in group], pattern_of) for group in (rows, table))
     return first_few(part_of(members, all_names[pattern]) for pattern, members in chosen.items())
 
@@ -246,7 +246,10 @@ def _outputs(family: Family) -> int:
 
 
 def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str]) -> bool:
-    """Return whether all projections of the blocks are normal with one standard deviation for any fan-in."""
+    """Return whether all projections of the blocks are normal with the same standard deviation, whatever their fan-in.
+
+    The fan-ins must differ, and the intervals must exclude depth scaling.
+    """
     fans = {family.first.fans for family in blocks}
     exact = all(common.get(f.first.name) == "" and f.bounds[0] * f.depth**0.5 > main.std for f in blocks)
     return exact and len({pair[0] for pair in fans if pair}) > 1 and any("normal" in law for law in main.laws)

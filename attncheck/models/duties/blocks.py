@@ -166,7 +166,10 @@ def _hidden(values: Any) -> Any:
 
 
 def _described(x: Any, y: Any) -> str:
-    """Describe the output y of a block for its input x; learned scales and gates of residual paths are not examined."""
+    """Describe the output y of a block with input x whose matrices are 0.
+
+    Raises `NotExaminedError` if the residual path seems to have a learned scale or a gate.
+    """
     factor = float((x * y).sum() / (x * x).sum())
     if not y.any():
         return "0, not its input"

@@ -35,7 +35,7 @@ DUTIES = {
     "dropout": f"{_HERE}.blocks:dropout",
     # Every parameter has a gradient.
     "reach": f"{_HERE}.gradients:reached",
-    # Permuted tokens do more than permute outputs.
+    # A permutation of the tokens does not merely permute the outputs.
     "permutation": f"{_HERE}.positions:permutation",
     # Padding does not change the outputs at other tokens.
     "pad_tokens": f"{_HERE}.positions:pad_tokens",
