@@ -29,16 +29,19 @@ from attncheck.looks.look import join
 from attncheck.looks.profiles import Profile
 from attncheck.subject import Subject, collapsed
 
-#: Draws of a small sample, unless the family needs more.
+#: Number of draws in a small sample, unless the check's family needs more.
 DRAWS = 40
-# Array entries of a large sample: 8 MiB.
+# Number of array entries in a large sample (8 MiB), which is cut into small ones.
 _ENTRIES = 2**20
 #: Levels at which false alarms are counted; the last is close to the level of a look.
 LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 
 def draws_for(check: Check, setting: Setting) -> int:
-    """Return the size of a small sample: enough for `DRAWS` observations per call and 6/5 of the family's minimum."""
+    """Return the number of draws in a small sample.
+
+    They give at least `DRAWS` observations per call of the subject, and 6/5 of the minimum of the check's family.
+    """
     return max(DRAWS * check.calls, check.family_on(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
 
@@ -49,7 +52,9 @@ def calibrate(
     seed: int = 0,
     subject: Any = collapsed,
 ) -> dict[str, Calibration]:
-    """Return p-values of applicable checks on small samples of a correct subject, by default the collapsed method.
+    """Return, by check name, the p-values of applicable checks on small samples of a correct subject.
+
+    The default subject is the collapsed method, attncheck's fast sampler of a correct layer.
 
     Examples
     --------
@@ -69,7 +74,7 @@ def calibrate(
 def small_outcomes(
     layer: AttentionLayer, checks: Iterable[Check], replications: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
-    """Iterate over applicable checks, each with its outcomes; see `calibrate`."""
+    """Iterate over applicable checks, each with its setting and one outcome per small sample; see `calibrate`."""
     check_integer("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     simulator = Subject.of(subject)
     setting = simulator.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
@@ -86,7 +91,10 @@ def small_outcomes(
 
 
 def measured(check: AnyCheck, setting: Any, sample: Any, reference: Any) -> tuple[Any, ...]:
-    """Return a check's measurement. If the check compares several calls, slices of the sample stand for calls."""
+    """Return the data that a check measures on a sample.
+
+    If the check compares several calls of the subject, the sample is cut into slices, and each counts as one call.
+    """
     if check.calls == 1:
         return check.data(setting, sample, reference)
     size = len(sample) // check.calls
@@ -97,7 +105,7 @@ def measured(check: AnyCheck, setting: Any, sample: Any, reference: Any) -> tupl
 def _small_samples(
     subject: Subject, setting: Setting, size: int, replications: int, seed: int
 ) -> Iterator[tuple[Sample, Reference]]:
-    """Draw large samples and yield slices of `size` draws, each with a reference."""
+    """Draw large samples, and yield `replications` slices of `size` draws, each with a reference of that size."""
     layer = setting.layer
     key = ("calibration", layer.key, size)
     rng, root = stream(seed, *key), seed_sequence(seed, *key, role="reference")
@@ -112,7 +120,7 @@ def _small_samples(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """First-look p-values of one check on correct samples, (replications,).
+    """P-values of one check on small samples of a correct subject, (replications,).
 
     The p-values should be uniform if ``uniform`` is True; otherwise they may be stochastically larger.
     """
@@ -122,7 +130,7 @@ class Calibration:
     p_values: FloatArray
 
     def joined(self, calibration: Calibration) -> Calibration:
-        """Return the calibration over both sets of replications."""
+        """Return a calibration with the p-values of this one and of `calibration`."""
         uniform = self.uniform and calibration.uniform
         return Calibration(self.check, uniform, np.concatenate([self.p_values, calibration.p_values]))
 
@@ -131,21 +139,24 @@ class Calibration:
         return int((self.p_values < level).sum())
 
     def surprise(self, level: float) -> float:
-        """Return the p-value of the number of alarms: one-sided, or two-sided if p-values must be uniform."""
+        """Return the p-value of the number of p-values below `level`.
+
+        The test is two-sided if p-values must be uniform, else one-sided, because only too many are then wrong.
+        """
         count, alarms = len(self.p_values), self.alarms(level)
         many = float(scipy.stats.binom.sf(alarms - 1, count, level))
         few = float(scipy.stats.binom.cdf(alarms, count, level)) if self.uniform else 1.0
         return min(1.0, (2.0 if self.uniform else 1.0) * min(many, few))
 
     def distance_p(self) -> float:
-        """Return the Kolmogorov–Smirnov p-value, or 1 if p-values need not be uniform."""
+        """Return the p-value of a Kolmogorov–Smirnov test that p-values are uniform, or 1 if they need not be."""
         count = len(self.p_values)
         if not self.uniform or count == 0:
             return 1.0
         return one_sample_tail(one_sample_distance(np.sort(self.p_values)), count)
 
     def least(self) -> float:
-        """Return the smallest p-value of all comparisons, before correction for their number."""
+        """Return the smallest p-value of `distance_p` and of `surprise` at all `LEVELS`, without a correction."""
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 
@@ -203,17 +214,20 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
 def error_rates(
     check: AnyCheck, profile: Profile, looks: int, seeds: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[ErrorRates]:
-    """Iterate over the error rates of a check on the profile's fixed layers, and on the layer paired with its fault.
+    """Iterate over the error rates of a check on the fixed layers of a profile.
 
-    Layers to which the check does not apply are skipped.
+    If the check pairs its fault with another layer, that layer is added. Layers to which the check does not apply are
+    skipped.
 
     Parameters
     ----------
     check : AnyCheck
     profile : Profile
-        Profile that gives layers and sizes of looks.
-    looks, seeds : int
-        Numbers per layer of small independent looks for false alarms, and of looks that verify the power.
+        Profile that determines the fixed layers and the sizes of looks.
+    looks : int
+        Number of small samples per layer on which false alarms are counted.
+    seeds : int
+        Maximum number of looks per layer that verify the power.
     seed : int
     subject : Any
         Correct simulator.

@@ -34,9 +34,9 @@ from attncheck.looks.plan import Plan, chunk_of, plan
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 
-#: Maximum number of draws of a look that plans consider.
+#: Maximum number of draws of a planned look.
 MOST_DRAWS = 100_000_000
-# Significance level of pilots: with 500 checks, one false effect in 200 pilots.
+# Significance level of a check's effect in a pilot. With 500 checks, one pilot in 200 shows an effect by chance.
 _CHANCE = 1e-5
 
 
@@ -44,11 +44,13 @@ _CHANCE = 1e-5
 _LEVEL = Budget().level()
 # Draws of a first pilot.
 _FIRST = 6_000
-# Total weight entries drawn in a row's verifying looks, and the minimum number of these looks.
+# Looks that verify one row of the power table draw at most this many weight entries in total, unless that would allow
+# fewer looks than the second number.
 _MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
 # Rows with a smaller chance of detection are not verified.
 _COUNTED_ON = 0.5
-# If no effect is significant, the properties _DEEP are measured on _CHEAP fixed cases with _FACTOR times the draws.
+# If no check has a significant effect, the properties in _DEEP are measured with _FACTOR times as many draws, on the
+# first _CHEAP fixed layers that the fault changes.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -90,18 +92,19 @@ class PilotResult:
 
     @property
     def least_effect(self) -> float:
-        """The end of the effect's interval nearer to the null."""
+        """The end of the effect's interval that is nearer to the effect of a correct simulator."""
         null = self.outcome.null_effect
         return self.outcome.low if abs(self.outcome.low - null) < abs(self.outcome.high - null) else self.outcome.high
 
 
 @dataclasses.dataclass(frozen=True)
 class PowerRow:
-    """Power of one check against a fault on one layer; `exposure` names the set of arrays that the fault returns.
+    """Power of one check against a fault on one layer.
 
-    ``size`` is the number of draws of the planned look, 0 if none is planned. ``chance`` is the power at the measured
-    effect, ``least_chance`` the power at the smallest effect in its interval. ``needed`` is the number of draws that
-    suffice, None above `MOST_DRAWS`. ``looks`` counts the looks that verify the power, ``seen`` the suspicious ones.
+    ``exposure`` names the set of arrays that the fault returns. ``size`` is the number of draws of the planned look, 0
+    if none is planned. ``chance`` is the power at the measured effect, and ``least_chance`` the power at the smallest
+    effect in its interval. ``needed`` is the number of draws with which a look has the profile's power, None if it
+    exceeds `MOST_DRAWS`. ``looks`` is the number of looks that verify the power, and ``seen`` how many are suspicious.
     """
 
     exposure: str
@@ -120,18 +123,21 @@ class PowerRow:
 
     @property
     def look_draws(self) -> int:
-        """Draws of a verifying look: those needed, at most those planned."""
+        """Number of draws of a look that verifies the power: the number needed, but at most the number planned."""
         return self.size if self.needed is None else min(self.size, self.needed)
 
     @property
     def merit(self) -> tuple[float, float, float]:
-        """Sort key: chance, then fewest draws, then pilot size."""
+        """Sort key by which the best row is the largest: power, then few draws needed, then size of the pilot."""
         return round(self.chance, 4), -math.inf if self.needed is None else -self.needed, self.sight.size
 
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """Power against one fault that returns one set of arrays: a row per check and layer; the best row is verified."""
+    """Power against one fault that returns one set of arrays.
+
+    There is one row per check and layer; only the best row is verified by looks.
+    """
 
     fault: str
     exposure: str
@@ -144,7 +150,7 @@ class PowerEntry:
 
     @property
     def chance(self) -> float:
-        """The best check's power, a lower bound for a run."""
+        """The power of the best row's check, which is a lower bound of the power of a run."""
         return 0.0 if self.best is None else self.best.chance
 
 
@@ -160,7 +166,7 @@ def rows_of(
 
 
 def exposed_as(setting: Setting, exposure: str) -> Setting:
-    """Return a setting restricted to the fields of an exposure."""
+    """Return a setting in which the subject returns only the arrays of an exposure, a named set of arrays."""
     fields = {*EXPOSURES[exposure], *(["masked scores"] if "scores" in EXPOSURES[exposure] else [])}
     return dataclasses.replace(setting, exposed=setting.exposed & fields)
 
@@ -192,7 +198,10 @@ def measure(
     properties: Iterable[str] = PROPERTIES,
     factor: int = 1,
 ) -> list[PilotResult]:
-    """Take a pilot, `factor` times as large as a look, per layer and property; return the outcome of every check."""
+    """Take a pilot sample of a fault per layer and property, and return the results of all checks.
+
+    A pilot has `factor` times the draws of a planned look. Layers on which the fault changes nothing are skipped.
+    """
     subject = Subject.of(fault.subject)
     pilots = []
     for layer in layers:
@@ -212,7 +221,10 @@ def measure(
 
 
 def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
-    """Take up to `seeds` looks with the row's check; return the row with the number of suspicious looks."""
+    """Take up to `seeds` looks with the row's check, and return the row with the number of suspicious looks.
+
+    The row is returned unchanged if its planned power is too low to be verified.
+    """
     if not row.look_draws or not seeds or row.chance < _COUNTED_ON:
         return row
     seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // (row.look_draws * row.layer.weight_entries)))
@@ -237,9 +249,9 @@ def power_table(
 ) -> Iterator[PowerEntry]:
     """Iterate over the entries of the power table, fault by fault.
 
-    `faults` and `exposures` are names in `attncheck.faults`, or faults of checks that the modules `checks` register.
-    The profile limits the size of the pilots, and the best rows are verified by up to `seeds` looks each.
-    Results depend on `seed` only, with any workers; by default, this process does the work.
+    `faults` are names of faults, including those of checks that the modules named in `checks` register; `exposures` are
+    names of sets of returned arrays. The profile limits the size of the pilots. The best row of each entry is verified
+    by up to `seeds` looks. Results depend on `seed`, but not on `workers`; by default, this process does the work.
     """
     load_checks(checks)
     names = [check_choice("faults", name, tuple(all_faults())) for name in faults]
@@ -266,7 +278,7 @@ def entries_of(
     properties = [item.check.property_name for item in registrations() if wrong in paired(item.check)]
     examined = dict.fromkeys([*PROPERTIES, *properties])
     preset = profile_named(profile)
-    # Faults of an optional part cannot be detected on the fixed layers, so use the standard layer with that part.
+    # If a fault changes no fixed layer because they lack the optional part concerned, take the standard layer with it.
     hidden = all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
     parts = [STANDARD.replace(**part.example) for part in named_parts()]
     layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else preset.layers
@@ -292,13 +304,16 @@ def entries_of(
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
-    """Return the first cheap layers that the fault changes."""
+    """Return up to `_CHEAP` of the given layers: the first ones that the fault changes, without expensive ones."""
     cheap = (layer for layer in layers if layer not in ANCHORS[_CHEAP:])
     return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
 def _most_informative(pilots: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
-    """Return the properties with a check that applies if the fault returns the arrays of any of the exposures."""
+    """Return the names of properties that have a check which can be examined under at least one of the exposures.
+
+    Under an exposure, the fault returns only the arrays of that exposure.
+    """
     return {
         pilot.check.property_name
         for pilot in pilots
@@ -308,7 +323,11 @@ def _most_informative(pilots: Iterable[PilotResult], exposures: Sequence[str]) -
 
 
 def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
-    """Return an entry with its best row verified; its looks grow until they show the planned power."""
+    """Return an entry whose best row is verified.
+
+    If looks show less than the planned power, they are doubled, up to the planned size. If that is still not enough,
+    the power is lowered to what the looks show.
+    """
     while (best := entry.best) is not None and best.sight.told_apart and seeds:
         if not best.looks:
             after = verify(best, profile, seeds, seed)
@@ -329,7 +348,7 @@ def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Powe
 
 
 def _too_few(row: PowerRow, profile: Profile) -> bool:
-    """Return whether suspicious looks are fewer than planned, with 99.5% confidence."""
+    """Return whether the share of suspicious looks is below the planned power, with 99.5% confidence."""
     return bool(scipy.stats.binom.cdf(row.seen, row.looks, per_look_power(profile.power)) < 0.005)
 
 

@@ -10,7 +10,8 @@ from attncheck.commands.arguments import Integer, Natural, ProfileName
 if TYPE_CHECKING:
     from attncheck.calibration.error_rates import ErrorRates
 
-# Chance that a table of valid checks is called violated, and the level at which false alarms are counted.
+# Probability that a table is reported as wrong if the false-alarm rates of all its checks are right, and the
+# significance level at which false alarms are counted.
 _LEVEL, _ALARM = 1e-6, 0.05
 _COLUMNS = f"{'false alarms at 5%':>29} {'at 0.1%':>12} {'power':>7} {'verified':>9} {'draws':>8}  layer"
 

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         By default, the arguments of this process.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # terminals may lack characters
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may be unable to show some characters
             stream.reconfigure(errors="replace")
     output = _Output(sys.stdout)
     with contextlib.redirect_stdout(cast("TextIO", output)):
@@ -111,7 +111,7 @@ class _Output:
             self._discard(error)
 
     def _discard(self, error: OSError) -> None:
-        """Redirect the stream to the null device, as Python would write its buffer again on exit."""
+        """Redirect the stream to the null device, because Python tries to write its buffer again on exit."""
         self.failure = None if isinstance(error, BrokenPipeError) else error
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 

@@ -132,7 +132,7 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
 
 
 def _needed(check: AnyCheck) -> str:
-    """Return the fields that a check needs; masked scores count as scores."""
+    """Return, as text, the fields that a check needs; scores are not listed in addition to masked scores."""
     texts = {
         "masked scores": "scores (masked scores too: numbers where the mask hides them, not -inf)",
         "attention": "scores or attention",

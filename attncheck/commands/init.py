@@ -42,9 +42,9 @@ def init(folder: str = ".", /, *, framework: Template = "numpy", program: Flag =
         refuse("folder", folder, f"already has {', '.join(there)}", "move it away, or choose another folder")
     texts = [(start / f"{name}.txt").read_text(encoding="utf-8") for name in names[:2]]
     workflow = (_START / "attncheck.yml.txt").read_text(encoding="utf-8")
-    if program:  # a run tests example programs, which this simulator does not know
+    if program:  # no command `attncheck run`: it tests attncheck's example programs, not the one in these files
         workflow, command = workflow.partition("      - run: <command>")[0], ""
-    elif framework != "numpy":  # an inspection has neither record nor page
+    elif framework != "numpy":  # nothing to upload: an inspection writes neither a record nor an HTML page
         workflow = workflow.partition("      - uses: actions/upload-artifact")[0]
     requirement = f'"attncheck{extra} @ git+{_PLACEHOLDER}"'
     examined = command + " --record run.jsonl --report report.html" * (framework == "numpy")

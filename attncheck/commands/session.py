@@ -28,16 +28,18 @@ from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import CaseTask, Examination, examine
 
-# If this many cases lost their process or had a call stopped, and no case has results, the others are given up.
+# If a call was stopped, or the process ended, on this many cases, and no case has results, the other cases are skipped.
 _HOPELESS = 3
 
 
 def examined(run: Run, items: Sequence[Item], workers: Workers) -> Iterator[tuple[Item, Examination]]:
-    """Iterate over items and their examinations as cases end; the order depends on the workers, the results do not.
+    """Iterate over items and their examinations, in the order in which cases end.
 
-    If too many calls of the subject are stopped, the remaining items are yielded with this reason, unexamined.
+    The order depends on the workers, but the results do not. If calls of the subject are stopped on `_HOPELESS` cases
+    and no case has results, the remaining items are not examined, and are yielded with this reason.
     """
-    # Longest first, to balance the load, but after the cheapest, which is the most likely to end in time.
+    # The longest tasks come first, to balance the load, except that the cheapest comes before them: it is the most
+    # likely one to end before the time limit.
     tasks = sorted(run.tasks(items, workers.travels), key=lambda task: -task.entries)
     tasks = [*tasks[-1:], *tasks[:-1]]
     pending = set(range(len(tasks)))
@@ -63,7 +65,7 @@ def _lost(run: Run, task: CaseTask, lost: LostTask) -> dict[str, Examination]:
 
 
 class LiveDisplay:
-    """Display of progress and, with `verbose`, of violations as they are found."""
+    """Display of progress and, if `verbose` is True, of violations as they are found."""
 
     def __init__(self, progress: Progress, run: Run, verbose: bool) -> None:
         self._progress = progress
@@ -85,11 +87,11 @@ class LiveDisplay:
         self._tell_how_far()
 
     def together(self) -> None:
-        """Announce that pools are examined."""
+        """Show in the progress bar that pools are being examined."""
         self._progress.update(self._task, description="all together")
 
     def tell(self, results: Sequence[Result]) -> None:
-        """Count and show a violation: above the progress bar, or without a terminal on standard output."""
+        """Count a violation and, if `verbose` is True, print it: above the progress bar, if there is a terminal."""
         message = explain(results, self._run.record, subject=self._run.subject.name)
         self._violated += bool(message)
         if message and self._verbose and self._progress.console.is_terminal:
@@ -114,7 +116,7 @@ def run_properties(
     """Run the properties and print the summary, for `attncheck run`."""
     if options.subject is None:
         options = dataclasses.replace(options, subject=os.environ.get("ATTNCHECK_SUBJECT") or None)
-    # A cluster that cannot be reached does not replace an older record.
+    # Connect to a cluster before the record is opened, so that a failure to connect leaves an older record in place.
     with workers_of(executor, workers) as running, progress_bar() as progress:
         try:
             run = Run.of(options)

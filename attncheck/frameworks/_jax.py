@@ -20,7 +20,7 @@ from attncheck.frameworks.jax_trace import watching
 from attncheck.frameworks.trace import AttentionCore, Trace, first_array
 
 _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
-# Roundoff of compiled results, so that they agree with uncompiled ones to 1e-5.
+# Unit roundoff for `agree`, so that arrays of compiled and uncompiled initialisers may differ by a fraction of 1e-5.
 _SAME = 1e-5 / 16
 
 
@@ -39,7 +39,7 @@ class JaxAdapter(FrameworkAdapter):
     def __init__(self, *options: Any, **keywords: Any) -> None:
         super().__init__(*options, **keywords)
         self._watch = Watch(self)
-        # The compiled function runs a few times on small inputs, so optimising it does not pay.
+        # The compiled function runs only a few times, on small inputs, so optimisation would take longer than it saves.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
 
@@ -137,7 +137,7 @@ class JaxAdapter(FrameworkAdapter):
 class Watch:
     """Link through which compiled functions report attention cores to a trace.
 
-    The adapter's unit roundoff becomes that of the coarsest type of queries, keys and values.
+    A report also raises the adapter's unit roundoff to that of the least precise type of queries, keys and values.
     """
 
     def __init__(self, adapter: FrameworkAdapter) -> None:
@@ -153,7 +153,7 @@ class Watch:
             raise self._failure
 
     def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Wrap a function of parameters and x, so that it reports its attention cores in order."""
+        """Wrap a function of parameters and x, so that it reports its attention cores in the order of computation."""
 
         def watched(parameters: Any, x: Any) -> Any:
             results: list[Any] = []
@@ -161,7 +161,7 @@ class Watch:
             def core(*operands: Any) -> Any:
                 shape = jax.ShapeDtypeStruct(operands[-1].shape, operands[-1].dtype)
                 answer = functools.partial(self._answer, len(results))
-                # Passing the previous result as an argument fixes the order.
+                # The previous result is passed too, so that JAX cannot change the order of the callbacks.
                 results.append(jax.pure_callback(answer, shape, *operands, *results[-1:], vmap_method="broadcast_all"))
                 return results[-1]
 
@@ -170,7 +170,7 @@ class Watch:
         return watched
 
     def _answer(self, index: int, *operands: Any) -> Any:
-        """Report an attention core; return the trace's replacement of its result, or without one, the result itself."""
+        """Report an attention core, and return the result that the trace gives in its place, else its own result."""
         q, k, v, weights, result, *_ = (np.asarray(array) for array in operands)
         adapter = self._adapter
         adapter.precision = max(adapter.precision, *(roundoff(array.dtype) for array in (q, k, v)))

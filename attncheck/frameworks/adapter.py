@@ -32,7 +32,7 @@ _REMEDIES = {
     "for a whole model, or a module that needs other inputs than hidden states, pass the model and no width",
     "model": "check the inputs of the model, or pass call=lambda model, ...: ...",
     "build": "pass a function of the width that returns a new model",
-    "inputs": "pass a function that returns arrays: without arguments for inspect, of (width, rng) for widths",
+    "inputs": "pass a function that returns arrays: inspect calls it without arguments, widths with (width, rng)",
     "optimizer": "pass a function of the module that returns an optimiser",
     "taps": "return arrays by name",
     "step": "let a step change the model",

@@ -1,4 +1,4 @@
-"""Comparison of a module's calls with the one whose formula is known: on other code paths, and on longer sequences."""
+"""Tests of whether the formula of attention on one code path also holds on other paths and for longer sequences."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, wrong
 from attncheck.frameworks.probe import Probe
 
-# Code paths whose names start with this may be random.
+# Code paths whose names start with this are training paths, which may be random.
 _TRAINING = "train"
-# Causes of different outputs on one input, by whether a call draws random numbers; None if unknown.
+# Why two calls on the same input differ. Keys tell whether a call draws random numbers; None if this is unknown.
 _CAUSES = {
     True: "dropout",
     False: "a call changes the module's state",
@@ -30,22 +30,22 @@ DROPOUT = f"{_TRAINING}: two calls on one input differ: {_CAUSES[True]}"
 _DESCRIPTIONS = {"none": "no mask"}
 # Name of the code path without options.
 _PLAIN = "as called"
-# Lengths to try in turn, and the maximum of positions² × width.
+# Lengths of the longer sequence to try in turn, and the maximum of positions² × width for it.
 _LENGTHS = (65, 33)
 _ENTRIES = 2**23
-# Largest error bound at which single positions of a longer sequence have a visible effect.
+# Largest error bound of a formula at which a single position of a longer sequence has a visible effect on the weights.
 _COARSEST = 1e-3
-# Relative tolerance within which factors are the same scale: notes show three digits.
+# Relative tolerance within which two factors count as the same scale; notes show only three digits.
 _EQUAL = 1e-3
 
 
 def over_paths(
     probe: Probe, forward: Forward, look: Callable[[str], tuple[Forward, list[Note]]]
 ) -> tuple[dict[str, Forward], list[Note]]:
-    """Return the formulas of all examined code paths, by name, and notes on how paths differ.
+    """Return the formulas of all examined code paths, by name of the path, and notes on how paths differ.
 
-    `forward` is the formula of the probe's path. If another path gives other outputs, `look` inspects it, and returns
-    its formula and notes.
+    `forward` is the formula of the code path that `probe` calls. If the outputs of another path are different,
+    ``look(path)`` inspects that path, and returns its formula and notes.
     """
     adapter, base, output = probe.reader.adapter, probe.reader.path, probe.output
     formulas, notes, base_output = {base: forward}, list[Note](), output(base)
@@ -60,7 +60,8 @@ def over_paths(
             where = f"{path}: " if path else ""
             text = f"{where}two calls on one input differ: {_CAUSES[adapter.random(probe.state, probe.x, path)]}"
             trained = path.startswith(_TRAINING)
-            # A random training path may have a known formula, since attention is inspected without dropout.
+            # A training path that is random because of dropout may still have a known formula, because attention is
+            # inspected without dropout.
             is_examined = trained and forward.error != math.inf
             path_forward, more = look(path) if is_examined else (forward, [])
             if is_examined and path_forward.known:
@@ -81,10 +82,10 @@ def over_paths(
 
 
 def _differing(formulas: dict[str, Forward], spare: frozenset[str], base: str) -> Iterator[Note]:
-    """Yield one note per difference between paths."""
+    """Yield one note per difference from the code path `base`; paths with the same difference share a note."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for path, forward in formulas.items():
-        # Paths without a known formula were reported already.
+        # Paths whose formula does not fit were reported already.
         if forward is formulas[base] or not (forward.known or forward.error == math.inf):
             continue
         differences = _differences(formulas[base], forward)
@@ -116,10 +117,11 @@ def _differences(first: Forward, second: Forward) -> list[tuple[str, str, str]]:
 def beyond(
     probe: Probe, forward: Forward, formula: Formula, paths: Mapping[str, Forward]
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
-    """Compare the formula with weights on a longer sequence; return the formula, those of all code paths, and notes.
+    """Compare the formula with the attention weights on a longer sequence.
 
-    If the longer sequence shows another mask, this mask replaces the one found. Formulas are unchanged if the module
-    accepts no longer sequence, or rounding hides the effect of single positions.
+    Return the formula, the formulas of all code paths, and notes. If the longer sequence reveals another mask, that
+    mask replaces the previous one. Formulas are unchanged if the module does not accept longer sequences, or if
+    rounding hides the effect of a single position.
     """
     x = probe.longer(_LENGTHS, _ENTRIES)
     missing = [] if x is None else _missing(probe, x)
@@ -157,7 +159,7 @@ def _missing(probe: Probe, x: FloatArray) -> list[Note]:
 def leaks(probe: Probe, forward: Forward, formula: Formula) -> Iterator[Note]:
     """Report outputs that change with inputs at later positions although the mask is causal.
 
-    Outputs are compared while one input at a time changes, in a short and, if possible, a longer sequence.
+    One input at a time is changed, first in a short sequence and then, if the module accepts it, in a longer one.
     """
     hides = forward.mask != OTHER and not np.triu(visible(forward.mask, 3, 3), 1).any()
     if (
@@ -171,7 +173,7 @@ def leaks(probe: Probe, forward: Forward, formula: Formula) -> Iterator[Note]:
     long = probe.longer(_LENGTHS, _ENTRIES)
     for x in (probe.x[:1], *([] if long is None else [long[:1]])):
         reached = _reached(probe, x)
-        idle = ~visible(forward.mask, x.shape[1], x.shape[1]).any(axis=1)  # reported already
+        idle = ~visible(forward.mask, x.shape[1], x.shape[1]).any(axis=1)  # they attend to nothing, as reported
         later = np.argwhere(np.tril(reached & ~idle, -1))  # (position of the input, earlier output)
         if len(later):
             at, output = (int(i) for i in later[np.lexsort((-later[:, 0], later[:, 1]))[0]])
@@ -181,7 +183,7 @@ def leaks(probe: Probe, forward: Forward, formula: Formula) -> Iterator[Note]:
 
 
 def _reached(probe: Probe, x: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return which outputs change with each input of one sequence: booleans (changed position, output position)."""
+    """Return which outputs change if one input of a sequence changes: booleans (changed position, output position)."""
     length = x.shape[1]
     changed = np.repeat(x, length, axis=0)
     changed[np.arange(length), np.arange(length)] *= -1.0

@@ -26,11 +26,12 @@ SHORT = 2.0**7
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
 # Changes of at most this many unit roundoffs count as zero.
 _ROUNDED = 16.0
-# Rounding of stored values and of sums, in unit roundoffs; errors of sums are random walks.
+# Rounding errors of stored values, in unit roundoffs, and of sums, in unit roundoffs times the root of the number of
+# terms (errors of terms add up as in a random walk).
 _STORED, _SUMMED = 5.0, 4.0
 #: How heads are merged: correctly, or with the axes of heads and positions confused.
 PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
-# Relative tolerance for rounding and a norm's epsilon.
+# Relative tolerance of the test for a norm, for rounding and for the epsilon of a norm.
 _TOLERANCE = 0.02
 # Numbers of positions that suffice to identify the axes, and to detect how heads are merged.
 _POSITIONS, _SEVERAL = 3, 7
@@ -64,7 +65,10 @@ def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]
 
 
 def rounding(precision: float, terms: int) -> float:
-    """Return the largest relative error that rounding explains in a sum of `terms` terms, in float32 or better."""
+    """Return the largest relative error that rounding explains in a sum of `terms` terms.
+
+    Terms and sums are stored with unit roundoff `precision`, but sums are computed in float32 or better.
+    """
     return _STORED * precision + _SUMMED * min(precision, SINGLE) * math.sqrt(terms)
 
 
@@ -77,16 +81,20 @@ def normed(x: FloatArray, norm: str) -> FloatArray:
 
 
 def unit_size(norm: str, width: int) -> float:
-    """Return the factor of a unit vector that was multiplied by `LENGTH` and then normalised.
+    """Return the factor by which unit vectors are multiplied when they reach attention.
 
-    A layer norm also subtracts the mean of each unit vector.
+    Without a norm, the factor is `LENGTH`. With a norm it does not depend on the length of the inputs. A layer norm
+    also subtracts the mean of each unit vector.
     """
     return float({NONE: LENGTH, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return the kind of norm before attention: with a norm, results of `probe` do not change if inputs are doubled."""
-    # Large compared with a norm's epsilon, but small enough for squares in float16.
+    """Return the kind of norm before attention; `probe` maps inputs to queries or values.
+
+    With a norm, the result of `probe` does not change if inputs are doubled.
+    """
+    # These inputs are large compared with a norm's epsilon, but their squares do not overflow in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(inputs) for inputs in (x, 2 * x, x + 32.0))
     small = _TOLERANCE * np.abs(once).max()
@@ -127,12 +135,15 @@ class Effective:
 
     Attributes
     ----------
-    query, key, value : ndarray, (rows, heads, d), with fewer heads for key and value if these are shared
-    output : ndarray, (heads·d, m)
+    query : ndarray, (rows, heads, d)
+    key : ndarray, (rows, key heads, d)
+    value : ndarray, (rows, key heads, e)
+    output : ndarray, (output rows, m)
+        Without a selection it has one row per head and neuron of the values.
     biases : mapping of ndarray
-        By role, including "output".
-    past : ndarray, (r, m)
-        Part of the map from inputs to outputs that bypasses attention.
+        Biases by role, including "output".
+    past : ndarray, (rows, m)
+        Matrix of the map from inputs to outputs that bypasses attention.
     """
 
     query: FloatArray
@@ -146,7 +157,7 @@ class Effective:
         return np.asarray(getattr(self, role))
 
     def shared_by(self, maps: int, precision: float) -> list[str]:
-        """Return the roles whose matrices are equal in all `maps` attention maps, W_O up to a factor."""
+        """Return the roles whose matrices are the same in all `maps` attention maps; W_O may differ by a factor."""
         if maps == 1:
             return []
         parts = {role: np.split(self[role], maps, axis=1) for role in ROLES}
@@ -181,7 +192,7 @@ class ModuleReader:
         self.norm = self._norm(state)
 
     def _norm(self, state: Any) -> str:
-        """Return the kind of norm before attention, found from the values; `NONE` if queries grow with the inputs."""
+        """Return the kind of norm that the values reveal; `NONE` if queries change when inputs are doubled."""
 
         def first(role: str, x: FloatArray) -> FloatArray:
             return self.see(state, self.placed(x[0]), silent=True)[role][:, :, :1]
@@ -190,15 +201,16 @@ class ModuleReader:
         return values if queries != NONE else NONE
 
     def placed(self, x: FloatArray) -> FloatArray:
-        """Return one sequence per vector of `x`, (N, n): the vector, then zeros at all later positions."""
+        """Return one sequence per vector of `x`, (N, n): the vector at position 0, and zeros at all later positions."""
         sequences = np.zeros((len(x), self.length, self.width))
         sequences[:, 0] = x
         return sequences
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
-        """Run the module on x, (batch, positions, n); return its output, and inputs and weights of the first attention.
+        """Run the module on x, (batch, positions, n), and return its output with a record of the first attention.
 
-        The result of attention is replaced by `returns`, (batch, heads, positions, e), or by zeros if `silent`.
+        The record has queries, keys, values and weights. The result of that attention is replaced by `returns`,
+        (batch, heads, positions, e), if given, or by zeros if `silent` is True.
         """
         layout = self.layout
 
@@ -241,7 +253,7 @@ class ModuleReader:
         return {r: self._first(none, r)[0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
-        """Return the matrices; `rows` selects rows of W_Q, W_K and W_V, and `output_rows` rows of W_O."""
+        """Return the module's matrices; `rows` selects rows of W_Q, W_K and W_V, and `output_rows` rows of W_O."""
         biases = self.biases(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self._firsts(length * np.eye(self.width)[rows], lambda x: self.see(state, self.placed(x), silent=True))
@@ -270,7 +282,7 @@ class ModuleReader:
         for start in range(0, max(1, len(vectors)), size):
             call = see(vectors[start : start + size])
             views = {"output": call.y[:, 0]} | {role: self._first(call, role) for role in ROLES}
-            parts.append({name: view.copy() for name, view in views.items()})  # a view would keep all positions
+            parts.append({name: view.copy() for name, view in views.items()})  # views keep whole arrays
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _first(self, call: AttentionCall, role: str) -> FloatArray:
@@ -280,7 +292,10 @@ class ModuleReader:
         return call[role][:, :, 0]
 
     def _confused(self, state: Any) -> set[str]:
-        """Return the roles that are split into heads without a transpose, found by changing the input at position 0."""
+        """Return the roles whose vectors are split into heads without a transpose, which mixes heads and positions.
+
+        For such a role, a change of the input at position 0 shows at other positions of some heads.
+        """
         length = _SEVERAL if self.any_length else self.length
         x = np.zeros((2, length, self.width))
         x[0] = x[1] = np.round(np.random.default_rng(0).standard_normal((length, self.width)) * 8) / 8
@@ -297,7 +312,10 @@ class ModuleReader:
         return roles
 
     def _heads(self, chosen: FloatArray) -> FloatArray:
-        """Return attention results, (N, heads, positions, e), that merge to `chosen`, (N, heads, e), at position 0."""
+        """Return results of attention that the module merges to `chosen`, (N, heads, e), at position 0.
+
+        The results have shape (N, heads, positions, e).
+        """
         batch, number, size = chosen.shape
         heads = np.zeros((batch, number, self.length, size))
         at = np.arange(number)
@@ -308,7 +326,10 @@ class ModuleReader:
         return heads
 
     def _merged(self, state: Any) -> str | None:
-        """Return how heads are merged, from the output positions that the last head affects; None if unknown."""
+        """Return how heads are merged, `PROPERLY` or `WITHOUT_TRANSPOSE`, or None if neither fits.
+
+        The result of the last head is changed at one position at a time; the outputs that change reveal the merge.
+        """
         length = _SEVERAL if self.any_length else self.length
         at, number = np.arange(length), self.layout.num_heads
         rng = np.random.default_rng(0)

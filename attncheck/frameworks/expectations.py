@@ -28,7 +28,7 @@ _NAMES = (
     *_OF_SHAPE,
     *LEVELS,
 )
-# Relative tolerance for numbers of the formula.
+# Relative tolerance within which a number of the formula meets an expectation.
 _NEAR = 1e-3
 # Number of positions for which messages list the names of masks.
 _MOST_CHOICES = 5
@@ -54,7 +54,8 @@ _KEYWORDS = {
 _INITIALISER = re.compile(r"(query|key|value|output)=([a-z ]+)\((.+)\)")
 #: Remedy for initialisers that cannot be parsed.
 EXAMPLE = "write e.g. 'normal(0.02)', 'zeros', or by its standard deviation 'uniform(1/sqrt(3*fan_in))'"
-# A whole number in an expression. Floats overflow where powers of integers would take forever.
+# A whole number in an expression. It is converted to a float: large powers of floats overflow at once, while those of
+# integers would take forever.
 _FULL_MATCH = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 
 
@@ -85,7 +86,10 @@ def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, An
 
 
 def evaluated(field: str, text: str, expression: str, names: Mapping[str, float]) -> float:
-    """Evaluate an arithmetic expression, which is safe because users pass it from their own tests or shell."""
+    """Evaluate an arithmetic expression of the numbers `names`.
+
+    The expression is evaluated as Python code. It must come from the user's own test or shell.
+    """
     known = {"__builtins__": {}, "sqrt": math.sqrt, **{name: float(number) for name, number in names.items()}}
     try:
         value = eval(_FULL_MATCH.sub(r"\g<0>.0", expression.strip()), known)
@@ -101,7 +105,7 @@ def evaluated(field: str, text: str, expression: str, names: Mapping[str, float]
 
 
 def check_declared(texts: Sequence[str]) -> None:
-    """Refuse unknown expectations, before anything is inspected."""
+    """Raise `InputError` for unknown expectations, so that they are reported before an inspection begins."""
     for text in texts:
         for name, value in declared(text, {}).items():
             _checked(name, value)
@@ -154,7 +158,7 @@ def excluding(texts: Sequence[str], allowed: Any) -> list[str]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return an expected value in the form that the inspection uses; refuse unknown names and values."""
+    """Return an expected value in the form that an inspection uses; raise `InputError` for unknown names or values."""
     if name in _KEYWORDS:
         refuse("expect", f"{name}={value}", "has a value", f"write {name} alone")
     if name not in _NAMES:
@@ -168,7 +172,8 @@ def _checked(name: str, value: Any) -> Any:
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
     if field not in _CHOICES or (field == "scale" and not isinstance(value, str)):
         return value
-    # A window of any size is valid if one of size 4 is.
+    # The choices list windows up to a small size only. A window of another size is validated as one of the largest
+    # size.
     canonical = (
         re.sub(r"\b[1-9]\d*$", str(_MOST_CHOICES - 1), value) if field == "mask" and isinstance(value, str) else value
     )

@@ -10,17 +10,17 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 
-# Tolerances for equal blocks and products: relative, and in unit roundoffs.
+# Blocks are equal up to the larger of a relative tolerance and a number of unit roundoffs.
 _TOLERANCE, _ROUNDED = 1e-3, 16.0
-# Minimum number of entries: fewer may agree by chance.
+# Minimum number of numbers to compare; fewer may agree by chance.
 _FEWEST = 16
-# Packing of heads in rows: consecutive; strided over all rows or each third; or with queries, keys and values
-# alternating.
+# How rows of a parameter belong to heads. The rows of a head are consecutive, or strided over all rows, or strided over
+# each third of the rows; or each head has consecutive rows in which queries, keys and values alternate.
 _WAYS = ("consecutive", "strided", "strided thirds", "thirds")
 
 
 def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return all parameters as matrices, in every common layout of heads."""
+    """Return all parameters as matrices; those with three axes in every common layout of heads."""
     matrices = {name: array for name, array in parameters.items() if array.ndim == 2}
     for name, array in parameters.items():
         if array.ndim == 3:
@@ -31,7 +31,10 @@ def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def _cut(parameter: FloatArray, transposed: bool, way: str, d: int) -> FloatArray:
-    """Cut a parameter, or its transpose, into blocks of d rows, (number of blocks, d, n); none if d does not fit."""
+    """Cut a parameter, or its transpose, into blocks of d rows; `way` is one of `_WAYS`.
+
+    The result has shape (number of blocks, d, n), with no blocks if the number of rows does not fit.
+    """
     matrix = parameter.T if transposed else parameter
     rows, n = matrix.shape
     if rows % d or (way != "consecutive" and (d == 1 or rows == d)) or ("thirds" in way and rows % (3 * d)):
@@ -62,7 +65,9 @@ class ParameterBlocks:
     centred: bool = False
 
     def rotates(self, matrix: FloatArray) -> bool:
-        """Return whether a matrix, (n, d), may be a rotated block: its rows have the norms of a block's columns.
+        """Return whether a matrix, (n, d), may be the transpose of a block whose columns were rotated.
+
+        The lengths of its rows are then those of the block's columns.
 
         Examples
         --------
@@ -76,12 +81,12 @@ class ParameterBlocks:
         return len(matrix) >= _FEWEST and any(matches.all(axis=1).any() for matches in close)
 
     def gain(self, matrix: FloatArray) -> float | None:
-        """Return c if a matrix, (n, d), is c times a transposed block, or None if no block matches."""
+        """Return the factor c if a matrix, (n, d), is c times a transposed block; None if no block matches."""
         found = self.match(matrix)
         return None if found is None else found[0]
 
     def match(self, matrix: FloatArray) -> tuple[float, int] | None:
-        """Return c and the block's index if a matrix, (n, d), is c times a transposed block, or None without a match.
+        """Return the factor c and the block's index if a matrix, (n, d), is c times a transposed block, else None.
 
         Examples
         --------
@@ -104,7 +109,10 @@ class ParameterBlocks:
         return max(_TOLERANCE, _ROUNDED * self.precision)
 
     def _like(self, matrix: FloatArray) -> Iterator[FloatArray]:
-        """Yield, per parameter and packing, all blocks of the size of a matrix, (n, d): (number of blocks, d, n)."""
+        """Yield all blocks that have the shape of the transpose of a matrix, (n, d).
+
+        There is one array (number of blocks, d, n) per parameter, its transpose or not, and layout of heads.
+        """
         n, d = matrix.shape
         for parameter in _flat(self.parameters).values():
             if not np.ptp(parameter):

@@ -24,20 +24,21 @@ from attncheck.frameworks.forward import (
     visible,
 )
 
-# Largest weights of hidden keys: for an exact mask, and for one that adds a large negative number.
+# Thresholds below which the weight of a key counts as 0: for an exact mask, and for one that adds a large negative
+# number to scores.
 _NOTHING, _HARDLY = 1e-30, 1e-9
-# With smaller rounding errors, tiny weights have accurate digits.
+# If the rounding error of weights is smaller than this, even tiny weights have accurate digits.
 _FINE = 1e-4
-# With fewer positions, masks are not distinguished.
+# With at most this many keys, finite hidden scores are not looked for.
 _FEWEST = 3
-# Masks whose hidden scores may be finite numbers.
+# Masks that are recognised if hidden scores are replaced by a finite number instead of -inf.
 _FILLED = ("causal", "anticausal")
 
 
 def formula_of(weights: FloatArray, products: FloatArray, rounding: float, groups: str = REPEATED) -> Formula:
-    """Return the formula that maps products q·k to weights, both (batch, heads, positions, keys).
+    """Return the formula that best maps products q·k to attention weights, both (batch, heads, positions, keys).
 
-    The batch has at least 2 sequences. `rounding` is the rounding error of a weight if scores are of order 1; for
+    The batch must have at least 2 sequences. `rounding` is the rounding error of a weight if scores are of order 1. For
     `groups`, see `Formula`.
 
     Examples
@@ -61,7 +62,10 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
 
 
 def _mask_of(support: BoolArray) -> str:
-    """Return the name of a mask, (..., positions, keys); `OTHER` if it has none, or hides keys beyond the positions."""
+    """Return the name of a mask, given as booleans (..., positions, keys), True for visible keys.
+
+    The result is `OTHER` if the mask has no name, or hides keys beyond the positions.
+    """
     rows = support.shape[-2]
     if not support[..., rows:].all():
         return OTHER
@@ -69,16 +73,18 @@ def _mask_of(support: BoolArray) -> str:
 
 
 def _visible(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
-    """Yield possible masks, (positions, keys) or (heads, positions, keys), one per threshold for zeros.
+    """Yield possible masks, (positions, keys) or (heads, positions, keys), True for visible keys.
 
-    Weights below the threshold count as zero.
+    A key is visible if its weight is above a threshold in any sequence. Two thresholds are tried, and for each a mask
+    common to all heads and, if heads differ, separate masks.
     """
     supports: list[BoolArray] = []
     for least in (_NOTHING, _HARDLY):
         per_head = np.asarray((np.abs(weights) > least).any(axis=0))
-        # A head with sharp weights may give a visible key a weight below the threshold.
+        # A mask common to all heads is tried first, because a head whose weights are concentrated on a few keys may
+        # give other visible keys weights below the threshold.
         union = np.asarray(per_head.any(axis=0))
-        # Maps that do not normalise may give weight 0 to visible keys.
+        # Separate masks are tried only for normalised weights; other maps may give weight 0 to visible keys.
         is_normalised = np.abs(weights.sum(-1) - 1).max() <= FITTED * tolerance
         for support in (union, per_head) if is_normalised and not (per_head == union).all() else (union,):
             if not any(np.array_equal(support, earlier) for earlier in supports):
@@ -137,14 +143,18 @@ def _softmaxes(
 def _with_sinks(
     plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
-    """Yield the softmax formula with a sink (an additional score per head) if rows of weights sum to less than 1."""
+    """Yield a softmax formula with sinks if no row of weights sums to more than 1, and some sum to less.
+
+    A sink is an additional score per head, of a key without a value.
+    """
     use, sums = np.broadcast_to(support, weights.shape), weights.sum(-1)
     if not np.all(weights[use] > 0) or np.any((sums <= 0) | (sums > 1 + tolerance)) or not np.any(sums < 1):
         return
     logs, p = np.log(np.where(use, weights, 1.0)), centred(products, use, -1) * use
     factor = float(np.sum(p * centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
     total = special.logsumexp(np.where(use, factor * products, -np.inf), axis=-1)
-    # Rounding affects small weights of a sink most, so they count least.
+    # The weight of a sink is 1 minus the sum of a row. Rounding affects small weights most, so they count least in the
+    # mean.
     rest = np.maximum(1 - sums, 0.0)
     sinks = np.average(np.log(np.maximum(rest, 1e-300) / sums) + total, axis=(0, 2), weights=rest**2)
     yield dataclasses.replace(plain, factor=factor, sinks=tuple(map(float, sinks)))
@@ -159,14 +169,14 @@ def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterat
         support = np.broadcast_to(visible(mask, *weights.shape[-2:]), weights.shape)
         p, centred_logs = centred(products, support, -1) * support, centred(logs, support, -1) * support
         factor = float(np.sum(p * centred_logs)) / max(float(np.sum(p**2)), 1e-300)
-        # The logarithms of a row are its scores minus a constant.
+        # The logarithms of the weights in a row are its scores minus a constant, `less`.
         less = np.mean(factor * products - logs, axis=-1, where=support, keepdims=True)
         fill = float(np.mean(logs + less, where=~support))
         yield dataclasses.replace(plain, mask=mask, factor=factor, fill=fill)
 
 
 def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: BoolArray, axis: int) -> Formula:
-    """Return the formula with scores s replaced by c·tanh(s/c), with the c that fits best."""
+    """Return the formula with a soft cap: scores s are replaced by c·tanh(s/c), with the factor and c that fit best."""
 
     def residuals(logarithms: FloatArray) -> FloatArray:
         factor, cap = np.exp(logarithms)
@@ -180,7 +190,7 @@ def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: BoolArr
 
 
 def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray) -> Iterator[Formula]:
-    """Yield fitted formulas of maps that do not normalise."""
+    """Yield the fitted formula of a map that does not normalise: `LINEAR`, `RELU` or `SIGMOID`."""
     use = np.broadcast_to(support, weights.shape)
     if not use.any():
         return

@@ -15,21 +15,21 @@ from attncheck.layers.parts import PARTS
 
 #: Axis of the weights, (batch, heads, queries, keys), that each map normalises.
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
-#: A causal mask that also shows the next position.
+#: A causal mask under which each position also sees the next one.
 OFF_BY_ONE = "causal, off by one"
-#: Masks that show later positions and hide all earlier ones.
+#: Masks under which positions see later positions, but no earlier ones.
 BACKWARD = ("anticausal", "strictly anticausal")
 LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
 AMONG_HEADS = "softmax among the heads of a position"
 REPEATED, TILED = "repeated", "tiled"
-#: Factor by which the error bound is widened for fitted numbers.
+#: Factor by which the error bound of a formula is multiplied if its numbers were fitted.
 FITTED = 10.0
-# Relative tolerance for a bias that takes two values.
+# Relative tolerance within which a bias of scores takes only two values, as an added mask does.
 _TWO_NUMBERS = 1e-2
-# With fewer positions, any bias that depends on the distance takes two values.
+# Minimum number of positions; with fewer, any bias that depends on the distance takes two values.
 _FEWEST = 3
-# Masks that are recognised if added as any finite number.
+# Masks that are recognised if any finite number is added to hidden scores; others only if it is 1 or -1.
 _BY_ANY_NUMBER = ("causal", "anticausal")
 
 
@@ -99,7 +99,7 @@ class Forward:
         return self.error <= self.bound
 
     def beside(self, unlike: str) -> Forward:
-        """Return the formula with `unlike`, the description of a part that no field expresses, unless it is empty."""
+        """Return the formula with the attribute `unlike` set, or unchanged if the given text is empty."""
         scale = OTHER if unlike == BY_HEAD else self.scale
         return dataclasses.replace(self, scale=scale, unlike=unlike) if unlike else self
 
@@ -148,13 +148,16 @@ class Formula:
     sinks : tuple of float
         Score of an additional key without a value, for each head; empty without such keys.
     groups : {"repeated", "tiled"}
-        Which of G key heads query head h of H uses: h // (H/G) or h % G.
+        How G key heads are used by H query heads. Query head h uses key head h // (H/G) if they are "repeated", and
+        h % G if they are "tiled".
     bias : ndarray, (heads, positions, keys), or None
         Bias of the scores by position.
     shown : ndarray, (positions, keys) or (heads, positions, keys), or None
         Visible keys per query, for a mask without a name.
-    error, bound : float
-        Largest difference from the module's weights, relative to the largest weight, and its bound due to rounding.
+    error : float
+        Largest difference from the module's weights, relative to the largest weight.
+    bound : float
+        Largest `error` that rounding can explain.
     """
 
     map: str = "softmax"
@@ -182,7 +185,11 @@ class Formula:
         return bool(self.factors or self.sinks) or any(a is not None for a in (self.bias, self.cap, self.fill))
 
     def compared(self, weights: FloatArray, products: FloatArray, rounding: float, exact: bool = False) -> Formula:
-        """Return the formula with `error` and `bound` for weights and products q·k; `exact` if no number was fitted."""
+        """Return the formula with `error` and `bound` computed for attention weights and products q·k.
+
+        `rounding` is the rounding error of a weight if scores are of order 1. The bound is wider unless `exact` is
+        True, which means that no number of the formula was fitted.
+        """
         largest = max(float(np.abs(weights).max()), 1e-300)
         error = float(np.abs(self.weights(products) - weights).max()) / largest
         max_error = rounding * (1.0 + float(np.std(self.scores(products)))) * (1.0 if exact else FITTED)
@@ -211,7 +218,10 @@ class Formula:
 
 
 def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
-    """Repeat or tile the heads of keys, (batch, key heads, positions, d), to `heads` heads."""
+    """Return keys (batch, key heads, positions, d) for each of `heads` query heads.
+
+    Key heads are used for consecutive query heads if `groups` is "repeated", and in turn if it is "tiled".
+    """
     of = np.arange(heads)
     return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]
 

@@ -20,7 +20,8 @@ from attncheck.frameworks.trace import Trace, first_array
 
 #: Arguments of a call: by position, and by name.
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
-#: Adapter of each framework, by the start of the module name of a class. The first word is also the extra to install.
+#: Adapter of each framework, by the start of the module name of its classes. Up to the first dot, the name is also that
+#: of the extra to install.
 ADAPTERS = {
     "torch": "attncheck.frameworks.torch:Torch",
     "flax.linen": "attncheck.frameworks.flax:Linen",
@@ -36,7 +37,9 @@ _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parameter:
-    """A model parameter, with a sample of its entries in K draws; an adapter yields it with one draw.
+    """A model parameter, with a sample of its entries in several draws of the model.
+
+    Adapters yield parameters with one draw.
 
     Attributes
     ----------
@@ -74,7 +77,7 @@ class Parameter:
 
     @property
     def drawn(self) -> bool:
-        """Whether draws differ; with one draw, whether the array has several axes."""
+        """Whether the first two draws differ or, if there is only one draw, whether the array has several axes."""
         first, *rest = self.entries
         return not np.array_equal(first, rest[0]) if rest else len(self.shape) > 1
 
@@ -82,8 +85,8 @@ class Parameter:
 class FrameworkAdapter(Adapter):
     """Adapter to the modules that a user's function builds in a framework.
 
-    A framework for single layers alone needs `make`, `run`, `parameters` and `fill`. The other methods serve
-    inspections of models and measurements over widths.
+    For inspections of single layers, a framework needs only `make`, `run`, `parameters` and `fill`. The other methods
+    are needed for inspections of whole models, and for measurements at several widths.
 
     Parameters
     ----------
@@ -123,7 +126,7 @@ class FrameworkAdapter(Adapter):
         return in_words(self.fields[0], self.build, **accepted)
 
     def part(self, modules: Sequence[Any], call: Callable[..., Any], lengths: tuple[int, ...]) -> Self:
-        """Return the adapter to one module of a model, whose draws are `modules`, with the default code paths."""
+        """Return an adapter to one module of a model; `modules` are its draws, and code paths are the default ones."""
         part = type(self)(lambda: modules[0], call, example=modules[0])
         part.draws, part.lengths, part.paths, part.spare = modules, lengths, type(self).paths, frozenset()
         return part
@@ -251,7 +254,10 @@ def adapter_of(make: Any, width: int, call: Callable[..., Any] | None = None) ->
 def recognised(
     make: Callable[..., Any], field: str, remedy: str, known: Collection[str] = ADAPTERS, *arguments: Any
 ) -> tuple[type[FrameworkAdapter], Any]:
-    """Return the adapter class for modules that `make` returns, and one such module unless its arguments suffice."""
+    """Return the adapter class for modules that `make` returns, and one such module.
+
+    No module is made if the arguments of `make` reveal the framework; then None is returned in its place.
+    """
     example, framework = None, framework_by_arguments(make)
     if not framework:
         with generator_restored():
@@ -292,7 +298,7 @@ def framework_of(module: Any) -> str:
 def parameters_of(make: Callable[..., Any]) -> dict[str, Any]:
     """Return the default values of a function's arguments by name; empty if the signature is unknown."""
     function = make
-    # The signature of a flax class is that of its metaclass.
+    # Of a class, the signature of `__init__` is taken, because that of a flax class is the signature of its metaclass.
     if inspect.isclass(make):
         function = make.__init__
     elif isinstance(make, functools.partial) and inspect.isclass(make.func):

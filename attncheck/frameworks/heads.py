@@ -29,9 +29,10 @@ def about_maps(maps: int, shared: Sequence[str]) -> Note:
 def about_heads(
     draws_by_role: Mapping[str, Sequence[Effective]], roles: Sequence[str], distinct: Sequence[int], precision: float
 ) -> Iterator[Note]:
-    """Yield notes on heads that are equal, fixed, or different in scale.
+    """Yield notes on heads that are equal, the same in every draw, or different in scale.
 
-    `distinct` lists one head per set of heads that share keys and values; equality within a set is no error.
+    `distinct` lists one head of each set of heads that share keys and values; equal keys and values within a set are no
+    error. `draws_by_role` has the draws for each role in `roles`.
     """
     if doubled := _doubled(draws_by_role["query"][0], precision):
         yield Note("several heads have the same queries and keys, as if the values of one head were split")
@@ -46,7 +47,7 @@ def about_heads(
 
 
 def _doubled(first: Effective, precision: float) -> bool:
-    """Return whether several heads have the same queries and keys but different values."""
+    """Return whether heads with the same queries have the same keys but different values; False without such heads."""
     q, k, v = (first[role].swapaxes(0, 1) for role in ("query", "key", "value"))
     if not len(q) == len(k) == len(v):
         return False
@@ -70,7 +71,7 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
 def _of_lines(
     draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, heads_differ: bool
 ) -> Iterator[Note]:
-    """Report the row and the column whose standard deviation differs most clearly from the others.
+    """Report the row and the column of a matrix whose standard deviation differs most clearly from the others, if any.
 
     If heads are known to differ (`heads_differ`), rows and columns are compared within heads.
     """
@@ -96,7 +97,7 @@ def _of_lines(
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
-    """Return a draw in which each head is rescaled so that the median RMS of its neurons' weights is 1."""
+    """Return a draw in which each head of a role's matrix is divided by the median RMS of its neurons' weights."""
     heads = draw.query.shape[1]
     blocks = _blocks(draw, role, heads)
     size = np.median(np.sqrt(np.mean(blocks**2, axis=2 if role == "output" else 1)), axis=1)
@@ -136,7 +137,7 @@ def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: fl
 
 
 def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]:
-    """Return the heads that are equal in the first two draws."""
+    """Return the heads whose entries are the same in the first two draws; `blocks` has an array per draw."""
     if len(blocks) < 2:
         return []
     pairs = ((one[: len(two)], two) for one, two in zip(blocks[0], blocks[1], strict=True))
@@ -146,7 +147,7 @@ def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]
 def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> Iterator[Note]:
     """Report a head whose standard deviation clearly differs; `blocks` has an array (heads, ·, ·) per draw."""
     rows = blocks[-1].shape[1]
-    # Repeated draws add no information.
+    # Draws that repeat another one are left out, because they add no information.
     drawn = {block[:, :rows].tobytes(): block for block in blocks[::-1]}.values()
     if (odd := _odd(list(drawn), (1, 2))) is not None:
         text = f"{symbol} of head {heads[odd[0]]} has {odd[1]:.3g} times the standard deviation of the other heads"
@@ -154,9 +155,10 @@ def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> 
 
 
 def _odd(drawn: Sequence[FloatArray], axis: int | tuple[int, int]) -> tuple[int, float, FloatArray] | None:
-    """Return the index of the part that differs most, its relative RMS, and the mean squares of all parts.
+    """Find the part (head, row or column) of a matrix whose mean square differs most from that of the others.
 
-    None if no part clearly differs from the others.
+    Return its index, its RMS relative to that of the other parts, and the mean squares of all parts; or None if no part
+    clearly differs. `drawn` has the matrix in each draw, and `axis` the axes of an array that belong to one part.
     """
     squares = np.array([np.mean(draw**2, axis=axis) for draw in drawn])
     sizes = np.array([draw.size // squares.shape[1] for draw in drawn])

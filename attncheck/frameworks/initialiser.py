@@ -31,9 +31,11 @@ class MatrixStatistics:
     name : str
         "W_Q", "W_K", "W_V" or "W_O".
     fan_in : int
-    std, low, high : float
-        Standard deviation times √fan_in, the σ of the theorem, with an interval. All intervals and rejections of
-        an inspection hold jointly with probability 1 - 1e-6.
+    std : float
+        Standard deviation of an entry times √fan_in, the σ of the theorem.
+    low, high : float
+        Ends of the interval of `std`. All intervals and rejected laws of an inspection are right together with
+        probability 1 - 1e-6.
     laws : tuple of str
         The laws not rejected among normal, uniform and truncated normal (at two standard deviations of the normal
         law); or orthogonal, constant, none known.
@@ -106,7 +108,7 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], distinct: Sequence[int], precision: float) -> list[Note]:
-    """Return notes on matrices that are equal or correlated, not redrawn, or of nonzero mean.
+    """Return notes on matrices that are equal, correlated, the same in several draws, or of nonzero mean.
 
     `distinct` lists one head of each set of heads with the same keys and values.
     """
@@ -188,7 +190,10 @@ def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
 
 
 def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    """Report matrices of the first draw that recur in the second (so presumably in all), or only in a later draw."""
+    """Report matrices of the first draw that recur in a later draw.
+
+    If a matrix recurs in the second draw, it is reported as the same in every draw.
+    """
     first, *rest = draws
     for i, draw in enumerate(rest):
         same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]

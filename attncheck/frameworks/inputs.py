@@ -14,11 +14,11 @@ from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, wrong
 from attncheck.frameworks.probe import Probe
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
-# Relative tolerance for the lengths of normalised vectors.
+# Relative tolerance within which normalised vectors have the same length.
 _STEADY = 0.02
 
 NORMALISED, ROTATED = "normalised", "rotated by position"
-PLACED = "x W + b, and a vector that depends on the position"
+PLACED = "x W + b plus a vector that depends on the position"
 TWISTED = "changed by position, but not by a rotation: rotary angles and neurons may not match"
 DEPENDENT = "dependent on the position"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
@@ -108,7 +108,8 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
     if np.abs(changes).max() > small:
         if np.ptp(changes, axis=0).max() <= 4 * small:
             return (*normalised, PLACED)
-        # A rotation does not change the products of vectors at the same position.
+        # If vectors are only rotated by an angle per position, products of two vectors at one position do not depend on
+        # it.
         gram = np.einsum("bhld,chld->hlbc", same, same)
         if np.ptp(gram, axis=1).max() <= 8 * probe.bound * np.abs(gram).max():
             linear = normalised or np.abs(same[:, :, 0] - lin[:, :, 0]).max() <= small

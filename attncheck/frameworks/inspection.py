@@ -45,7 +45,7 @@ from attncheck.frameworks.weights_notes import about_weights, own_scales
 _ENTRIES = 2**16
 # Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.
 _GAIN = 1e-2
-# Relative tolerances for factors that are the same in every draw: a number, and unit roundoffs of the module's type.
+# A factor is the same in every draw up to the larger of a relative tolerance and a number of unit roundoffs.
 _CONSTANT, _ROUNDED = 1e-5, 16.0
 
 
@@ -73,7 +73,7 @@ def _reader(adapter: Adapter, state: Any, width: int) -> ModuleReader | None:
         except NoAttentionCall:
             continue
         except InputError:
-            # A path of another configuration may fail.
+            # Code paths of another configuration of the module, as listed in `spare`, may fail.
             if path not in adapter.spare:
                 raise
     return None
@@ -82,7 +82,8 @@ def _reader(adapter: Adapter, state: Any, width: int) -> ModuleReader | None:
 def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module: bool) -> Inspection | None:
     """Inspect an adapter's layer; return None if there is no attention, or the outputs do not depend on it.
 
-    `calls_module` is False if a user's function is called, which may use only a part of the module.
+    `calls_module` is False if the user's own function calls the module. As that function may use only a part of the
+    module, unused parameters are then not reported.
     """
     state = adapter.fresh(seed)
     reader = _reader(adapter, state, width)
@@ -96,7 +97,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     unclaimed = inputs.unclaimed
     parameters = adapter.parameters(state)
     blocks = _blocks(reader, state)
-    # Queries, keys and values that are not x W + b have no matrix and no factor.
+    # If queries or keys are not x W + b, they have no matrix, and so no factor of a matrix.
     own = {} if unclaimed & {"query", "key"} else _own_gains(reader, state, first, seed)
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, _ungained(first, own))
     by_head = _rotated_by_head(blocks, {role: first[role] / gain for role, gain in gains.items()})
@@ -119,12 +120,13 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
     precision = adapter.precision
-    # Maps that share all matrices have the same heads. If outputs are concatenated, each map has a separate W_O.
+    # If several attention maps share all matrices, only the heads of the first are examined. Maps whose outputs are
+    # concatenated do not share W_O.
     maps = probe.maps if {*ROLES, "output"} <= {*probe.by_maps} else 1
     labels = kv_labels(first.of_first(maps), unclaimed, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
     unused = adapter.unused(state, probe.x, reader.path) if calls_module else ()
-    # If `make` returns the same module every time, later draws modify it, so it is probed first.
+    # Probe the module before later draws are made: if `make` returns the same module every time, they modify it.
     leaking = list(leaks(probe, forward, formula))
     read = [
         _ungained(draw, {**gains, **own}).of_first(maps) for draw in (first, *_later_draws(reader, first, draws, seed))
@@ -133,9 +135,10 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     of_maps = [draw.of_first(probe.maps // maps) for draw in read]
     by_role = {role: of_maps if role in probe.by_maps else read for role in (*ROLES, "output")}
     weights = {r: matrix_of(r, by_role[r], distinct, precision, reader.norm == LAYER) for r in roles}
-    # Factors in queries and keys are unknown if there are parameters, but none that match the matrices.
+    # Whether all factors of queries and keys are known. They are not if there are parameters, but none matches a
+    # matrix.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
-    # If calls share keys and values, the order of heads in the calls differs from the order in W_Q.
+    # If several attention calls share keys and values, heads are in another order in these calls than in W_Q.
     in_turn = maps == 1 and {"key", "value"} <= {*probe.by_maps}
     order = _order_of_queries(blocks, first) if in_turn else [*range(len(labels))]
     notes = [
@@ -188,7 +191,9 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     derivation = "" if forward.known else probe.derivation(probe.seen)
     notes = about_weights(forward, formula, probe.seen, derivation, probe.maps if probe.by_maps else 1)
     if probe.reader.divides_later:
-        notes.append(Note("attention weights are divided by the sums of their rows after the values"))
+        notes.append(
+            Note("attention weights are divided by the sums of their rows only after they multiply the values")
+        )
     if len(missing):
         notes.append(wrong(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}"))
     return forward, formula, notes
@@ -236,7 +241,10 @@ def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
 
 
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
-    """Return, by role, factors c if W_Q, W_K and W_V are c times a parameter; empty unless W_Q and W_K both are."""
+    """Return, by role, the factors c for which W_Q, W_K and W_V are c times a parameter.
+
+    Roles without such a factor are left out. The result is empty unless both W_Q and W_K have one.
+    """
     blocks = _blocks(reader, state)
     known = {}
     for role in ROLES:
@@ -250,7 +258,7 @@ def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float
 def _own_gains(reader: ModuleReader, state: Any, read: Effective, seed: int) -> dict[str, FloatArray]:
     """Return, by role, the factors of W_Q or W_K relative to parameters, (heads,), if they differ between heads.
 
-    Only factors that two draws share, such as temperatures, are returned.
+    Factors such as temperatures are the same in every draw. Those that differ between the first two draws are left out.
     """
     own = _gains_by_head(_blocks(reader, state), read)
     if own:
@@ -261,7 +269,10 @@ def _own_gains(reader: ModuleReader, state: Any, read: Effective, seed: int) -> 
 
 
 def _gains_by_head(blocks: ParameterBlocks, read: Effective) -> dict[str, FloatArray]:
-    """Return, by role, the factors of W_Q or W_K in one draw, (heads,), if they are known and differ between heads."""
+    """Return, by role, the factors of W_Q or W_K relative to parameters in one draw, (heads,).
+
+    Roles are left out if the factor of a head is unknown, or if all heads have the same factor.
+    """
     own = {}
     for role in ("query", "key"):
         gains = (blocks.gain(read[role][:, head]) for head in range(read[role].shape[1]))
@@ -272,14 +283,18 @@ def _gains_by_head(blocks: ParameterBlocks, read: Effective) -> dict[str, FloatA
 
 
 def _order_of_queries(blocks: ParameterBlocks, first: Effective) -> list[int]:
-    """Return the heads in the order of their blocks in parameters; empty if a head's block is not found."""
+    """Return the heads in the order of their query blocks in the parameters; empty if a head matches no block."""
     matches = [blocks.match(first.query[:, head]) for head in range(first.query.shape[1])]
     numbers = [match[1] for match in matches if match is not None]
     return sorted(range(len(numbers)), key=lambda head: numbers[head]) if len(numbers) == len(matches) else []
 
 
 def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
-    """Report matrices, (rows, heads, d), in which the second head, but not the first, is a rotated parameter block."""
+    """Report matrices whose heads seem to be rotated by angles that depend on the head instead of the position.
+
+    `matrices`, (rows, heads, d) each, equal parameters in head 0. They are reported if head 1 equals no block of a
+    parameter, but a block up to a rotation.
+    """
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
     rotated = [PLURALS[role] for role, head in second.items() if blocks.gain(head) is None and blocks.rotates(head)]
     text = "are rotated in the same way at every position, by angles that depend on the head"
@@ -287,19 +302,23 @@ def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
-    """Return the common factor of queries, keys and values, or None."""
+    """Return the factor that queries, keys and values have in common, or None if there is none other than 1."""
     value = gains.get("value", 1.0)
     is_common = all(abs(gain / value - 1) <= _GAIN for gain in gains.values()) if value else False
     return value if is_common and abs(value - 1) > _GAIN else None
 
 
 def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, float]:
-    """Return the factors that are the same in every draw: they belong to the scale of scores, not to the matrices."""
+    """Return those of the factors `gains` that are the same in every draw.
+
+    Such factors belong to the scale of scores, and others to the matrices. `probe.gain` is set to their product. If no
+    factor differs from 1, or the scale already has a name, all factors are returned.
+    """
     if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
         return gains
     reader, fixed = probe.reader, gains
     constant = max(_CONSTANT, _ROUNDED * reader.adapter.precision)
-    # Factors that vary agree by chance about once in a thousand draws, so two more draws are compared.
+    # A factor that varies has the same value in another draw about once in a thousand, so two more draws are compared.
     for state in (reader.adapter.fresh(seed + i) for i in (1, 2)):
         redraw = _gains(reader, state, reader.read(state))
         fixed = {role: gain for role, gain in fixed.items() if abs(redraw.get(role, math.inf) / gain - 1) <= constant}
@@ -316,7 +335,7 @@ def _ungained(read: Effective, gains: Mapping[str, float | FloatArray]) -> Effec
 
 
 def _over_widths(narrow: Inspection, wide: Inspection | None) -> Inspection:
-    """Compare the scales of scores at two widths; return the narrow layer's inspection with a note on the result."""
+    """Return the narrow layer's inspection, with a note on how the scales of scores at the two widths compare."""
     if wide is None:
         text = f"a module of width {2 * narrow.width} could not be inspected: scales of scores are not compared"
         return dataclasses.replace(narrow, notes=(*narrow.notes, Note(text)))

@@ -50,10 +50,10 @@ class _Product:
 class _Open:
     """Derivation of an array from a product of matrices.
 
-    `moves` are functions that, applied in turn, take entries of the product to their places in the array; None if the
-    places are lost, e.g. by a reduction. `sides` gives, for each axis of the array, the operand of the product that the
-    axis comes from (0 or 1), or -1 if unknown; sizes alone would be ambiguous for a single position. `met` contains
-    the names of the primitives between the product and the array.
+    `moves` are functions that, applied in turn, move the entries of the product to their places in the array. It is
+    None if the places are unknown, e.g. after a reduction. `sides` gives, for each axis of the array, the operand of
+    the product (0 or 1) that the axis comes from, or -1 if unknown; sizes of axes would be ambiguous for a single
+    position. `met` contains the names of the primitives between the product and the array.
     """
 
     product: _Product
@@ -74,8 +74,8 @@ class _Traced:
 def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """Return a function of parameters and x, (B, L, n), in which `core` replaces every attention core.
 
-    `core` receives traced q, k, v and weights, and the product of weights and v, all (N, rows, ·), and returns the
-    replacement of that product.
+    `core` receives traced q, k, v, weights, and the product of weights and v, all (N, rows, ·). It returns an array
+    that replaces this product.
 
     A core consists of a product of queries, (N, L, d), and keys, (N, L', d), that depend on x; operations without
     products; and a product with values that depend on x, which contracts the keys. Queries may be parameters if `exp`
@@ -84,7 +84,7 @@ def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> C
     """
 
     def watched(parameters: Any, x: Any) -> Any:
-        with jax.disable_jit():  # parts that are already compiled would be opaque
+        with jax.disable_jit():  # otherwise, parts that are already compiled would not be traced
             closed, shapes = jax.make_jaxpr(function, return_shape=True)(parameters, x)
         arguments = [*map(_Traced, jax.tree.leaves(parameters)), _Traced(x, depends=True)]
         results = _Evaluation(x.shape[1], core).results(closed.jaxpr, closed.consts, arguments)
@@ -184,7 +184,7 @@ def _descent(name: str, params: Any, operands: Sequence[_Traced], result: Any) -
 
 
 def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple[int, int]]:
-    """Return the numbers of entries concatenated before and after an array, for each axis."""
+    """Return, for each axis, how many entries a concatenation adds before and after the array with this `origin`."""
     sizes = [operand.value.shape[axis] for operand in operands]
     at = next(i for i, operand in enumerate(operands) if operand.open is origin)
     width = sum(sizes[:at]), sum(sizes[at + 1 :])
@@ -192,7 +192,7 @@ def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple
 
 
 def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, after: Any) -> tuple[int, ...]:
-    """Return the operand from which each axis of a result comes, after a primitive that moves entries."""
+    """Return `_Open.sides` for the result of a primitive that moves entries, from `sides` of the array before it."""
     if name == "transpose":
         return tuple(sides[axis] for axis in params["permutation"])
     if name == "squeeze":
@@ -202,13 +202,13 @@ def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, af
         return tuple(source.get(axis, -1) for axis in range(len(after)))
     if name in ("slice", "concatenate"):
         return sides
-    # A reshape may keep the last axes.
+    # A reshape may leave the last axes as they are; the others have no known side.
     end = [*map(operator.eq, before[::-1], after[::-1]), False].index(False)
     return (-1,) * (len(after) - end) + sides[len(sides) - end :]
 
 
 def _canonical(array: Any, side: int, dimensions: Any) -> Any:
-    """Return operand `side` of a product with its axes merged to (batch, free, contracted)."""
+    """Return operand `side` of a `dot_general` with its axes merged to three: (batch, free, contracted)."""
     contracted, batch = (tuple(axes[side]) for axes in dimensions)
     free = tuple(axis for axis in range(array.ndim) if axis not in (*contracted, *batch))
     sizes = [math.prod(array.shape[axis] for axis in axes) for axes in (batch, free, contracted)]

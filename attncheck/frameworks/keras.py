@@ -57,7 +57,7 @@ class Keras(FrameworkAdapter):
     def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
         """Return the outputs for x, and report the forward pass to a trace."""
         with generators_restored():
-            # All generators are restored after a call, but random numbers must differ between calls.
+            # All generators are restored after a call, so each call needs another seed to draw other random numbers.
             self._runs += 1
             keras.utils.set_random_seed(self._runs)
             tensor = self.tensor(module, x)
@@ -214,7 +214,10 @@ def named_layers(layer: Any) -> dict[str, Any]:
 
 
 def _by_name(layers: Sequence[Any]) -> dict[str, Any]:
-    """Return the layers of a functional model by name, with number 0 for the first of a kind: "dense_0", "dense_1"."""
+    """Return the layers of a functional model by name.
+
+    Keras names layers of a kind "dense", "dense_1" and so on; the first of several gets the number 0: "dense_0".
+    """
     names = {layer.name for layer in layers}
     numbered = {name.rpartition("_")[0] for name in names if name.rpartition("_")[2].isdigit()}
     first = {name for name in names & numbered if f"{name}_0" not in names}

@@ -17,17 +17,17 @@ from attncheck.evidence.distances import band, one_sample_distance
 #: False-alarm probability of an inspection, and the number of statistics that share it.
 FALSE_ALARM, NUMBERS = 1e-6, 150
 LEVEL = FALSE_ALARM / NUMBERS
-#: Two-sided normal quantile at that level.
+#: Two-sided normal quantile at the level `LEVEL`.
 Z = float(-special.ndtri(LEVEL / 2))
-# Maximum number of entries used: more do not help, and reveal rounding.
+# Maximum number of entries used to test laws. More would not help, and would reject true laws because of rounding.
 _MOST = 2**16
-# Standard deviation of a normal law truncated at ±2σ, in σ.
+# Standard deviation of a normal law with standard deviation 1 that is truncated at ±2.
 _CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / (1.0 - 2.0 * float(special.ndtr(-2.0))))
-# Number of squares that suffices to estimate their variance.
+# Minimum number of entries whose squares suffice to estimate the variance of a square.
 _FEW = 4096
 # Quadrature nodes and grid points for the law of entries minus their mean.
 _NODES, _GRID = 60, 4001
-# Columns with less than half the overlap of independent ones count as orthogonal.
+# Columns count as orthogonal if their mean squared product is less than this fraction of that of independent columns.
 _OVERLAP = 0.5
 
 
@@ -35,7 +35,8 @@ _OVERLAP = 0.5
 class Law:
     """Symmetric law of unit variance.
 
-    `crowding`, the maximum of |x| times the density, bounds the change of the cdf per relative rounding error of x.
+    `crowding` is the maximum of |x| times the density. A relative error of x changes the cdf by at most that error
+    times `crowding`.
     """
 
     name: str
@@ -62,7 +63,10 @@ ORTHOGONAL, CONSTANT, UNKNOWN = "orthogonal", "constant", "none known"
 
 @dataclasses.dataclass(frozen=True)
 class ScaleEstimate:
-    """Standard deviation with an interval; all intervals of an inspection hold with probability 1 - `FALSE_ALARM`."""
+    """Standard deviation with an interval.
+
+    With probability 1 - `FALSE_ALARM`, all intervals of an inspection contain the true values.
+    """
 
     std: float
     low: float
@@ -94,7 +98,8 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     if mean == 0.0:
         return ScaleEstimate(0.0, 0.0, 0.0)
     spread = float(squares.var()) / mean**2
-    # A few squares do not reveal their own variance; squares of normal entries vary more than those of bounded ones.
+    # If there are too few squares to estimate their relative variance, it is assumed to be at least 2, as for normal
+    # entries; squares of bounded entries vary less.
     cube = (spread if squares.size >= _FEW else max(spread, 2.0)) / (9 * squares.size)
     low, high = (1 - cube + sign * z * math.sqrt(cube) for sign in (1, -1))
     std = math.sqrt(mean)
@@ -135,7 +140,10 @@ def laws_of(
 
 
 def _less_mean(law: Law, lost: float) -> Law:
-    """Return the law of an entry minus the mean of n = 1/lost entries, at unit variance; the mean is almost normal."""
+    """Return the law of an entry minus the mean of n = 1/`lost` entries, scaled to unit variance.
+
+    The law of the mean is approximated by a normal law.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     law_std, normal_std = math.sqrt(1 - lost), math.sqrt(lost)
 
@@ -163,8 +171,8 @@ def _refused(x: FloatArray, law: Law, relative: float, precision: float, level: 
 def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     """Return whether the columns of a matrix, or its rows if fewer, are significantly orthogonal.
 
-    For c independent columns of r entries with variance σ², the mean squared product of two columns, divided by r σ⁴,
-    is 1 ± 2/c.
+    For c independent columns of r entries with variance σ², the mean over pairs of columns of their squared product,
+    divided by r σ⁴, has mean 1 and a standard deviation of about 2/c.
 
     Examples
     --------
@@ -236,8 +244,8 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
     """Return conventional scales, as pairs of a name and std·√fan_in.
 
-    `packed` is the total number of columns of queries, keys and values; `head_dim` is the size of a head axis that may
-    be mistaken for the fan. If one of them is 0, the convention that uses it is omitted.
+    `packed` is the total number of columns of queries, keys and values; `head_dim` is the size of the axis within a
+    head, which an initialiser may mistake for the fan-in. If one of them is 0, the convention that uses it is omitted.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [

@@ -13,9 +13,9 @@ from attncheck.frameworks.weights_notes import by_distance
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes
 
-# Relative tolerance for numbers that all heads share.
+# Relative tolerance within which the sinks of all heads are the same number.
 _TOLERANCE = 1e-3
-# Relative tolerance for the lengths of normalised vectors.
+# Relative tolerance within which normalised vectors have the same length, and biases or slopes of heads are the same.
 _STEADY = 0.02
 
 
@@ -63,9 +63,10 @@ def mask_fields(mask: str) -> dict[str, Any]:
 
 
 def _of_bias(bias: FloatArray) -> dict[str, Any]:
-    """Return the fields for a bias, (heads, positions, positions), known up to a constant per row; may be empty.
+    """Return the fields of `AttentionLayer` for a bias of scores; empty if no field describes it.
 
-    The standard deviation of a random bias is estimated from the entries of all heads.
+    The bias, (heads, positions, positions), is known up to a constant per row. The standard deviation of a random bias
+    is estimated from the entries of all heads.
     """
     slopes, tables, _ = by_distance(bias)
     if slopes:

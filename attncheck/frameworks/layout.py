@@ -24,10 +24,10 @@ Cores = Callable[[FloatArray, int], list[AttentionCore]]
 _ROLES = ("query", "key", "value")
 _BATCH = 2
 _SWAPPED = str.maketrans("bl", "lb")
-# r is the correlation of weights and scores. Another layout replaces the usual one if 1 - r is above `_ROUGHLY` with
-# the usual layout, and below `_CLEARLY` times that with the other.
+# Let r be the correlation of weights and scores. Another layout replaces the usual one if 1 - r is above `_ROUGHLY` for
+# the usual layout, and if 1 - r for the other layout is below `_CLEARLY` times that number.
 _CLEARLY, _ROUGHLY = 0.1, 1e-4
-# Smallest difference between two possible orders of axes that is not rounding.
+# An order of axes is better than another one if its share of changed entries is larger by at least this much.
 _CLEAR = 1e-6
 
 
@@ -49,8 +49,10 @@ class CoreLayout:
         Whether attention runs over the heads of each position.
     turned : bool
         Whether the first factor of the scores contains the keys.
-    extra, leading : int
-        Number of keys beyond the positions, and how many of them come before the positions.
+    extra : int
+        Number of keys beyond the positions.
+    leading : int
+        Number of these keys that come before the positions.
     """
 
     query: str
@@ -87,7 +89,10 @@ class CoreLayout:
         return {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
 
     def own(self, heads: FloatArray, member: int, like: FloatArray) -> FloatArray:
-        """Convert results, (batch, heads, positions, e), to the layout of core `member`, whose weights are `like`."""
+        """Convert results of attention, (batch, heads, positions, e), to the module's layout.
+
+        Only the heads of the parallel core with index `member` are returned; `like` are the weights of this core.
+        """
         number = self._of("query")
         part = heads[:, member * number : (member + 1) * number]
         sizes = self._sizes({BATCH: part.shape[0], POSITIONS: part.shape[2]}, number)
@@ -97,7 +102,7 @@ class CoreLayout:
         return np.asarray(transposed.reshape(*like.shape[:-1], part.shape[-1]))
 
     def _of(self, role: str) -> int:
-        """Return the number of query heads per core, or of key heads for other roles."""
+        """Return the number of query heads per core if the role is "query", else the number of key heads per core."""
         return (self.num_heads if role == "query" else self.kv_heads) // self.parallel
 
     def _sizes(self, axes: Mapping[str, int], heads: int) -> dict[str, int]:
@@ -138,8 +143,12 @@ def order_of(
 
     Parameters
     ----------
-    a, sequence, position : ndarray, (..., R, d)
-        The array for some inputs, after a change of sequence 1, and after a change of position 1 in all sequences.
+    a : ndarray, (..., R, d)
+        The array for some inputs.
+    sequence : ndarray, (..., R, d)
+        The array after a change of sequence 1.
+    position : ndarray, (..., R, d)
+        The array after a change of position 1 in all sequences.
     sizes : mapping of int
         Sizes of batch ("b"), positions ("l") and heads ("h"); for grouped queries also of key heads ("g") and queries
         per key head ("r").
@@ -222,11 +231,11 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
             refuse("queries", shape, problem, "inspect the attention module alone, or pass call=lambda module, x: ...")
         problem = f"is the shape of attention's inputs, without an axis of {length} positions"
         some = rows < length and math.prod(query.shape[:-1]) % (batch * length) != 0
-        cause = ": attention is called on some positions at a time" if some else ": are windows in the batch?"
+        cause = ": attention is called on some positions at a time" if some else ": were windows folded into the batch?"
         refuse("queries", shape, f"{problem}{cause}", PASS_CALL)
     attended = "l" if "r" in order[-2:] else order[-1]
     if attended == "h" and heads == 1:
-        problem = "lets each position attend to itself alone: are windows in the batch?"
+        problem = "lets each position attend to itself alone: were windows folded into the batch?"
         refuse("queries", f"{query.shape} for inputs of shape {x.shape}", problem, PASS_CALL)
     fixed = all(np.array_equal(entry.key, first.key) for entry in (by_sequence, by_position))
     extra = 0 if attended == "h" else _extra(key, sizes[attended], fixed)
@@ -266,7 +275,10 @@ def _extra(key: FloatArray, positions: int, fixed: bool) -> int:
 
 
 def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore]) -> int:
-    """Return the number of leading cores of equal shape that do not depend on the result of the first."""
+    """Return the number of parallel cores: the first one, and those directly after it that do not depend on its result.
+
+    Parallel cores have equal shapes. `silenced` are the cores of a call in which the first one's result is 0.
+    """
     number = 1
     for one, silent_core in zip(cores[1:], silenced[1:], strict=True):
         same_shape = one.query.shape == cores[0].query.shape and one.value.shape == cores[0].value.shape
@@ -277,7 +289,10 @@ def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore])
 
 
 def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length: int) -> CoreLayout:
-    """Return the layout in which weights follow scores best, if it is clearly better than the first; else the first."""
+    """Return the layout in which weights and scores have the largest correlation.
+
+    The first layout is returned unless another one is clearly better.
+    """
     if len(layouts) == 1:
         return layouts[0]
     residuals = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]
@@ -292,7 +307,8 @@ def _followed(arrays: Mapping[str, FloatArray]) -> float:
     weights = np.where(np.isfinite(weights), weights, 0.0)
     visible = np.broadcast_to((weights > 0.0).all(axis=0), weights.shape)
     logarithms = np.log(np.where(visible, weights, 1.0))
-    # Constants per row or column, due to softmax, and biases by position, equal in all sequences, are removed.
+    # Means over each row or column are subtracted, because a softmax adds a constant to their logarithms, and so are
+    # means over sequences, because a bias by position is the same in all sequences.
     return max(
         abs(correlation(*(_less_means(a, visible, axis) for a in (scores, target))))
         for target in (weights, logarithms)

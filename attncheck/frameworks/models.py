@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 _EMBEDDINGS = ("Embedding", "Embed")
 # Scores up to this value count as masked.
 _HIDDEN = -1e29
-_AT_OUTPUT = "a factor follows: judged at the output"
+_AT_OUTPUT = "a factor follows: the size is tested at the output instead"
 _SECOND_TOKENS = "without the logits of input tokens, which a shared matrix keeps constant"
 # Default batch size and number of positions.
 _SHAPE = (4, 16)
@@ -125,7 +125,10 @@ class ModelAtWidth(Model):
         return array
 
     def _input_tokens(self, output: Any) -> Array | None:
-        """Return the input token at each position of an output over the vocabulary, or None for other outputs."""
+        """Return the input tokens at the positions of an output with one logit per token of the vocabulary.
+
+        The result is None for other outputs.
+        """
         *positions, classes = output.shape
         tokens = self.adapter.numbers(self.tensors[0])
         if classes != self.adapter.tokens(self.module) or tokens.shape != tuple(positions):
@@ -138,10 +141,10 @@ class ModelAtWidth(Model):
 
 
 class TapCollector(Trace):
-    """Collector of taps (intermediate values) while modules run; `precision` is the unit in the last place of 1.0.
+    """Collector of taps (intermediate values) while modules run.
 
-    A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
-    `shared` names an embedding and the modules that share its matrix.
+    A softmax counts as attention if its scores have a head axis, are square, or have `positions` keys. `precision` is
+    the unit in the last place of 1.0. `shared` has the names of an embedding and of the modules that share its matrix.
     """
 
     def __init__(
@@ -152,7 +155,8 @@ class TapCollector(Trace):
         self._precision, self._positions = precision, positions
         self._running: list[str] = []
         self._calls: Counter[str] = Counter()
-        # Indexed by memory address, so that each output is tapped once; keeping outputs prevents reuse of addresses.
+        # Name of the tap and array of each output, by memory address, so that each output is tapped only once. Arrays
+        # are kept so that their addresses are not used again.
         self._kept: dict[Hashable, tuple[str, Any]] = {}
 
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -175,7 +179,8 @@ class TapCollector(Trace):
             return
         summed = 0.0 if entered is None else root_mean_square(self._adapter.numbers(entered))
         kind = _kind(class_name)
-        # A factor after a shared embedding mostly multiplies its sum with other embeddings.
+        # If a model multiplies a shared embedding by a factor, it mostly multiplies the sum with other embeddings, so
+        # all embeddings are marked.
         rescaled = name in self._shared or bool(self._shared and kind == EMBEDDING)
         label = self._add(name or "output", Tap(values, kind, class_name, summed, self._precision, rescaled))
         self._kept[where] = label, array
@@ -196,10 +201,10 @@ class TapCollector(Trace):
             self._add(f"{where}.{suffix}".lstrip("."), tap)
 
     def ends_with(self, array: Any, tokens: Array | None = None) -> None:
-        """Mark the tap of an array as the model's output, and mark taps that the output equals up to a factor.
+        """Mark the tap of an array as the model's output, and mark taps that equal the output up to a factor.
 
-        `tokens` are the input tokens at the positions of logits. A token's logit at its own position is left out: if
-        embedding and readout share a matrix, it does not fall as other logits do.
+        If the output has logits, `tokens` are the input tokens at their positions. The logit of the input token is left
+        out at each position: if embedding and readout share a matrix, it does not decrease with the width as others do.
         """
         name, _ = self._kept.get(self._adapter.address(array), ("", None))
         if not name:

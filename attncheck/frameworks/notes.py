@@ -19,8 +19,8 @@ WRONG, ASKS, NOTE = "wrong", "asks", "note"
 class Note:
     """One finding as a sentence, with its level.
 
-    A user declares the intention behind a choice by one of the `expectations`, such as "scale" or the name of a
-    parameter.
+    `expectations` are names, such as "scale" or that of a parameter, with which a user can declare that the finding is
+    intended.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Note:
         return self.text
 
     def confirmed(self, names: set[str]) -> Note:
-        """Return the note, lowered to the level "note" if `names` contains one of its expectations.
+        """Return the note; its level becomes "note" if the user declared one of its `expectations` in `names`.
 
         Examples
         --------
@@ -43,12 +43,12 @@ class Note:
 
 
 def wrong(text: str, *expectations: str) -> Note:
-    """Return a note on an error, which the user can declare intended by one of the expectations."""
+    """Return a note on an error; `expectations` are names with which the user can declare it as intended."""
     return Note(text, WRONG, expectations)
 
 
 def asks(text: str, *expectations: str) -> Note:
-    """Return a note on a choice, which the user can declare intended by one of the expectations."""
+    """Return a note on a choice; `expectations` are names with which the user can declare it as intended."""
     return Note(text, ASKS, expectations)
 
 

@@ -27,24 +27,25 @@ from attncheck.frameworks.layer_parts import parts_of
 from attncheck.frameworks.trace import Trace
 
 _BATCH, _POSITIONS = 3, 7
-# Approximate standard deviation of the scores, so moderate that every single score affects the weights.
+# Approximate standard deviation of the scores. It is small enough for every single score to affect the weights.
 _SPREAD = 1.0
 # Factor of inputs to a norm, to make its epsilon negligible.
 _BEYOND = 8.0
 # Number of attempts at smaller inputs if weights underflow.
 _TRIES = 3
-# Tolerance for equal weights.
+# Tolerance within which attention weights are equal.
 _TOLERANCE = 1e-6
-# A factor this close to a named one gets its name.
+# Relative tolerance within which a factor gets the name of a known one.
 _NAMED = 1e-3
-# Outputs are no rounding errors if rounding is below this share of them, and sums differ if by more than this share.
+# Outputs are more than rounding errors if the error bound is below this fraction of them. Sums of rows differ if their
+# range exceeds this fraction of the largest.
 _CLEAR = 0.1
-# A fitted factor this close to a named one is replaced by the named one if that fits.
+# Relative tolerance within which a known factor is tried in place of a fitted one.
 _NEAR = 2e-2
 
 
 class Probe:
-    """A module with its complete `matrices`, called on inputs that give moderate scores."""
+    """A module and its complete `matrices`, with the result of a call on inputs for which scores are moderate."""
 
     def __init__(self, reader: ModuleReader, state: Any, matrices: Effective) -> None:
         self.reader, self.state, self.matrices = reader, state, matrices
@@ -113,12 +114,16 @@ class Probe:
         return probe
 
     def _divide(self) -> None:
-        """Divide weights by the sums of their rows from now on, if the module does so after the values."""
+        """Find out whether the module divides by the sums of rows of weights only after the product with the values.
+
+        If so, weights are divided by these sums from now on.
+        """
         self.silent = self.reader.see(self.state, self.x, silent=True).y
         sums = self.seen.weights.sum(axis=-1, keepdims=True)
-        if not np.isfinite(sums).all() or np.ptp(sums) <= _CLEAR * sums.max():  # equal sums tell nothing
+        if not np.isfinite(sums).all() or np.ptp(sums) <= _CLEAR * sums.max():  # equal sums show nothing
             return
-        # Results of attention that are proportional to the sums are then the same in all rows.
+        # If the module divides by the sums, results of attention that are proportional to them become equal in all
+        # rows.
         vectors = np.random.default_rng(0).standard_normal((1, self.num_heads, 1, self.value_dim))
         after = self.reader.see(self.state, self.x, sums * vectors).y - self.silent
         small = 4 * self.bound * max(float(np.abs(after).max()), self._largest)
@@ -173,7 +178,10 @@ class Probe:
         return description, formula
 
     def derivation(self, call: AttentionCall) -> str:
-        """Return a text if a second softmax, or rescaled rows, lead from a known formula to the weights; else ""."""
+        """Return a text on how weights of an unknown formula derive from a known one, or an empty string.
+
+        They may result from a second softmax, or from weights of a known formula whose rows are rescaled.
+        """
         sums = call.weights.sum(-1, keepdims=True)
         if np.abs(sums - 1.0).max() <= max(_TOLERANCE, 4 * self.bound):
             text = "softmax is applied twice; the first time, the weights are"
@@ -247,7 +255,7 @@ def _underflows(weights: FloatArray) -> bool:
 
 
 def _without_idle(weights: FloatArray) -> FloatArray:
-    """Set rows of equal weights to 0, because all of their keys are hidden by the same finite number."""
+    """Set rows of equal weights to 0, unless all rows are such: all of their keys are hidden by one finite number."""
     uniform = np.abs(weights - 1 / weights.shape[-1]).max(axis=(0, 1, 3)) <= _TOLERANCE
     idle = uniform & ~uniform.all()
     return np.where(idle[:, None], 0.0, weights)

@@ -130,7 +130,7 @@ class Inspection(PrintedInspection):
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
         if "query_std" in stds and math.isfinite(self.forward.factor):
-            # Weights have symmetric laws, so the sign does not matter.
+            # The sign of the factor does not matter, because the laws of weights are symmetric.
             stds["query_std"] *= abs(self.forward.factor) / plain
         fields: dict[str, Any] = {
             "width": self.width,

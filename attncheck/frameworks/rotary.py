@@ -18,10 +18,10 @@ from attncheck.frameworks.probe import Probe
 NONE, ROTARY = "none", "rotary"
 #: Base reported for a single plane, whose rotation by one radian per position fits any base.
 _ANY_BASE = 1e4
-# Factor by which the error of an angle, estimated from the first step, may grow up to the last position.
+# Angles are estimated from the step to position 1; this is the factor by which their error may grow up to the last one.
 _STEPS = 16.0
 _MOST_DIGITS = 12
-# With smaller rounding errors, fixed neurons can be distinguished from slowly rotating ones.
+# If rounding errors are smaller than this, fixed neurons can be distinguished from slowly rotating ones.
 _FINE = 1e-4
 
 
@@ -37,8 +37,10 @@ class Rotation:
         Whether neurons f and f + d/2 form a plane, as in Llama; else neurons 2f and 2f + 1, as in GPT-J.
     sign : int
         1, or -1 for the opposite direction.
-    neurons, first : int
-        Number of rotated neurons per head, which are consecutive, and index of the first.
+    neurons : int
+        Number of rotated neurons per head, which are consecutive.
+    first : int
+        Index of the first rotated neuron.
     """
 
     base: float | None
@@ -82,7 +84,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if not {"query", "key"} <= rotated:
         mistake = wrong("only one of queries and keys is rotated")
         return Positions(OTHER, notes=() if rotated == {"value"} else (mistake,))
-    # With the same vector at all positions, only the rotation differs between them.
+    # If all positions have the same input, queries and keys at different positions differ only by the rotation.
     call = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
     query, key = (_rotation(call[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
     if query is None or key is None:
@@ -138,7 +140,10 @@ def _rotated_neurons(vectors: FloatArray, small: float) -> slice:
 
 
 def _off(planes: NDArray[np.complex128], rotated: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Rotate planes, (batch, heads, positions, d/2), by angles per position; return the largest error of `rotated`."""
+    """Return the largest difference of `rotated` from `planes` rotated by `angles` times the position.
+
+    Both arrays have shape (batch, heads, positions, d/2).
+    """
     positions = np.arange(planes.shape[2])[:, None]
     return float(np.abs(planes * np.exp(1j * positions * angles) - rotated).max())
 

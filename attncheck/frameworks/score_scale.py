@@ -13,15 +13,15 @@ from attncheck.frameworks.notes import ASKS, NOTE, Note, asks, wrong
 
 # A factor this close to 1 counts as 1.
 _GAIN = 1e-2
-# Relative error of a factor that is 1 over the root of a whole number.
+# Relative tolerance within which 1/factor² is a whole number.
 _EQUAL = 1e-3
 # Standard deviation of scores above which attention is nearly one-hot.
 _LARGE = 8.0
-# Largest relative error at which ratios of standard deviations are used.
+# Largest relative error of a ratio of standard deviations that identifies a scale, instead of merely allowing it.
 _SURE = 0.1
 #: Expectation that declares a scale.
 DECLARED = "scale"
-# Answers of `_folded`, as text.
+# Answers of `_folded`, as parts of a sentence.
 _YES, _MAYBE = "is", "may be"
 
 
@@ -90,7 +90,10 @@ def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_
 
 
 def _folded(weights: Mapping[str, MatrixStatistics], head_dim: int) -> str:
-    """Return `_YES` or `_MAYBE` if W_Q has, or may have, W_K's scale times 1/√head_dim; else an empty string."""
+    """Return whether the initialisation of W_Q contains the factor 1/√head_dim, compared with that of W_K.
+
+    The result is `_YES`, `_MAYBE` if standard deviations are not known precisely enough, or an empty string if not.
+    """
     if not {"query", "key"} <= weights.keys() or head_dim == 1:
         return ""
     q, k = weights["query"], weights["key"]

@@ -31,13 +31,14 @@ NEURONS = 2
 OWN = "own"
 # Tolerance for outputs computed from the module's own matrices, relative to the largest output.
 _CLOSE = 1e-2
-# Ratio of root mean squares of a matrix and its stored parameter that implies a gain; by chance it is smaller.
+# If the root mean squares of a matrix and its stored parameter differ by a larger ratio, the module rescales the
+# parameter. By chance, the ratio is smaller.
 _GAIN = 1.25
 # Smaller biases are zeros up to rounding.
 _SMALL = 1e-6
-# Number of bias entries needed, and maximum number of modules drawn for them.
+# Number of bias entries needed to estimate their law, and maximum number of modules drawn to obtain them.
 _ENTRIES, _MODULES = 2**13, 1024
-# Number of decimals in which rows of a bias are compared; biases derived from products are inexact.
+# Number of decimals to which rows of a bias are compared, because biases that are computed from products are inexact.
 _DIGITS = 3
 _SEEDS = 2**31
 _NORMAL = "normal"
@@ -60,7 +61,8 @@ class AttentionView:
     gains : mapping of str to float
         Factors that multiply queries and keys, by role.
     unread : mapping of str to float
-        Standard deviations of the arrays of optional parts, as returned by `LayerPart.unread`.
+        Standard deviations of module parameters that optional parts hide from inspection, by role, as returned by
+        `LayerPart.unread`.
     order : tuple of int
         Permutation of the heads that makes the heads of a group consecutive; empty if they already are.
     """
@@ -78,9 +80,10 @@ class AttentionView:
         return self.reader.adapter
 
     def drawn(self, state: Any, arrays: Iterable[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return outputs, scores or attention weights, keys or their Gram matrices, and value Gram matrices, by name.
+        """Return what checks examine, by name, for one module per sequence of `x`, (N, positions, n).
 
-        For each sequence of `x`, (N, positions, n), the module is filled with the next element of `arrays`.
+        Names are "outputs", "value_gram", "scores" or "attention" (weights), and "keys" or "key_gram". The module is
+        filled with the next element of `arrays` for each sequence.
         """
         filled = self.adapter.filled
         calls = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
@@ -126,7 +129,10 @@ class AttentionView:
         return preferred if self.reader.any_length else (self.reader.length,)
 
     def _taken(self, call: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return outputs, scores, keys divided by their factor, and values; keys and values for every query head."""
+        """Return the outputs, scores, keys and values of a call, with keys and values repeated for every query head.
+
+        Keys are divided by the factor that multiplies them before attention, if it is known.
+        """
         repeat = functools.partial(np.repeat, axis=1)
         heads = call.query.shape[1]
         every = (repeat(array, heads // array.shape[1]) for array in (call.query, call.key, call.value))
@@ -175,7 +181,10 @@ class ModuleSubject:
         return [self.layer.replace(seq_len=length) for length in self.view.lengths(2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
-        """Return True if a layer has the module's width and heads, else a reason; a run tests the other fields."""
+        """Return True if a layer has the module's width and heads, else a text that says it has not.
+
+        Other fields are not compared here, because a run tests the module against them.
+        """
         mine = all(getattr(layer, name) == getattr(self.layer, name) for name in ("width", "num_heads", "head_width"))
         return mine or "the module has a different width or heads"
 
@@ -188,10 +197,11 @@ class ModuleSubject:
 
 
 def subject_of(inspection: Inspection, layer: AttentionLayer, weights: str) -> ModuleSubject:
-    """Return a module as a subject for checks, with weights of the module's scales ("gaussian") or its "own" weights.
+    """Return the module of an inspection as a subject for checks.
 
-    `layer` describes the inspected layer. Raises `InputError` if arrays cannot be replaced, or outputs contain more
-    than attention.
+    If `weights` is "gaussian", matrices are drawn from normal laws with the module's scales; if it is "own", weights
+    are drawn by the module's initialiser. `layer` describes the inspected layer. Raises `InputError` if arrays cannot
+    be replaced, or if outputs contain more than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
     view, stds, adapter = inspection.view, inspection.stds, inspection.view.adapter
@@ -208,7 +218,8 @@ def subject_of(inspection: Inspection, layer: AttentionLayer, weights: str) -> M
         problem = f"needs a new module in every draw, but only {len(adapter.draws)} models were initialised"
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
     if weights == OWN:
-        # A score scale that `AttentionLayer` does not support is attributed to queries and their bias.
+        # If the score scale is none that `AttentionLayer` supports, `layer.query_std` includes a factor, which then
+        # also applies to the bias of queries.
         declared: dict[str, Any] = {role: _law(m.name, m.laws) for role, m in inspection.weights.items()}
         declared |= _biases(view, layer, {"query": layer.query_std / stds["query"]})
         return _checked(ModuleSubject(view, state, layer, declared, functools.partial(_initialised, adapter)))
@@ -270,10 +281,10 @@ def _copied(adapter: Adapter, state: Any) -> Arrays:
 
 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviation with which to redraw each array, by array name; `stds` is by role.
+    """Return the standard deviation with which to redraw each array, by array name.
 
-    Biases get 0, and arrays that are not in the result keep their values. Each array is doubled in turn; the matrices
-    and biases that change show its roles.
+    `stds` has the standard deviation of an entry for each role. Arrays of biases get 0, and arrays that are not in the
+    result keep their values. Each array is doubled in turn; the matrices and biases that change show its roles.
     """
     adapter = view.adapter
     arrays = _copied(adapter, state)

@@ -32,8 +32,9 @@ _PROJECTIONS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 class Torch(FrameworkAdapter):
     """Adapter to PyTorch modules, including those of transformers.
 
-    The code paths are "eval" and "train". `MultiheadAttention` adds "eval" with weights returned; modules of
-    transformers have both paths for each attention implementation. `make` draws from the global generator.
+    The code paths are "eval" and "train". For `MultiheadAttention`, a third one returns attention weights in evaluation
+    mode. Modules of transformers have both paths for each attention implementation. `make` draws from PyTorch's global
+    generator.
     """
 
     method = "forward"
@@ -202,7 +203,7 @@ class Torch(FrameworkAdapter):
         return step
 
     def _given(self, *tensors: Any) -> None:
-        """Record the unit roundoff of attention's inputs, which autocast may make coarser."""
+        """Record the unit roundoff of attention's inputs, which may be larger than the module's because of autocast."""
         self.precision = max(self.precision, *(roundoff(t.dtype) for t in tensors if t.is_floating_point()))
 
     def _output(self, module: Any, x: FloatArray, path: str, trace: Trace | None = None) -> Any:
@@ -261,7 +262,10 @@ def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> Paramet
 
 
 def _kind(module: Any) -> str:
-    """Return the name of the first class among a module's bases that is in `torch.nn`, or of the module's own class."""
+    """Return the name of the class in `torch.nn` that a module belongs to or is derived from.
+
+    If that is only `Module`, the name of the module's own class is returned.
+    """
     documented = (base.__name__ for base in type(module).__mro__ if getattr(torch.nn, base.__name__, None) is base)
     name = next(documented, "Module")
     return type(module).__name__ if name == "Module" else name
@@ -276,7 +280,7 @@ def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | No
         return shape[1] * size, shape[0] * size
     if isinstance(owner, torch.nn.MultiheadAttention) and name.endswith("proj_weight"):
         return shape[1], shape[0]
-    if type(owner).__name__ == "Conv1D" and name == "weight":  # in transformers: (inputs, outputs)
+    if type(owner).__name__ == "Conv1D" and name == "weight":  # of transformers, with shape (inputs, outputs)
         return shape[0], shape[1]
     return None
 

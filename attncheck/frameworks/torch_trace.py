@@ -83,13 +83,13 @@ class CoreMode(TorchDispatchMode):
         self._trace, self._on_core = trace, on_core
         self._paused, self._length = False, inputs.shape[1]
         self._count = 0
-        # Maps the storage address of each tensor derived from the inputs to the product that it comes from, if any;
-        # with addresses, views and in-place changes are followed.
+        # Maps the storage address of each tensor that depends on the inputs to the product from which it is derived, or
+        # None. Addresses are used because views and in-place changes keep them.
         self._from: dict[int, Product | None] = {_address(inputs): None}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if self._paused:  # of PyTorch's attention, only the result is followed
+        if self._paused:  # operations inside PyTorch's own attention are not followed
             return result
         addresses = [_address(tensor) for tensor in _tensors((*args, *(kwargs or {}).values()))]
         followed = [self._from[address] for address in addresses if address in self._from]
@@ -130,7 +130,7 @@ class CoreMode(TorchDispatchMode):
         return product if product is not None and (product.from_inputs or product.softmax) else None
 
     def _answered(self, query: Any, key: Any, value: Any, weights: Any, result: Any) -> Any:
-        """Report an attention core; return the trace's replacement of `result`, or `result` without one."""
+        """Report an attention core, and return the result that the trace gives in its place, else `result`."""
         self._on_core(query, key, value)
         # Plain matrices get a leading axis.
         q, k, v, w = (a if a.ndim > 2 else a[None] for a in map(array_of, (query, key, value, weights)))

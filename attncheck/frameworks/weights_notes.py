@@ -27,21 +27,23 @@ from attncheck.frameworks.notes import NOTE, WRONG, Note, asks, wrong
 from attncheck.layers.parts.position_bias import alibi_slopes
 
 _Fit = TypeVar("_Fit")
-# Scores below this value get less weight than single-precision rounding.
+# If hidden scores are below this value, their weights are smaller than rounding errors in single precision.
 _FAINT = -16.0
-# Relative tolerance for a bias by distance; smallest bias that is not rounding.
+# Relative tolerance within which a bias of scores is a function of the distance, and smallest bias that is not
+# rounding.
 _FITTED, _NO_BIAS = 2e-2, 1e-3
-# Minimum number of distances that shows a slope.
+# Minimum number of distances for a bias that is linear in the distance; two distances would fit any slope.
 _FEWEST = 3
 
 
 def about_weights(
     forward: Forward, formula: Formula, call: AttentionCall, derivation: str = "", maps: int = 1
 ) -> list[Note]:
-    """Return notes on the formula of attention weights, of `maps` maps that share queries, keys or values.
+    """Return notes on the formula of attention weights.
 
-    `forward` and `formula` describe one formula, for users and in numbers, that was fitted to `call`. `derivation`
-    tells how the weights derive from a known formula.
+    `forward` and `formula` describe the same formula, which was fitted to `call`: `forward` for users, `formula` in
+    numbers. `derivation` is a text on how the weights derive from a known formula, if they do. `maps` is the number of
+    attention maps that share queries, keys or values.
     """
     length = call.query.shape[2]
     hidden = _idle(_visible(forward, formula, length)) if forward.known else []
@@ -101,8 +103,8 @@ def _about_mask(forward: Forward, formula: Formula, length: int, maps: int) -> I
 def _past_a_gap(support: BoolArray) -> list[tuple[int, int]]:
     """Return the pairs (i, j) for which query i sees position j, but not all positions before j.
 
-    Empty unless every query sees itself and all earlier positions. Prefixes and blocks of positions that see each other
-    leave no such gap.
+    The list is empty if a query does not see itself or an earlier position, and for masks with a visible prefix, or
+    with blocks of positions that see each other.
     """
     support = support[:, : len(support)]
     if not support[np.tril_indices(len(support))].all():
@@ -111,7 +113,10 @@ def _past_a_gap(support: BoolArray) -> list[tuple[int, int]]:
 
 
 def _sees_next(support: BoolArray, mask: str) -> bool:
-    """Return whether an unnamed mask shows each position the next but none beyond, and hides some earlier ones."""
+    """Return whether, under a mask without a name, each position sees the next one, but none after that.
+
+    The result is also False if all earlier positions are visible.
+    """
     at = np.arange(len(support) - 1)
     further = np.triu(support, 2).any() or np.tril(support).all()
     return bool(mask == OTHER and support[at, at + 1].all() and not further)

@@ -41,7 +41,7 @@ def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> It
 
 
 def _weaker(run: RunRecord, baseline: RunRecord) -> Iterator[Finding]:
-    """Iterate over losses of sensitivity; checks with the same loss make one finding."""
+    """Iterate over findings on losses of sensitivity; checks with the same loss share a finding."""
     by_loss: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in grouped(drift.weaker(run, baseline), lambda change: change.result.check).values():
         by_loss[_loss(changes[0])] += changes
@@ -96,7 +96,10 @@ def _comparable(run: RunRecord, baseline: RunRecord) -> bool:
 
 
 def _missing_layers(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
-    """Iterate over texts on properties planned on fewer cases than in the baseline, grouped by numbers of cases."""
+    """Iterate over texts on properties that are planned on fewer cases than in the baseline.
+
+    Properties with the same numbers of cases share a text.
+    """
     planned, examined = set(run.planned.values()), {result.item for result in _single(baseline)}
     fixed = set(baseline.manifest.fixed)
     required = {item for item in examined if item.partition("@")[2] in fixed}

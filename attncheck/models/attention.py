@@ -29,7 +29,7 @@ _CHANGED = 1e-5
 #: Why modules that mix positions are not inspected.
 WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a convolution"
 _CHANGED_WEIGHTS = (
-    "the weights of a softmax do not multiply the values as they are, as in differential attention or chunks"
+    "the weights of a softmax are changed before they multiply values, as in differential or chunked attention"
 )
 _DIGITS = re.compile(r"[\d.e+-]+")
 # Properties in which modules of several layers are compared.
@@ -69,7 +69,7 @@ def attention_calls(calls: Sequence[ModuleCall], replayed: Callable[[ModuleCall]
     """
     outer: set[int] = set()
     innermost: dict[str, ModuleCall] = {}
-    for i in reversed(range(len(calls))):  # calls within a module come after its own
+    for i in reversed(range(len(calls))):  # in reverse, calls of inner modules come before that of the outer module
         call: ModuleCall | None = calls[i]
         if i not in outer and calls[i].name not in innermost:
             call = _attending(calls[i], replayed)
@@ -93,7 +93,8 @@ def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> M
     keys, crossed = _keys(replayed(call), call.given), call.given.crossed
     if crossed is not None and not crossed.long and (keys is None or np.array_equal(*keys)):
         cross_call = dataclasses.replace(call, given=crossed)
-        # In JAX, attention is traced only if the numbers inside the module depend on the inputs.
+        # In JAX, attention is traced only if values in the module depend on the inputs, so the call is repeated with
+        # new hidden states as the source.
         return None if _keys(replayed(cross_call), crossed) is None else cross_call
     return None if keys is None else call
 
@@ -101,7 +102,10 @@ def _attending(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> M
 def mixing_calls(
     calls: Sequence[ModuleCall], attention: Sequence[ModuleCall], replayed: Callable[[ModuleCall], Adapter]
 ) -> dict[str, tuple[ModuleCall, str]]:
-    """Return by name the calls of innermost modules that mix positions without attention, each with a reason."""
+    """Return the calls of innermost modules that mix positions without attention.
+
+    The mapping is by module name; each value is a call and the reason why it is not inspected as attention.
+    """
     mixing: dict[str, tuple[ModuleCall, str]] = {}
     for call in reversed(calls):
         inside = [*(module.name for module in attention), *mixing]
@@ -113,7 +117,7 @@ def mixing_calls(
 
 
 def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
-    """Return a text on how a module with matrices mixes positions; empty if it does not, or has no matrix."""
+    """Return a text on how a module mixes positions; empty if it does not mix them, or has no matrix."""
     if not any(array.ndim == 2 for array in adapter.initialised(0).values()):
         return ""
     state, length = adapter.fresh(0), hidden.lengths[-1 if hidden.lengths[-1] <= _ENOUGH else 0]
@@ -180,7 +184,7 @@ def grouped_modules(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspe
 
 
 def _form(layer: Inspection) -> tuple[Any, ...]:
-    """Return the shape, formula, errors and questions by which modules are grouped."""
+    """Return what modules of a group have in common: shape, formula, and notes on errors and undeclared choices."""
     forward = layer.forward
     shape = (layer.width, layer.num_heads, layer.kv_heads, layer.head_dim, layer.value_dim, layer.extra)
     formula = tuple(getattr(forward, field) for field in _COMPARED)
@@ -196,11 +200,12 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
         for group in members:
             first, second = group.inspection.forward, majority.inspection.forward
             fields = [field for field in _COMPARED if getattr(first, field) != getattr(second, field)]
-            # Formulas are not compared if weights are wrong, or if a formula does not reproduce the weights.
+            # A difference is not reported if both groups have errors, or if one formula does not reproduce the weights.
             unclear = (group.inspection.blamed and majority.inspection.blamed) or not (first.known and second.known)
             if fields and not unclear:
                 masks = {first.mask, second.mask}
-                # If one layer sees later positions, so do the outputs of the model.
+                # If later positions are visible in one layer, outputs of a causal model depend on them: this is an
+                # error.
                 leaks = "causal" in masks and not masks.isdisjoint(("none", *BACKWARD))
                 pair = [group, majority]
                 if leaks and first.mask == "causal" and len(group.names) == len(majority.names):

@@ -133,7 +133,7 @@ class ModelFactory:
         """Return the calls of modules in a forward pass on the first sequence, in the order in which they start."""
         try:
             return paired(self._recorded(model, 1), self._recorded(model, 2))
-        except InputError:  # no axis of the inputs is the batch
+        except InputError:  # the inputs have no batch axis
             recorder = self._recorded(model, None)
             return paired(recorder, recorder)
 
@@ -144,7 +144,7 @@ class ModelFactory:
         return recorder
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Adapter:
-        """Return an adapter that repeats a recorded call on `modules`, the called module in each of its draws."""
+        """Return an adapter that repeats a recorded call; `modules` lists the called module of each draw."""
         assert call.given is not None
         return self.adapter.part(modules, call.given, call.given.lengths)
 
@@ -155,7 +155,7 @@ class ModelFactory:
     def _sampled(self, parameter: Parameter, most: int) -> Parameter:
         numbers, flat = self.adapter.numbers, parameter.entries[0].reshape(-1)
         sample = numbers(flat[indices_of(len(flat), most)])
-        # A sum needs no memory; if it is finite, so are all entries.
+        # If the sum is finite, all entries are finite, and need not be copied.
         all_numbers = np.zeros(0) if np.isfinite(numbers(flat.sum())) else numbers(flat)
         entries = np.concatenate([sample, all_numbers[~np.isfinite(all_numbers)][:1]])
         written, precision = not np.isnan(all_numbers).any(), roundoff(flat.dtype)
@@ -236,7 +236,7 @@ def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
             if tuple(getattr(array, "shape", ()))[:1] == (0,):
                 refuse("inputs", tuple(array.shape), "is the shape of an array without sequences", "pass at least one")
         return inputs
-    refuse("inputs", inputs, "are neither arrays by name nor in order", 'pass {"input_ids": ids} or (x,)')
+    refuse("inputs", inputs, "is neither a mapping nor a sequence of arrays", 'pass {"input_ids": ids} or (x,)')
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class Family:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Interval of the standard deviation common to all members."""
+        """Intersection of the intervals of the members' standard deviations."""
         return max(m.scale.low for m in self.members), min(m.scale.high for m in self.members)
 
     @property

@@ -20,13 +20,17 @@ _DRAWN = (*(law.name for law in LAWS), ORTHOGONAL)
 _VALUES = {"zeros": 0.0, "ones": 1.0}
 _CALL = re.compile(r"\s*([a-z ]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# A plain number, which is not shown again next to its value.
+# An expression that is a plain number, and so need not be shown next to its value.
 _PLAIN = re.compile(r"([\d.]+(e[+-]?\d+)?)?")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Expected:
-    """Expected law, its number (standard deviation or constant), and the number's expression with values for names."""
+    """Expected initialiser of a parameter.
+
+    `number` is the standard deviation or the constant, None if it is not specified. `text` is the expression for
+    `number`, with values in place of names.
+    """
 
     law: str
     number: float | None

@@ -140,10 +140,10 @@ def inspect(
 def _inspect_model(
     make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, draws: int, seed: int
 ) -> ModelInspection:
-    """Return the inspection of a model; keep attention modules and some entries of each parameter, but no whole model.
+    """Return the inspection of a model.
 
-    Among modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of
-    the others.
+    To limit memory, only attention modules and a sample of each parameter's entries are kept, but no whole model. Among
+    modules whose names differ only in numbers, all draws of the first are kept, but only the first draw of the others.
     """
     factory, model = first_model(make, inputs, call, seed)
     class_name, numbers, steady = type(model).__name__, numbers_of(make, model), factory.steady(model)
@@ -157,7 +157,7 @@ def _inspect_model(
     modules = {c.name: [parts[c.name]] for c in calls}
     first = {(pattern_of(c.name), c.kind, c.source): c.name for c in reversed(calls)}
     for i in range(1, draws):
-        model, parts = None, {}  # before the next one is made
+        model, parts = None, {}  # free the model before the next one is made
         model = factory.fresh(seed + i)
         samples.append(factory.parameters(model, most))
         parts = factory.adapter.modules(model)
@@ -183,7 +183,8 @@ def _inspect_model(
         *([asks(_LONG.format(long))] if long else []),
         *([] if calls or refused else [Note(UNRECOGNISED)]),
     ]
-    # If other modules have attention, a module without a softmax, such as a convolution, is not attention.
+    # If other modules have attention, a module without a softmax, such as a convolution, is not listed as attention
+    # that was not inspected.
     reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
     return ModelInspection(class_name, draws, groups, inspections, table, tuple(notes), reasons, duties, numbers)
 

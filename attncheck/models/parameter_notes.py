@@ -23,12 +23,12 @@ from attncheck.models.parameters import (
 
 # Fraction of families, or of the other members of a family, that counts as "most".
 _MOST = 2 / 3
-# Ratio of the standard deviations of two layers that no convention for the depth explains.
+# Largest ratio of the standard deviations of two layers that a convention for the depth may explain.
 _DEPTH = 2.0
-# Maximum number of parts of a family in a note.
+# Maximum number of parts of a family that a note lists.
 _LISTED = 4
-# Smallest fan-in for which a standard deviation of 1 is an error, and largest ratio of the ends of an interval that
-# suffices to identify it.
+# A standard deviation of 1 is an error if the fan-in is at least `_MANY`. It is identified if the ratio of the ends of
+# its interval is at most `_NARROW`.
 _MANY, _NARROW = 16, 1.25
 _BIAS_NAMES = {"bias", "beta", "b"}
 # Words in the names of projections to queries, keys and values.
@@ -77,7 +77,7 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
 
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
-    """Join the names of some parameters of a table; a family is written as one name."""
+    """Join the names of some parameters of a table; names that differ only in numbers become one, such as "h.*.w"."""
     chosen, all_names = (grouped([row.name for row in group], pattern_of) for group in (rows, table))
     return first_few(part_of(members, all_names[pattern]) for pattern, members in chosen.items())
 
@@ -158,7 +158,7 @@ def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family
 
 
 def _constant_projections(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
-    """Report projections whose entries are all the same, unless most of their family is random."""
+    """Report projections whose entries are all the same, if these are the largest part of their family."""
     for main, *_ in split:
         if main.first.constant and main.first.fans is not None:
             text = f"{main}: {main.first.law}: this initialiser does not draw the projection"
@@ -166,7 +166,7 @@ def _constant_projections(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
 
 
 def _divisors(family: Family) -> tuple[tuple[str, float], ...]:
-    """Return the divisors that depth scaling allows for a family, with their names: 1 and roots of the depth."""
+    """Return pairs of name and number: the divisors of a standard deviation that depth scaling allows for a family."""
     return (("", 1.0), *(depth_scales(family.depth) if family.depth > 1 else ()))
 
 
@@ -179,8 +179,8 @@ def _divisor(family: Family, std: float) -> str | None:
 def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
     """Find the initialiser, other than a default, that most projections share up to depth scaling.
 
-    Returns the name of the divisor of each family that shares this initialiser, by the name of the family's first
-    member; empty if there is no such initialiser.
+    Return a mapping with one entry per family that shares this initialiser: from the name of the family's first member
+    to the name of its divisor. It is empty if there is no such initialiser.
     """
     chosen = {family.first.name for family in projections if not family.keeps_default}
     best, score = dict[str, str](), (0, 0, 0)
@@ -194,13 +194,16 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
 
 
 def _representatives(split: Sequence[Sequence[Family]]) -> list[Family]:
-    """Return the largest part of each family and, unless it dominates, other parts that keep a default initialiser."""
+    """Return the largest part of each family, and some other parts.
+
+    If the largest part does not contain most members, the other parts that keep a default initialiser are added.
+    """
     defaults = [part for parts in split if not _dominates(parts) for part in parts[1:] if part.keeps_default]
     return [*(parts[0] for parts in split), *defaults]
 
 
 def _among_projections(split: Sequence[Sequence[Family]], every: Sequence[Family], causal: bool) -> Iterator[Note]:
-    """Report projections that differ from most others, unless one known initialiser fits both."""
+    """Report projections whose initialisers differ from that of most others, unless one known initialiser fits both."""
     projections = [family for family in _representatives(split) if family.first.fans is not None and family.drawn]
     common = _common_initialiser(projections)
     direct = [family for family in projections if common.get(family.first.name) == ""]
@@ -243,7 +246,10 @@ def _outputs(family: Family) -> int:
 
 
 def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str]) -> bool:
-    """Return whether all projections of the blocks are normal with one standard deviation for any fan-in."""
+    """Return whether all projections of the blocks are normal with the same standard deviation, whatever their fan-in.
+
+    The fan-ins must differ, and the intervals must exclude depth scaling.
+    """
     fans = {family.first.fans for family in blocks}
     exact = all(common.get(f.first.name) == "" and f.bounds[0] * f.depth**0.5 > main.std for f in blocks)
     return exact and len({pair[0] for pair in fans if pair}) > 1 and any("normal" in law for law in main.laws)

@@ -156,7 +156,7 @@ def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
         return NOT_FINITE, (UNKNOWN,), _NOTHING, math.nan, math.inf
     if x.size and np.ptp(x) <= 4 * parameter.precision * np.abs(x).max():
         value = float(x[0])
-        # A projection with a single entry may be random.
+        # A single entry does not show that a projection is constant, unless it is 0 or 1.
         if x.size > 1 or value in (0.0, 1.0) or parameter.fans is None:
             return "", (CONSTANT,), ScaleEstimate(0.0, 0.0, 0.0), value, 4 * parameter.precision * abs(value)
     same = len(parameter.entries) > 1 and all(np.array_equal(first, draw) for draw in parameter.entries[1:])
@@ -172,7 +172,7 @@ def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
         return NEVER_DRAWN if _looks_random(x, parameter.precision) else FIXED, law_names, scale, mean, 0.0
     if _shows_orthogonality(parameter, z) and laws.orthogonal(first.reshape(parameter.shape), z):
         law_names = (ORTHOGONAL,)
-    # With one draw, a table that follows no known law may be the same in every draw.
+    # If there is only one draw, entries that follow no known law may be a table that is never drawn.
     state = FIXED if law_names == (UNKNOWN,) and len(parameter.entries) == 1 else ""
     return state, law_names, scale, mean, z * scale.high / math.sqrt(x.size)
 
@@ -211,12 +211,14 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
         return ()
     known: list[str] = []
     if row.relative_scale is not None and row.fans is not None:
-        # The last convention, a standard deviation independent of the width, is added with its law below.
+        # The last convention, a standard deviation independent of the width, is left out here, and added with its law
+        # below.
         known += laws.known_by(row.relative_scale, laws.conventions(*row.fans, 0)[:-1])
     if row.keeps_default:
         known.append(f"default of {row.owner}")
     known += [f"{row.laws[0]}({std:g})" for std in _CHOSEN if row.scale.holds(std)]
-    # Depth scaling is chosen for normal weights of projections; wide intervals contain many values by chance.
+    # Depth scaling is used for normal weights of projections. `_shows_depth` excludes wide intervals, which contain
+    # many values by chance.
     normal = any("normal" in law for law in row.laws)
     if depth is not None and depth > 1 and row.fans is not None and normal and not row.keeps_default:
         scales = [(f"{std:g}/{text}", std / by) for std in _CHOSEN for text, by in depth_scales(depth)]

@@ -14,17 +14,17 @@ import numpy as np
 from attncheck.frameworks.framework import parameters_of
 from attncheck.frameworks.trace import Trace, leaves_of
 
-# An argument whose name contains one of these is added to keys or hides them.
+# An argument whose name contains one of these is no source of keys and values: it is added to keys, or hides them.
 _NOT_SOURCES = ("pos", "mask", "bias")
 # An argument whose name contains this is added to the outputs; it is set to 0.
 _ADDED = "residual"
-# Relative tolerance for an argument that equals another one plus a vector by position.
+# Relative tolerance within which an argument equals another one plus a vector that depends only on the position.
 _ROUNDED = 1e-5
 # Limit on width times positions².
 _MOST = 2**24
-# Stands for an argument that is not the hidden states.
+# Result of `_offset` for an argument that does not equal the hidden states up to an offset.
 _UNRELATED = object()
-# Stands for the axis of sequences if an argument is a whole number proportional to the number of sequences.
+# Used in place of a batch axis for an argument that is a whole number proportional to the number of sequences.
 _COUNT = -1
 
 
@@ -61,7 +61,7 @@ class CallArguments:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HiddenStates:
-    """Arguments of a recorded call on one sequence, which repeats the call when given other hidden states.
+    """Arguments of a recorded call on one sequence; calling this object repeats that call with other hidden states.
 
     Attributes
     ----------
@@ -69,7 +69,8 @@ class HiddenStates:
     batch : tuple of int or None
         For each leaf, the axis that grows with the number of sequences, -1 for a number that grows with it, or None.
     hidden : frozenset of int
-        Indices of the leaves that new hidden states replace. The stored leaf is an offset to add to them, or None.
+        Indices of the leaves that new hidden states replace. In `arguments`, each of these leaves is an offset that is
+        added to the new hidden states, or None.
     axis : int
         Axis of sequences in the hidden states.
     width : int
@@ -78,7 +79,8 @@ class HiddenStates:
     source : str
         Name of the argument from which keys and values are computed, if it is replaced too; else empty.
     crossed : HiddenStates or None
-        Variant in which the argument `source` is replaced too, if there may be such an argument.
+        Variant for cross-attention, in which the source of keys and values is replaced too; None if no argument may be
+        such a source.
     """
 
     arguments: CallArguments
@@ -152,8 +154,8 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: int | None) -> Any:
     """Return leaf i minus the first hidden states if the difference is the same in two sequences; None if it is 0.
 
-    Return `_UNRELATED` if the difference depends on the sequence. A value argument of zeros, such as the targets of
-    DETR's decoder, would not reveal its matrix, and so counts as the hidden states.
+    Return `_UNRELATED` if the difference depends on the sequence. An argument for values that is all zeros, such as the
+    targets of DETR's decoder, would not reveal the matrix of values, so None is returned to replace it as well.
     """
     if one.places[i] == one.places[first] or ("value" in one.names[i] and not abs(one.leaves[i]).max() > 0.0):
         return None
@@ -172,7 +174,10 @@ def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: in
 def _replacing(
     arguments: CallArguments, batch: tuple[int | None, ...], hidden: Mapping[int, Any], width: int
 ) -> HiddenStates:
-    """Return `HiddenStates` that replace the leaves in `hidden` (index to offset), cut to the shortest sequence."""
+    """Return `HiddenStates` that replace the leaves in `hidden`, which maps indices of leaves to offsets.
+
+    If these leaves have different lengths, all are cut to the shortest.
+    """
     axis = batch[next(iter(hidden))]
     assert axis is not None
     sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]
@@ -355,12 +360,15 @@ def _copied(leaf: Any) -> Any:
         return leaf
     try:
         return copy.deepcopy(leaf)
-    except (TypeError, ValueError, RuntimeError):  # such as locks, and tensors with a gradient
+    except (TypeError, ValueError, RuntimeError):  # some objects cannot be copied, such as locks, or computed tensors
         return _copied_in_part(leaf)
 
 
 def _copied_in_part(leaf: Any) -> Any:
-    """Return a copy of an object or container, which shares what cannot be copied; itself if this fails."""
+    """Return a copy of an object or container that shares the parts that cannot be copied.
+
+    If no such copy is possible, the object itself is returned.
+    """
     try:
         twin = copy.copy(leaf)
         if isinstance(leaf, list):

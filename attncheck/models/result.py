@@ -93,7 +93,7 @@ class ModelInspection(PrintedInspection):
         """Yield the notes on attention modules, each with the names of all modules concerned."""
         pairs = [(note, group.title) for group in self.attention for note in group.inspection.notes]
         for note, members in grouped(pairs, lambda pair: pair[0]).items():
-            if str(note) == DROPOUT:  # every model has dropout in training
+            if str(note) == DROPOUT:  # dropout in training is usual in whole models
                 continue
             everywhere = len(members) == len(self.attention) > 1
             where = _NOTE if everywhere else ", ".join(title for _, title in members)
@@ -168,7 +168,10 @@ class ModelInspection(PrintedInspection):
         return dataclasses.replace(self, attention=tuple(groups), modules=modules)._confirmed(meant, met)
 
     def _confirmed(self, names: set[str], patterns: Iterable[str]) -> ModelInspection:
-        """Return a copy whose notes do not ask about the expectations `names` or parameters that match `patterns`."""
+        """Return a copy in which declared choices are no longer in question.
+
+        Choices are declared by the expectations `names`, and for parameters whose names match one of `patterns`.
+        """
         globs = tuple(patterns)
         rows = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in globs)}
         groups = (dataclasses.replace(group, inspection=group.inspection.confirmed(names)) for group in self.attention)

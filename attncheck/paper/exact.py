@@ -21,16 +21,17 @@ from attncheck.theory.rates.law import default_size, finite_width_law
 # Minimum number of draws: fewer cannot distinguish a divergence from 0.
 _FEWEST_DRAWS = 256
 _ROUNDING = 1e-12
-# Nodes per χ² variable of a score, and a smaller number, whose result gives the error.
+# Number of quadrature nodes per χ² variable of a score, and a smaller number; the error is the difference of results.
 _NODES, _FEWER_NODES = 32, 24
 
 
 def compute(target: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, Any]:
-    """Compute the KL divergence of outputs from the limit and, if `target` names a curve, the difference of densities.
+    """Compute how far outputs or scores of finite width are from the limit.
 
-    The divergence is the `Distance` ``distance``. The curve is ``difference`` at the points `grid` and
-    ``difference_error``, (m,) each, and ``moments``: variance and excess kurtosis, each followed by its error. Scores
-    have only the curve. `scale` multiplies the default number of draws.
+    The result has the key ``distance`` for outputs: their KL divergence from the limit, as a `Distance`. For scores,
+    and for outputs if `target.curve` is not empty, it has three more keys. ``difference`` is the density minus that of
+    the limit at the points `grid`, (m,); ``difference_error`` is its error, (m,); ``moments`` are the variance and the
+    excess kurtosis, each followed by its error. `scale` multiplies the default number of draws.
     """
     if target.of == "scores":
         return _of_scores(target.layer, grid)
@@ -50,7 +51,7 @@ def compute(target: ExactDistance, grid: FloatArray, seed: int, scale: float = 1
 
 
 def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
-    """Return the density of a score minus its limit at `grid`, and its moments, in the form of `compute`.
+    """Return the density of a score minus that of the limit at `grid`, and the moments, with the keys of `compute`.
 
     Errors are the difference from a computation with fewer quadrature nodes, plus rounding.
     """
@@ -64,22 +65,23 @@ def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any
 
 
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
-    """Return the density of p_11 at finite width minus that of the limit."""
+    """Return the density of the score p_11 at finite width, minus that of the limit, at the points `grid`."""
     limit_std = layer.query_std * layer.key_std * float(input_kernel(layer.inputs).matrix[0, 0])
     return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 
 
 def score_moments(layer: AttentionLayer, nodes: int) -> FloatArray:
-    """Return variance and excess kurtosis of p_11 at finite width; see `score_mixture`."""
+    """Return variance and excess kurtosis of the score p_11 at finite width; see `score_mixture`."""
     mixture = score_mixture(layer, nodes)
     return np.array([mixture.mean(), 3.0 * mixture.variance() / mixture.mean() ** 2])
 
 
 def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
-    """Return the law of the score p_11 at finite width as a mixture of normals, with `nodes` per χ² variable.
+    """Return the law of the score p_11 at finite width as a mixture of normals, with `nodes` nodes per χ² variable.
 
-    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N, normal given three χ² variables, the first of which
-    is ‖h‖². A clip at 100 changes this with a chance below 1e-100; other inputs raise `InputError`.
+    If inputs h are linear, p_11 has the law of σ_Q σ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) · N. Here N is standard normal, n is
+    the width, and ν the width of a head. Given three χ² variables, of which ‖h‖² is the first, this is normal. Inputs
+    clipped at 100 differ from linear ones with a probability below 1e-100; other inputs raise `InputError`.
 
     Examples
     --------

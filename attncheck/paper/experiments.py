@@ -11,18 +11,22 @@ Of = Literal["outputs", "scores"]
 Kind = Literal["width", "histogram", "low rank"]
 
 WIDTHS = (16, 64, 256, 1024)
-#: Widths of exact divergences, which samples could not resolve.
+#: Widths at which divergences are computed exactly, also where they are too small for an estimate from samples.
 EXACT_WIDTHS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000)
 HEAD_DIM = 64
 TRIALS = 10
-#: Range and number of the points of densities, and of the bins of histograms.
+#: Densities are evaluated at `GRID_POINTS` points from -`GRID_END` to `GRID_END`.
 GRID_END, GRID_POINTS = 3.0, 181
+#: Histograms have `BINS` bins from -`BIN_END` to `BIN_END`.
 BIN_END, BINS = 4.0, 160
 
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentCase:
-    """One law to sample: outputs at the first position, or scores p_11; ``limit`` samples at infinite width."""
+    """One law to sample: that of outputs at the first position, or of scores p_11.
+
+    If ``limit`` is True, the law at infinite width is sampled.
+    """
 
     label: str
     layer: AttentionLayer
@@ -32,7 +36,11 @@ class ExperimentCase:
 
 @dataclasses.dataclass(frozen=True)
 class ExactDistance:
-    """A distance from the limit to compute; if ``infinite``, at infinite width with fixed `head_dim`."""
+    """A distance from the limit to compute.
+
+    ``curve`` is the label of the density difference to compute too, if any. If ``infinite`` is True, the distance is
+    that of a layer of infinite width with heads of fixed width `head_dim`.
+    """
 
     label: str
     layer: AttentionLayer
@@ -54,7 +62,7 @@ class Experiment:
     trials: int = TRIALS
 
     def draws_at(self, scale: float) -> int:
-        """Return the number of draws of one trial at a scale, at least 200."""
+        """Return the number of draws of one trial: `scale` times the published number, at least 200."""
         return max(200, round(self.draws * scale))
 
 

@@ -264,7 +264,7 @@ def _tails(figure: Figure) -> Panel:
         axes.set_ylim(None, 1.6 * max(float(curve.max()) for curve in (*from_gaussian, *finite)))
         plain_numbers(axes)
 
-    caption = "Computed: limit minus the Gaussian of its variance (solid), and n = 256 minus the limit (dashed)"
+    caption = "Computed: limit minus the Gaussian of the same variance (solid), and n = 256 minus the limit (dashed)"
     return Panel("Computed: differences of densities of y", caption, paint)
 
 
@@ -302,5 +302,5 @@ def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_
     if at_end:
         middle = float(np.sqrt(low * high))
         axes.text(0.9 * ends[1], middle, label, fontsize=SMALL, ha="right", va="center", color=MUTED)
-    else:  # below the band, which error bars overlap
+    else:  # the label is below the band, because error bars cross the band
         axes.text(1.1 * ends[0], 0.9 * low, label, fontsize=SMALL, ha="left", va="top", color=MUTED)

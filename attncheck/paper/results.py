@@ -16,15 +16,16 @@ from attncheck.theory.limit import limit
 from attncheck.theory.rates.law import Distance
 from attncheck.theory.rates.rate import Rate, fit
 
-# Interquartile range of a standard normal.
+# Interquartile range of the standard normal law.
 _QUARTILES = 1.349
 
 
 @dataclasses.dataclass(frozen=True)
 class SampledLaw:
-    """Statistics of a sampled law, per trial.
+    """Statistics of a sampled law.
 
-    ``density`` and ``counts`` are those of the first trial. ``kl`` is the published estimate.
+    ``variance``, ``excess_kurtosis`` and ``kl``, the paper's estimate of the divergence, have one value per trial.
+    ``density`` and ``counts`` (of histogram bins) are those of the first trial.
     """
 
     case: ExperimentCase
@@ -42,9 +43,10 @@ class SampledLaw:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A computed density minus that of the limit, with half-widths of error intervals, infinite in far tails.
+    """A computed density minus that of the limit.
 
-    ``moments`` are the variance and excess kurtosis, each followed by its error.
+    ``error`` has the half-widths of the error intervals of ``value``, which are infinite in far tails. ``moments`` are
+    the variance and excess kurtosis, each followed by its error.
     """
 
     case: ExactDistance
@@ -100,12 +102,12 @@ class Figure:
         return next(curve for curve in self.curves if curve.case.curve == label)
 
     def points_of(self, label: str) -> list[Distance]:
-        """Return a series' divergences at finite widths, ascending."""
+        """Return the divergences with this label at finite widths, sorted by width."""
         points = [point for case, point in self.points.items() if case.label == label and not case.infinite]
         return sorted(points, key=lambda point: point.width)
 
     def gap_of(self, label: str) -> Distance:
-        """Return a series' divergence at infinite width."""
+        """Return the divergence with this label at infinite width."""
         return next(point for case, point in self.points.items() if case.label == label and case.infinite)
 
     def limit_of(self, label: str) -> LimitDensity:
@@ -131,7 +133,11 @@ def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Fig
 
 
 def _merged_bins(draws: int) -> int:
-    """Return the number of bins per bar, from the Freedman–Diaconis width for a standard normal, rounded down."""
+    """Return the number of histogram bins that one bar joins.
+
+    It is the largest divisor of the number of bins for which a bar is not wider than the Freedman–Diaconis rule gives
+    for a standard normal law, and at least 1.
+    """
     bins = len(units.edges()) - 1
     width = 2.0 * _QUARTILES * draws ** (-1 / 3) / float(np.diff(units.edges())[0])
     return max(factor for factor in range(1, bins + 1) if bins % factor == 0 and factor <= max(1.0, width))

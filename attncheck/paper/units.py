@@ -25,7 +25,7 @@ from attncheck.paper.experiments import (
 
 Arrays = dict[str, Any]
 
-# Draws in memory at once: those of 256 heads take 33 MB.
+# Number of draws in memory at once; with 256 heads they take 33 MB.
 _CHUNK = 1_000
 # Grid points of the published estimator, and the constant added to densities.
 _POINTS, _OFFSET = 500, 1e-12
@@ -73,7 +73,10 @@ def edges() -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One trial of a sampled case, numbered from 1, or the computation of a distance, with ``trial`` 0."""
+    """One trial of a sampled case, or the computation of a distance.
+
+    Trials are numbered from 1; ``trial`` is 0 for a computation.
+    """
 
     experiment: str
     subject: Subject

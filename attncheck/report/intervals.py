@@ -18,9 +18,10 @@ from attncheck.report.svg import ACCENT, BAD, BAND, MUTED, Drawing, draw, plain
 
 # Maximum number of cases in a plot.
 _MOST_ROWS = 8
-# Logarithmic scales over a larger ratio are labelled at 1, 2, 5, 10, …; maximum number of labels.
+# Logarithmic scales whose ends have a larger ratio are labelled at 1, 2, 5, 10, …; the maximum number of labels
+# follows.
 _WIDE, _TICKS = 10.0, 6
-# Maximum number of characters in a line of a row's label, and of lines.
+# Maximum number of characters in a line of a row's label, and maximum number of its lines.
 _LINE, _LINES = 34, 3
 # CSS pixels: height of a row, height of the axis, width, and left margin, which has the labels.
 _ROW, _AXIS, _WIDTH, _LABELS = 46, 60, 560, 250
@@ -40,7 +41,7 @@ def by_case(tally: Tally) -> Drawing | None:
         for index, result in enumerate(results):
             if band := _undetectable(result, ratio):
                 low, high = band
-                edge = 3.0 * (low == high)  # a bar without width is a line
+                edge = 3.0 * (low == high)  # a band without width is drawn as a line
                 axes.barh(index, high - low, left=low, height=0.72, color=BAND, edgecolor=BAND, linewidth=edge)
             low, effect, high = (number or 0.0 for number in (result.low, result.effect, result.high))
             color, marker = (BAD, "D") if result.verdict == Verdict.VIOLATED else (ACCENT, "o")

@@ -13,7 +13,8 @@ from attncheck.records.schema import Result
 from attncheck.records.text import quantity
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw
 
-# Least half-width of a histogram, and margin beyond the outermost quantile, in standard deviations.
+# A histogram extends to this many standard deviations on both sides or, if that is more, to the outermost quantile and
+# a margin.
 _WIDEST, _STEP = 4.0, 0.3
 
 
@@ -29,7 +30,7 @@ def _counts(plot: Counts, result: Result) -> Drawing:
     deviations = plot.in_errors(plot.below)
     outside = plot.farthest is not None
     observed, expected = plot.shares
-    # Without a reference, the axis is in quantiles of N(0, 1). Whitened values are on this scale.
+    # Without a reference sample, the axis shows quantiles of N(0, 1), the law of whitened values.
     axis = quantity(result) + ("" if plot.against else ", on the scale of N(0, 1)")
     # Values are placed by normal quantiles, so that any correct law appears as a bell curve.
     edges = np.array([min(-_WIDEST, points[0] - _STEP), *points, max(_WIDEST, points[-1] + _STEP)])

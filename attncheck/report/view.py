@@ -188,7 +188,10 @@ def looks(result: Result) -> Markup:
 
 
 def pairs(results: Sequence[Result]) -> list[tuple[str, list[int]]]:
-    """Count the layers that have both features of each pair; return a row (feature, counts) per visited feature."""
+    """Count the examined layers that have both features of each pair.
+
+    The table has one row (feature, counts) for each feature that any examined layer has, and as many columns.
+    """
     of_layers = [features_of(layer) for layer in layers_of(result for result in results if result.p_values)]
     names = [name for name in FEATURES if any(name in features for features in of_layers)]
     return [
@@ -197,7 +200,11 @@ def pairs(results: Sequence[Result]) -> list[tuple[str, list[int]]]:
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:
-    """Return each field with counts of its most frequent values (0 if unvisited) and the number of values left out."""
+    """Return a row (field, counts, remaining) for each field of the layers that a run visited.
+
+    `counts` are pairs of a frequent value and the number of its layers, which may be 0 for a value that was not
+    visited; `remaining` is the number of values left out.
+    """
     rows = []
     for field, counter in sorted(space.values.items()):
         counts = {choice: 0 for choice in _CHOICES.get(field, ())} | counter

@@ -24,7 +24,7 @@ _NAMED, _MOST_WIDTHS = 4, 8
 def render_widths(result: Widths, name: str, out: Path) -> Path:
     """Write a self-contained page on models made by `name`."""
     bad = {row.moment for row in result.violated}
-    tables = sorted(result.tables, key=lambda table: table[0] not in bad)  # moments with violations first
+    tables = sorted(result.tables, key=lambda table: table[0] not in bad)  # tables with violations come first
     drawn = [(moment, rows, plot(result, moment)) for moment, rows in tables]
     return write_file(out, encoded(fill("widths.html.j2", "Widths", found=result, name=name, drawn=drawn)))
 
@@ -75,7 +75,7 @@ _CAPTION = (
 
 
 def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
-    """Draw the band of predictions with tolerance, from the lowest to the highest order that is predicted for a tap."""
+    """Draw the band that predictions and tolerance allow; sizes are relative to the largest predicted exponent."""
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)

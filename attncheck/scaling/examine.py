@@ -55,8 +55,8 @@ def examine(
     make : callable
         ``make(width, seed)`` returns a model.
     seeds : int
-        Models of the largest width per look. Narrower models vary more and cost less, hence there are
-        (largest width/width)^(1/4) times as many.
+        Number of models of the largest width per look. Narrower models vary more and cost less, so there are
+        (largest width/width)^(1/4) times as many at a smaller width.
     steps : int
         Optimiser steps; changes are measured after each.
     false_alarm : float
@@ -96,12 +96,13 @@ class _Sample:
 
     def __init__(self, make: Make, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
         self._make, self.widths, self._steps, self._seed = make, widths, steps, seed
-        # Still more narrow models would cost little, but then the few wide ones would dominate the errors, and p-values
-        # would suffer from skewness.
+        # Even more narrow models would cost little, but then the few wide models would dominate the standard errors,
+        # and skewness would distort the p-values.
         self.seeds = tuple(round(seeds * (max(widths) / width) ** 0.25) for width in widths)
         self.seconds = 0.0
         narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])
-        # Of taps with the same values, one is measured, unless the inner tap has different names at the two widths.
+        # A tap with the same values as an inner tap is left out, unless that inner tap has different names at the two
+        # widths.
         pairs = {name: (tap, wider[name]) for name, tap in narrow.items() if name in wider}
         distinct = {n: (one, two) for n, (one, two) in pairs.items() if not one.same_as or one.same_as != two.same_as}
         if not distinct:
@@ -110,7 +111,10 @@ class _Sample:
         self.measured = [dataclasses.replace(one, steps=step) for step in range(steps + 1) for one in tap_series]
 
     def logs(self, look: int, factor: int) -> list[FloatArray]:
-        """Return log sizes of all measurements, (seeds, measurements) per width; -∞ for zeros."""
+        """Draw models for a look, and return the log sizes of all measurements; -∞ stands for a size of zero.
+
+        The list has one array (seeds, measurements) per width. `factor` multiplies the numbers of seeds.
+        """
         from attncheck._lib.progress import counted_off
 
         start = time.perf_counter()
@@ -167,20 +171,22 @@ class _Looks:
         """Draw a look and return the outcomes of the named measurements."""
         estimates = self._estimates(self._sample.logs(look, factor))
         self._last |= estimates if look == 1 else {name: estimates[name] for name in names}
-        # The rows of the result describe effects; looks need p-values only.
+        # Looks need only p-values, so the effects are set to 0; the rows of the result contain the estimates.
         return {name: Outcome(estimates[name].p_value, 0.0, 0.0, 0.0, 0.0, 0) for name in names}
 
     def _estimates(self, logs: Sequence[FloatArray]) -> dict[str, _Estimate]:
-        """Return the estimates of all measurements from log sizes, (seeds, measured) per width."""
+        """Return the estimates of all measurements; `logs` has one array (seeds, measurements) per width."""
         widths, level = self._sample.widths, self._level
         zeros = np.mean(np.concatenate(logs) == _ZERO, axis=0)
         drawn = [np.where(zeros > 0.0, 0.0, array) for array in logs]
         power = exponents(drawn, widths)
-        # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
+        # Divide sizes by n^b with the largest predicted exponent b; predicted parts of mixed sizes then have exponents
+        # -1/2 and 0.
         known = np.where(np.isfinite(self._largest), self._largest, 0.0)
         rest = [array - known * math.log(width) for array, width in zip(drawn, widths, strict=True)]
         share = shares(rest, widths)
-        # A share also rises if other parts fall, so the size must grow too.
+        # The share of the growing part also rises if other parts decrease. A violation therefore requires both a large
+        # share and an exponent above the prediction.
         both = np.maximum(power.p_values(high=self._largest), share.p_values(high=SHARE))
         above = np.where(self._mixed, both, power.p_values(high=self._high))
         p_values = np.minimum(np.minimum(power.p_values(low=self._low), above), 1.0)
@@ -229,7 +235,7 @@ class _Looks:
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
     def _seeds_needed(self, series: TapSeries) -> int | None:
-        """Return the option `seeds` that makes an interval short enough for a verdict, or None."""
+        """Return the value of the option `seeds` that would make an interval short enough for a verdict, or None."""
         estimate, k, seeds = self._last[series.key], self._index[series.key], min(self._sample.seeds)
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
         needed = [seeds_needed(margin, estimate.error, estimate.freedom, seeds, self._level)]
@@ -243,8 +249,8 @@ class _Looks:
 class _Estimate:
     """Estimate of one measurement in one look.
 
-    `zeros` is the fraction of sizes that are zero. If it is positive, only `sizes` are known, and all numbers after
-    the p-value are NaN.
+    `value` is the exponent and `low` to `high` its interval. `zeros` is the fraction of models in which the size is
+    zero. If it is positive, `p_value` is 1, and all fields after `p_value` are NaN.
     """
 
     zeros: float
@@ -262,7 +268,7 @@ class _Estimate:
 
 def _series(name: str, narrow: Tap, wider: Tap) -> TapSeries:
     grows = narrow.values.size != wider.values.size
-    rescaled = narrow.rescaled or wider.rescaled  # a factor may be 1 at one width
+    rescaled = narrow.rescaled or wider.rescaled  # at one of the widths, the factor may be 1
     return TapSeries(name, narrow.what, narrow.kind, grows, rescaled, narrow.note or wider.note)
 
 
@@ -280,9 +286,9 @@ def _notes(series: TapSeries, estimate: _Estimate) -> tuple[str, ...]:
 
 
 def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ...]:
-    """Return the standard deviations of matrices with two growing axes, if these do not change with the width.
+    """Return standard deviations that do not change with the width, of matrices with two axes that do.
 
-    The result is empty unless the output of such a matrix is violated, as a factor may follow the matrix.
+    The result is empty unless a violated tap is the output of such a matrix: otherwise, a later factor may compensate.
     """
     violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
     narrow, wide = sample.weights() if violated else ({}, {})
@@ -294,7 +300,10 @@ def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ..
 
 
 def _fitting(rows: Mapping[TapSeries, WidthsRow], tolerance: float) -> str:
-    """Return the name of a prediction that fits all sizes at initialisation, if the tested one is violated; else ""."""
+    """Return the name of a prediction in `PREDICTIONS` that fits all sizes at initialisation.
+
+    The result is "" if there is no such prediction, or if no size at initialisation violates the tested one.
+    """
     initial = {series: row for series, row in rows.items() if not series.steps}
     if not any(row.verdict is Verdict.VIOLATED for row in initial.values()):
         return ""

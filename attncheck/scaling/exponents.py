@@ -19,11 +19,11 @@ from attncheck.evidence.family import smallest_integer
 
 #: Terms of the fit, hence the minimum number of widths.
 TERMS = 3
-# Smaller spreads are rounding error.
+# Smaller standard deviations of log sizes are rounding error.
 _LEAST_SPREAD = 1e-9
 # Maximum number of seeds suggested.
 _MOST_SEEDS = 100_000
-# Probability that the suggested seeds decide one exponent, if the estimates are right.
+# Probability that the suggested number of seeds suffices for a verdict on one exponent, if the estimates are right.
 _SURELY = 0.99
 
 
@@ -99,7 +99,7 @@ def _variances(logs: FloatArray | Sequence[FloatArray]) -> FloatArray:
 
 
 def slope_weights(widths: Sequence[int]) -> FloatArray:
-    """Return the weight of each width's mean log size in the exponent, (widths,)."""
+    """Return regression weights, (widths,); the exponent is their dot product with the mean log sizes."""
     n = np.asarray(widths, dtype=float)
     if len(np.unique(n)) < max(TERMS, len(n)):
         refuse("widths", list(widths), "must be at least three, all different", "pass e.g. (64, 128, 256, 512, 1024)")
@@ -113,10 +113,11 @@ def quantile(level: float, freedom: FloatArray) -> FloatArray:
 
 
 def seeds_needed(margin: float, error: float, freedom: float, seeds: int, level: float) -> int | None:
-    """Return the number of seeds that makes an interval decisive with 99% probability; None beyond 100,000.
+    """Return the number of seeds with which an interval suffices for a verdict with 99% probability.
 
-    `margin` is the distance of the exponent from the nearer end of the allowed range; `error` and `freedom` are the
-    standard error and degrees of freedom with `seeds`. Seeds of all widths grow in proportion.
+    `margin` is the distance of the exponent from the nearer end of the allowed range. `error` and `freedom` are the
+    standard error and the degrees of freedom with `seeds` seeds. Numbers of seeds at other widths are assumed to grow
+    in proportion. The result is None if more than 100,000 seeds would be needed.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Predicted exponents of taps: standard parametrisation, maximal update (μP), or a user's table.
 
-After a step, decaying noise and constant parts add up, so that no single exponent fits: the mean square is fitted by a
-sum of powers of n, of which a share may grow faster than predicted.
+After an optimiser step, noise that decreases with the width n and constant parts add up to a size, so no single
+exponent fits. The mean square is therefore fitted by a sum of powers of n. The share of the part that grows faster than
+predicted must not exceed `SHARE`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from attncheck._lib.errors import check_number, refuse
 from attncheck.scaling.exponents import Estimates, errors_of, means
 from attncheck.scaling.taps import EMBEDDING, KINDS, MODULE, NORM, OUTPUT, SCORES
 
-#: Increment from the largest predicted order to the next.
+#: Difference between the next larger exponent in a fit and the largest predicted one.
 NEXT = 0.5
 #: Measured quantities: size at initialisation, or change in a step.
 INIT, CHANGE = "init", "change"
-#: Maximum share, in the mean square at the largest width, of parts that grow faster than predicted.
+#: Maximum fraction of the mean square, at the largest width, that may be due to parts that grow faster than predicted.
 SHARE = 0.3
 _AT_MOST = "at most "
 _REMEDY = (
@@ -34,10 +35,11 @@ _REMEDY = (
 
 
 def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Estimates:
-    """Estimate which share of a tap's mean square, at the largest width, grows faster than predicted.
+    """Estimate the share of each tap's mean square, at the largest width, that grows faster than predicted.
 
-    `logs` holds log sizes, (seeds, taps) per width, over the largest predicted order. Mean squares are fitted by parts
-    whose sizes grow as n^b, for b = -1/2, 0 and 1/2; the share is that of 1/2.
+    `logs` has one array (seeds, taps) per width: logarithms of sizes that were divided by n^b, where n is the width and
+    b the largest predicted exponent. Mean squares are fitted by a sum of three parts whose sizes are proportional to
+    n^(-1/2), 1 and n^(1/2). The result is the share of the last part.
 
     Examples
     --------
@@ -55,7 +57,7 @@ def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Es
     centres = means(logs)
     n = np.asarray(widths, dtype=float)
     widest = int(np.argmax(n))
-    # Terms are divided by observations, (taps, widths, orders), so that all have the same relative error.
+    # Dividing the terms (taps, widths, powers) by the observed mean squares gives all widths the same relative error.
     terms = (n / n[widest])[:, None] ** (2.0 * powers)
     columns = terms / np.exp(2.0 * (centres - centres[widest])).T[:, :, None]
     inverse = np.linalg.pinv(columns)
@@ -69,18 +71,20 @@ def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Es
 
 @dataclasses.dataclass(frozen=True)
 class TapSeries:
-    """Sizes of a tap (an intermediate value) at several widths: at initialisation, or changes after `steps` steps.
+    """Description of a measurement: the size of a tap (an intermediate value), or its change after `steps` steps.
 
     Attributes
     ----------
-    name, what : str
-        Name of the tap, and the class or function that computes it.
+    name : str
+        Name of the tap.
+    what : str
+        Class or function that computes the tap.
     kind : str
         One of ``attncheck.scaling.taps.KINDS``.
     grows : bool
         Whether the tap has more entries in a wider model.
     rescaled : bool
-        Whether a width-dependent factor may follow.
+        Whether the model may later multiply the tap by a factor that depends on the width.
     note : str
         Remark for the reader.
     steps : int
@@ -107,11 +111,13 @@ class ExponentPrediction:
 
     Attributes
     ----------
-    low, high : float
-        Smallest and largest exponent.
+    low : float
+        Smallest allowed exponent.
+    high : float
+        Largest allowed exponent.
     mixed : bool
-        Whether the size is a sum of parts of both orders. To violate `high`, its exponent must then be larger, and the
-        share of the next order must exceed `SHARE`.
+        Whether the size is a sum of a part with exponent `low` and one with exponent `high`. Such a size violates
+        `high` only if its exponent is larger and the share of parts that grow even faster exceeds `SHARE`.
     """
 
     low: float
@@ -124,12 +130,12 @@ class ExponentPrediction:
         return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
 
 
-#: Return the prediction for the sizes of a tap at initialisation, or for its changes after steps; None without one.
+#: Function that returns the prediction for a tap's sizes at initialisation or changes after steps; None if it has none.
 Expectation = Callable[[TapSeries], ExponentPrediction | None]
 
 _CONSTANT = ExponentPrediction(0.0, 0.0)
 _FALLS = ExponentPrediction(-NEXT, -NEXT)
-# As scores decay, attention weights become more even, and outputs decay slightly.
+# As scores decrease with the width, attention weights become more even, and outputs of attention decrease slightly.
 _EVENS_OUT = ExponentPrediction(-NEXT, 0.0)
 _NEARLY = ExponentPrediction(-0.5 * NEXT, 0.0)
 _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
@@ -156,9 +162,10 @@ def mup(series: TapSeries) -> ExponentPrediction | None:
 
 
 def _rescaled(series: TapSeries) -> ExponentPrediction | None:
-    """Return the prediction for a tap before an unknown factor.
+    """Return the prediction for a tap that the model may later multiply by an unknown width-dependent factor.
 
-    A shared embedding is constant, or falls and is multiplied by √width. A readout is judged at the output.
+    An embedding that shares its matrix with a readout is constant, or decreases as 1/√width and is multiplied by
+    √width. A readout has no prediction here, because its result is tested at the output of the model.
     """
     return ExponentPrediction(-NEXT, 0.0) if series.kind == EMBEDDING else None
 
@@ -217,7 +224,7 @@ def check_all_fit(expected: Expectation, tap_series: Iterable[TapSeries]) -> Non
         return
     names = list(dict.fromkeys(series.name for series in tap_series))
     for pattern in expected.entries:
-        # A table for several models may list kinds that this one lacks.
+        # A kind that matches no tap is no error, because a table may be used for several models.
         if pattern not in KINDS and not any(fnmatchcase(name, pattern) for name in names):
             close = get_close_matches(pattern.strip("*."), names, n=3, cutoff=0.4) or names[:3]
             refuse("expect", pattern, "matches no tap", f"use an existing name, such as {', '.join(close)}")

@@ -23,16 +23,22 @@ class WidthsRow:
 
     Attributes
     ----------
-    name, what, kind : str
-        Tap name; the class or function that computes it; one of ``attncheck.scaling.taps.KINDS``.
+    name : str
+        Name of the tap.
+    what : str
+        Class or function that computes the tap.
+    kind : str
+        One of ``attncheck.scaling.taps.KINDS``.
     steps : int
         0 for the size at initialisation, else the number of steps before the change.
     predicted : str
         Prediction as text; empty without one.
     low_predicted, high_predicted : float or None
         Predicted exponents, without tolerance.
-    exponent, low, high : float or None
-        Exponent and interval in the last look; None for zero sizes.
+    exponent : float or None
+        Estimated exponent in the last look; None for zero sizes.
+    low, high : float or None
+        Ends of the interval of the exponent; None for zero sizes.
     share : float or None
         For mixed orders, the share of parts that grow faster than predicted, in the mean square at the largest width.
     spread : float or None
@@ -193,7 +199,7 @@ class Widths:
             return "no number of seeds decides the open ones"
         seconds = self.seconds * max(known) / min(self.seeds)
         option = f"seeds={max(known)} (--seeds {max(known)})"
-        return f"{option} decides {len(known)} of {len(self._undecided)} open, in some {seconds:,.0f} s"
+        return f"{option} would decide {len(known)} of {len(self._undecided)} open, in about {seconds:,.0f} s"
 
     def _fixed(self) -> str:
         """Describe matrices with the same standard deviation at every width."""

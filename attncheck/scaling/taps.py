@@ -95,7 +95,7 @@ class Model(Protocol):
         """Take one optimiser step, on the same inputs each time."""
 
 
-#: Return a newly initialised model of a width with its own inputs, reproducible by a seed.
+#: Function of a width and a seed that returns a newly initialised model with inputs, both determined by the seed.
 Make = Callable[[int, int], Model]
 
 

@@ -294,7 +294,7 @@ def own(name: str, attend: Any = None, *notes: str, before: Any = None, of_keys:
     return row(name, lambda: Own(attend, before=before, of_keys=of_keys), *notes, **fields)
 
 
-DIVIDED = ("note: are divided by the sums of their rows after the values", "note: is not linear: W_O is not read")
+DIVIDED = ("note: are divided by the sums of their rows only after", "note: is not linear: W_O is not read")
 ROWS = [
     own("divided later", divided_later, *DIVIDED, mask="causal", matrices="QKV"),
     own("never divided", never_divided, "wrong: rows of the attention weights sum to", known=False),

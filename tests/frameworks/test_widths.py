@@ -215,7 +215,7 @@ def test_right_readouts_are_not_violated(readout: str, tied: bool, optimizer: An
     output = next(row for row in result.rows if row.kind == "output")
     assert (str(output.verdict), output.predicted) == ("consistent", "-0.5")
     if readout in ("after", "limited"):
-        assert result["head"].notes == ("a factor follows: judged at the output",)
+        assert result["head"].notes == ("a factor follows: the size is tested at the output instead",)
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ NOT_READ = "NOT EXAMINED: Calling: 1 attention module (0 read, 1 not: "
 #: Module, its call, a part of the first line, and notes.
 KINDS: dict[str, tuple[Any, ...]] = {
     "equal tensors": (Apart, equal_tensors, RIGHT),
-    "positions": (Apart, with_positions, RIGHT, "attn: values are x W + b, and a vector that depends on the position"),
+    "positions": (Apart, with_positions, RIGHT, "attn: values are x W + b plus a vector that depends on the position"),
     "zero values": (Apart, with_zero_values, RIGHT),
     "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not"),
     "other neurons": (OtherNeurons, directly, "WRONG: attn: queries and keys are rotated in different neurons"),

@@ -351,7 +351,7 @@ WIDER = itertools.count(3)
     ("make", "options", "message"),
     [
         (Model, {}, "inputs=None: are unknown for a model of class Model; pass the inputs of one call"),
-        (Model, {"inputs": 3}, "inputs=3: are neither arrays by name nor in order"),
+        (Model, {"inputs": 3}, "inputs=3: is neither a mapping nor a sequence of arrays"),
         (Model, {"inputs": (IDS,), "width": 32}, "width=32: cannot be combined with inputs"),
         (Model, {"inputs": (torch.zeros(2, 3),)}, "model: failed"),
         (Model, {"inputs": (IDS[:0],)}, r"inputs=\(0, 12\): is the shape of an array without sequences"),

@@ -22,10 +22,10 @@ from attncheck.models.replay import ModuleCall
 
 # Minimum cosine of the angle between an array and its normalised copy.
 _PARALLEL = 1 - 1e-6
-# Bounds on relative changes of linear and of normalised arrays if inputs are multiplied by 3, and on the variation of
-# the lengths of normalised vectors.
+# If inputs are multiplied by 3, linear arrays have a relative change above `_LINEAR`, and normalised arrays one below
+# `_NORMALISED`. The lengths of normalised vectors have a relative standard deviation below `_CONSTANT`.
 _LINEAR, _NORMALISED, _CONSTANT = 0.5, 0.05, 1e-3
-# Names of matrix products, whose results no longer have the entries that dropout changed.
+# Names of matrix products. After a product, entries are no longer those that dropout changed.
 _PRODUCTS = ("linear", "matmul", "__matmul__", "bmm", "einsum")
 
 
@@ -38,7 +38,8 @@ def residual(probe: TorchModel) -> Iterator[Note]:
     all_blocks = [blocks for call in probe.attention if (blocks := _blocks(probe, call, recorded))]
     if not all_blocks:
         raise NotExaminedError("no module around attention normalises its input for attention")
-    if not _wrong(probe, all_blocks):  # seldom wrong; if one is, blocks are tested alone, as it may hide later errors
+    # Usually no block is wrong. Otherwise, each block is tested alone, because an error may hide later ones.
+    if not _wrong(probe, all_blocks):
         return
     returned = {name: _described(*pair) for blocks in all_blocks for name, pair in _wrong(probe, [blocks]).items()}
     for text, names in grouped(returned, returned.__getitem__).items():
@@ -47,7 +48,7 @@ def residual(probe: TorchModel) -> Iterator[Note]:
 
 
 def norms(probe: TorchModel) -> Iterator[Note]:
-    """Report norms that act on queries only or on keys only, and normalised values beside unnormalised queries."""
+    """Report norms that act on queries only or on keys only, and normalised values whose queries are not normalised."""
     calls = [call for call in probe.attention if not call.source]
     if not calls:
         raise NotExaminedError("no self-attention was found")
@@ -58,7 +59,7 @@ def norms(probe: TorchModel) -> Iterator[Note]:
         q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, three, strict=True))
         if v > _LINEAR and 0 < min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
             which, excluded = ("queries", "keys") if q < k else ("keys", "queries")
-            uneven.setdefault(f"a norm reaches {which}, but not {excluded} and values", []).append(call.name)
+            uneven.setdefault(f"a norm acts on {which}, but not on {excluded} and values", []).append(call.name)
         elif _is_normalised(one[2]) and not _is_normalised(one[0]):
             uneven.setdefault("values are normalised in every head, but queries are not", []).append(call.name)
     for text, names in uneven.items():
@@ -74,7 +75,7 @@ def dropout(probe: TorchModel) -> Iterator[Note]:
     if not modules and not mode.dropping:
         raise NotExaminedError("nothing is dropped in training")
     if mode.of_scores:
-        names = sorted(filter(None, mode.of_scores))  # the model itself has no name
+        names = sorted(filter(None, mode.of_scores))  # without the model itself, whose name is empty
         where = f"{names_of(names)}: " if names else ""
         yield asks(f"{where}dropout acts on scores, before the softmax", "dropout")
     parents = mode.called - mode.dropping
@@ -84,9 +85,10 @@ def dropout(probe: TorchModel) -> Iterator[Note]:
 
 
 def _wrong(probe: TorchModel, all_blocks: Sequence[Sequence[str]]) -> dict[str, tuple[Any, Any]]:
-    """Set the matrices of all blocks to 0, and return by name the inputs and outputs of those that change their input.
+    """Set the matrices of all blocks to 0, and find the blocks that do not return their input.
 
-    Each element of `all_blocks` lists the modules, innermost first, one of which is the block.
+    Each element of `all_blocks` lists nested modules, innermost first, of which one is the block; it is wrong if none
+    of them returns its input. The result maps the innermost module of each wrong block to its input and output.
     """
     modules = [module for blocks in all_blocks for module in probe.model.get_submodule(blocks[-1]).modules()]
     matrices = [m for m in modules if any(p.ndim > 1 for p in m.parameters(recurse=False))]
@@ -108,8 +110,8 @@ def _around(call: ModuleCall) -> list[str]:
 def _blocks(probe: TorchModel, call: ModuleCall, recorded: Mapping[str, tuple[Any, Any]]) -> list[str]:
     """Return the names of modules around an attention module that pass a norm of their input to it, innermost first.
 
-    Such a module may be a part of a block without the residual path, or contain more than a block. `recorded` maps
-    names of modules to input and output.
+    Such a module may be the part of a block that the residual path bypasses, or contain more than a block. `recorded`
+    maps names of modules to their input and output.
     """
     blocks = []
     for name in _around(call) if call.name in recorded else []:
@@ -164,7 +166,10 @@ def _hidden(values: Any) -> Any:
 
 
 def _described(x: Any, y: Any) -> str:
-    """Describe the output y of a block for its input x; learned scales and gates of residual paths are not examined."""
+    """Describe the output y of a block with input x whose matrices are 0.
+
+    Raises `NotExaminedError` if the residual path seems to have a learned scale or a gate.
+    """
     factor = float((x * y).sum() / (x * x).sum())
     if not y.any():
         return "0, not its input"
@@ -199,8 +204,10 @@ class _Dropping(Trace, TorchFunctionMode):
 
     Attributes
     ----------
-    called, dropping : set of str
-        Names of modules that are called, and of those that call functions for dropout.
+    called : set of str
+        Names of modules that are called.
+    dropping : set of str
+        Names of modules that call functions for dropout.
     of_scores : set of str
         Modules whose dropout acts on scores: its input has negative numbers, and a softmax of the same shape follows
         without a matrix product in between.

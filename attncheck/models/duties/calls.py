@@ -17,14 +17,15 @@ from attncheck.models.duties.positions import effect_of_later
 from attncheck.models.duties.probe import TorchModel, same
 
 _CACHE = re.compile(r"past|(past_)?key_values?|caches?|(past|kv)_caches?|layer_past")
-# Numbers of tokens in the last calls with a cache.
+# Numbers of tokens in the calls after the first one, to which the cache is passed.
 _CALLS = {"single tokens": (1, 1), "two tokens": (2, 1)}
-# Relative tolerance of outputs with a cache, and largest error in bfloat16 relative to that of rounded weights.
+# Relative tolerance of outputs with a cache, and largest allowed ratio of the error in bfloat16 to the error that
+# rounded weights cause in float32.
 _TOLERANCE, _ROUNDOFFS = 1e-3, 16
 
 
 def cache(probe: TorchModel) -> Iterator[Note]:
-    """Report a cache if calls on a few tokens at a time, with this cache, differ from one call on all tokens."""
+    """Report a key-value cache if calls that use it, on a few tokens at a time, differ from one call on all tokens."""
     accepted = inspect.signature(probe.model.forward).parameters
     name = next((name for name in accepted if _CACHE.fullmatch(name)), None)
     if name is None:
@@ -51,7 +52,10 @@ def cache(probe: TorchModel) -> Iterator[Note]:
 
 
 def _step_by_step(probe: TorchModel, name: str, options: Mapping[str, Any], lengths: Sequence[int]) -> Any:
-    """Return the outputs of successive calls with a cache; `lengths` are the numbers of tokens after the first call."""
+    """Return the joined outputs of successive calls with a cache.
+
+    `lengths` are the numbers of tokens in the calls after the first one, which gets all tokens before them.
+    """
     main, tokens = next(iter(probe.arguments.items()))
     first = tokens.shape[1] - sum(lengths)
     if first < 1:
@@ -89,7 +93,10 @@ def precision(probe: TorchModel) -> Iterator[Note]:
         half = _error(exact, copied.first())
         rounded = _error(exact, dataclasses.replace(probe, model=copied.model.float()).first())
     if half > _ROUNDOFFS * max(rounded, 2.0**-9):
-        yield asks(f"in bfloat16, outputs differ by {half:.2g}, with rounded weights by {rounded:.2g}", "precision")
+        yield asks(
+            f"outputs differ by {half:.2g} in bfloat16, but by {rounded:.2g} in float32 with rounded weights",
+            "precision",
+        )
 
 
 def _error(exact: Any, approximate: Any) -> float:

@@ -40,7 +40,7 @@ class DutyResult:
         return NOT_EXAMINED if self.reason else HOLDS
 
     def confirmed(self, names: set[str]) -> DutyResult:
-        """Return the result, with notes lowered to the level "note" if `names` contains one of their expectations."""
+        """Return the result; notes get the level "note" if the user's expectations `names` declare them as intended."""
         return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
 
     def unmet(self, expected: Any) -> str:

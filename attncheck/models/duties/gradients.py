@@ -14,16 +14,17 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, restored
 
-# Number of steps after which factors that start at 0 must have a gradient, and size of the largest change of an entry.
+# Number of optimisation steps after which parameters must have a gradient although others start at 0, and largest
+# change of an entry per step.
 _STEPS, _STEP = 3, 0.02
-# Names of parameters that only some tokens reach.
+# Names of parameters that may be used for some tokens only.
 _ROUTED = re.compile("expert|router|moe")
-# Fewest consecutive unused rows that count as a head.
+# Minimum number of consecutive unused rows that count as a head.
 _HEAD = 4
 
 
 def registration(probe: TorchModel) -> Iterator[Note]:
-    """Report tensors with a gradient that are not registered as parameters, and that exist longer than one call."""
+    """Report tensors with a gradient that persist between calls, but are not registered as parameters."""
     leaves, again = _leaves(probe), _leaves(probe)
     if not leaves:
         raise NotExaminedError("the outputs have no gradient")
@@ -36,7 +37,7 @@ def registration(probe: TorchModel) -> Iterator[Note]:
 
 
 def _leaves(probe: TorchModel) -> dict[int, Any]:
-    """Return the tensors at which the graph of the outputs begins, by identity."""
+    """Return the tensors at which the autograd graph of the outputs begins, by their ids."""
     pending, visited, leaves = [output.grad_fn for output in probe.reals()], set[Any](), dict[int, Any]()
     while pending:
         node = pending.pop()
@@ -55,16 +56,16 @@ def reached(probe: TorchModel) -> Iterator[Note]:
     first = _gradients(probe, parameters)
     reals = [v for v in probe.arguments.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     if any(scores.shape[-1] == 1 for scores in probe.scores) or not all(v.any() for v in reals):
-        raise NotExaminedError("some attention is to one position, whose weight is 1, or the inputs are 0")
+        raise NotExaminedError("some attention is to a single position, whose weight is always 1, or the inputs are 0")
     zero = [name for name, g in first.items() if not g.any() and not _ROUTED.search(name) and not _pads(probe, name)]
     if zero:
         zero = _zero_after_steps(probe, parameters, zero)
     never = [name for name in zero if parameters[name].ndim > 1 and not parameters[name].any()]
-    never = never if len(never) > 1 else []  # with one factor at 0, the cause is elsewhere
+    never = never if len(never) > 1 else []  # a single factor that is 0 has a gradient, so the cause is elsewhere
     if never:
         yield wrong(f"{names_of(never)}: zeros, and their gradients stay exactly 0 for these inputs: they do not train")
     if remaining := [name for name in zero if name not in never]:
-        yield asks(f"{names_of(remaining)}: the gradient is exactly 0, also after steps", "reach")
+        yield asks(f"{names_of(remaining)}: the gradient is exactly 0, also after optimisation steps", "reach")
     unused = {name: rows for name in first if (rows := _unused_rows(probe, name, first[name]))}
     if unused:
         number, total = next(iter(unused.values()))
@@ -91,7 +92,10 @@ def _gradients(probe: TorchModel, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _zero_after_steps(probe: TorchModel, parameters: dict[str, Any], zero: list[str]) -> list[str]:
-    """Return the names in `zero` whose gradient is still 0 after steps of all parameters that are 0."""
+    """Return the names in `zero` whose gradient is still 0 after a few optimisation steps.
+
+    The steps change only the parameters that are 0; their values are restored afterwards.
+    """
     movable = {name: p for name, p in parameters.items() if not p.any()}
     with restored(list(movable.values())):
         for _ in range(_STEPS + 1):
@@ -103,11 +107,15 @@ def _zero_after_steps(probe: TorchModel, parameters: dict[str, Any], zero: list[
 
 
 def _unused_rows(probe: TorchModel, name: str, gradient: Any) -> tuple[int, int] | None:
-    """Return the numbers of rows without a gradient and of all rows; None unless the unused rows are whole heads."""
+    """Return the number of unused rows, which have no gradient, and the number of all rows.
+
+    The result is None unless the parameter is a matrix of attention that has unused rows, all of them in runs of at
+    least `_HEAD` consecutive rows, as if heads were unused.
+    """
     at, _, _ = name.rpartition(".")
     owner = probe.model.get_submodule(at)
     in_attention = any(f"{name}.".startswith(f"{call.name}.") for call in probe.attention)
-    conv = type(owner).__name__ == "Conv1D"  # in transformers: (inputs, outputs)
+    conv = type(owner).__name__ == "Conv1D"  # of transformers, with weights (inputs, outputs)
     matrix = conv or isinstance(owner, torch.nn.Linear | torch.nn.MultiheadAttention)
     if gradient.ndim != 2 or not in_attention or not matrix or not gradient.any():
         return None

@@ -15,14 +15,15 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, same
 
-# A score lower by `_HIDDEN` hides a position; derivatives by later inputs below `_TINY` times those by earlier ones are
-# almost causal; divisors are at least `_SMALLEST`.
+# Positions are hidden if their scores are lower than others by `_HIDDEN`. Attention is almost causal if derivatives
+# with respect to later inputs are below `_TINY` times those with respect to earlier ones. Divisors are at least
+# `_SMALLEST`.
 _HIDDEN, _TINY, _SMALLEST = 3.0, 1e-3, 1e-30
 # Relative tolerance of outputs in calls with inputs of other shape or order.
 _TOLERANCE = 1e-4
-# Numbers of padded positions at either end.
+# Number of padded positions at either end of a sequence.
 _PADDED = 2
-# Arguments that mark padding, and whether they mark tokens instead.
+# Arguments that distinguish padding from tokens; True if they mark the tokens, False if they mark the padding.
 _MASKS = {"attention_mask": True, "key_padding_mask": False, "src_key_padding_mask": False}
 _POSITIONAL = re.compile(r"pos(itions?|itional)?(_?(emb|enc|bias|table|ids)\w*)?(\.|$)|rotary|inv_freq|relative|alibi")
 
@@ -35,7 +36,10 @@ def causality(probe: TorchModel) -> Iterator[Note]:
     later = derivatives[:, 0] * _later(positions, derivatives.shape[2])
     row, j = divmod(int(later.argmax()), derivatives.shape[2])
     ratio = effect_of_later(probe)
-    text = f"outputs at {positions[row]} depend on the later input at {j}, {ratio:.2g} times as much as on earlier ones"
+    text = (
+        f"outputs at position {positions[row]} depend on the later input at position {j}, "
+        f"{ratio:.2g} times as much as on earlier ones"
+    )
     if probe.scores and all(_hides_later(scores) for scores in probe.scores):
         yield wrong(f"attention is causal, but {text}")
     elif _causal_without_cache(probe):
@@ -75,7 +79,7 @@ def permutation(probe: TorchModel) -> Iterator[Note]:
     tables = {n: p for n, p in probe.model.named_parameters() if _POSITIONAL.search(n) and p.requires_grad}
     names = [n for n, p in tables.items() if probe.derivatives((y * noise(y)).sum(), [p])[0].any()]
     text = "the outputs do not depend on the order of the tokens"
-    absent = asks(f"{text}: positions are the same for all, or absent", "permutation")
+    absent = asks(f"{text}: all tokens get the same position, or none", "permutation")
     yield wrong(f"{text}, though there are positions: {names[0]}") if names else absent
 
 
@@ -124,7 +128,7 @@ def _later(positions: list[int], length: int) -> Any:
 
 
 def effect_of_later(probe: TorchModel) -> float:
-    """Return the largest derivative of outputs by later inputs, relative to the largest one by earlier inputs."""
+    """Return the largest derivative of outputs with respect to later inputs, divided by that for earlier inputs."""
     positions, derivatives = probe.dependence
     rows = derivatives[:, 0]
     earlier = rows * (torch.arange(rows.shape[1]) < torch.tensor(positions)[:, None])
@@ -132,9 +136,10 @@ def effect_of_later(probe: TorchModel) -> float:
 
 
 def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
-    """Return the largest derivative of the last outputs along an axis by other inputs, relative to the last inputs.
+    """Return how strongly the last outputs along an axis depend on the other inputs.
 
-    Axis 0 contains sequences. If axis 1 contains positions, the last output depends on all, also if causal.
+    The result is the largest derivative with respect to the other inputs, divided by that for the last inputs. Axis 0
+    should contain sequences. If axis 1 contains positions, its last outputs depend on others even in a causal model.
     """
     x = probe.vectors.values.clone().requires_grad_()
     y = probe.with_vectors(x).select(axis, -1)
@@ -154,7 +159,10 @@ def _hides_later(scores: Any) -> bool:
 
 
 def _causal_without_cache(probe: TorchModel) -> bool:
-    """Return whether outputs do not depend on later inputs if None replaces caches: objects with a method `update`."""
+    """Return whether modules get caches as arguments, and outputs are causal if None replaces these caches.
+
+    Objects with a method `update` count as caches.
+    """
     removed: list[Any] = []
 
     def without_cache(value: Any) -> Any:

@@ -18,17 +18,19 @@ from attncheck.models.factory import ModelFactory
 from attncheck.models.replay import ModuleCall
 
 AnyTrace = TypeVar("AnyTrace", bound=Trace)
-# Limits on the number of positions whose derivatives are computed, alone and times parameters and tokens.
+# Maximum number of positions at which derivatives are computed, and maximum of that number times the numbers of
+# parameters and tokens.
 _POSITIONS, _WORK = 12, 2**31
-# Largest relative effect that may be roundoff, and the factor by which double precision reduces roundoff.
+# Largest relative effect that may be roundoff. In double precision, roundoff is below `_LESS` times that in the
+# precision of the model.
 _ROUNDOFF, _LESS = 1e-5, 0.1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vectors:
-    """The vectors for the tokens of a model, (batch, positions, width), or other real inputs.
+    """Vectors of the tokens of a model, (batch, positions, width), or another input of real numbers.
 
-    They are the input `name`, or the output of `module` for the input `name`.
+    `values` are the input called `name` if `module` is None; otherwise the output of `module` for that input.
     """
 
     values: Any
@@ -109,7 +111,7 @@ class TorchModel:
             one_token = {vectors.name: torch.full_like(ids, ids.median().item())}
             with torch.no_grad():
                 if not same(*(self.with_vectors(vectors.values, changes) for changes in ({}, one_token))):
-                    raise NotExaminedError("the outputs depend on the tokens by more than one embedding")
+                    raise NotExaminedError("the outputs depend on the tokens through more than one embedding")
         return vectors
 
     @functools.cached_property
@@ -127,7 +129,7 @@ class TorchModel:
         """Return the first real output if `x` replaces the vectors of the tokens."""
         if self._vectors.module is None:
             return self.first({**(changes or {}), self._vectors.name: x})
-        results = iter([x])  # replaces the result of the module's first call
+        results = iter([x])  # only the result of the module's first call is replaced
         with self._vectors.module.register_forward_hook(lambda module, args, output: next(results, output)):
             return self.first(changes)
 
@@ -139,7 +141,11 @@ class TorchModel:
         return y
 
     def influence(self, changes: Mapping[Any, Any] | None = None) -> tuple[list[int], Any]:
-        """Return some positions, and the largest derivatives of outputs there by all inputs, (·, batch, positions)."""
+        """Return some positions, and how strongly the first sequence's outputs at these positions depend on all inputs.
+
+        The array, (chosen positions, batch, positions), has the largest absolute derivative of a random combination of
+        the outputs at a chosen position with respect to the entries of an input vector.
+        """
         x = self.vectors.values.clone().requires_grad_()
         y = self.for_vectors(x, changes)
         most = min(max(_WORK // self.work, 2), _POSITIONS)

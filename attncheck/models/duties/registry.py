@@ -35,7 +35,7 @@ DUTIES = {
     "dropout": f"{_HERE}.blocks:dropout",
     # Every parameter has a gradient.
     "reach": f"{_HERE}.gradients:reached",
-    # Permuted tokens do more than permute outputs.
+    # A permutation of the tokens does not merely permute the outputs.
     "permutation": f"{_HERE}.positions:permutation",
     # Padding does not change the outputs at other tokens.
     "pad_tokens": f"{_HERE}.positions:pad_tokens",
@@ -45,7 +45,7 @@ DUTIES = {
     "precision": f"{_HERE}.calls:precision",
 }
 NAMES = tuple(DUTIES)
-# Processor time after which no other property is measured.
+# Processor time, in seconds, after which no further property is measured.
 _SECONDS = 2.0
 
 
@@ -64,10 +64,10 @@ def _result(name: str, probe: Any, end: float) -> DutyResult:
     """Measure a property, unless the measurements of earlier properties took too long."""
     if time.process_time() > end:
         return DutyResult(name, reason="the model is too slow")
-    measure = find(DUTIES[name])  # outside of `try`: a failed import is no property of the model
+    measure = find(DUTIES[name])  # outside of `try`, because a failed import says nothing about the model
     try:
         return DutyResult(name, tuple(dict.fromkeys(measure(probe))))
-    except Exception as error:  # of the measurement, of the model for changed inputs, or of its backward pass
+    except Exception as error:  # raised by the measurement, by the model for changed inputs, or in its backward pass
         reason = str(error).partition("; ")[0] or type(error).__name__
         return DutyResult(name, reason=reason.partition("\n")[0])
 

@@ -12,14 +12,14 @@ from attncheck._lib.names import grouped, names_of, pattern_of
 from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.probe import TorchModel, restored
 
-# Names of tables whose entries are never all 0 in use.
+# Names of tables that are reported if all their entries are 0.
 _TABLE = re.compile(r"(relative|rel_\w*bias|bias_table|rotary|inv_freq|freqs)\w*(\.weight)?$")
 # Seed of a second model.
 _SEED = 2**31 - 1
 
 
 def state(probe: TorchModel) -> Iterator[Note]:
-    """Report buffers that are not initialised, tables of zeros, and copies of parameters."""
+    """Report buffers that are not initialised or differ between draws, tables of zeros, and copies of parameters."""
     redraw = probe.factory.fresh(_SEED)
     yield from _buffers(probe, dict(redraw.named_buffers()))
     parameters = {name: p.detach() for name, p in probe.model.named_parameters()}
