@@ -34,9 +34,9 @@ _SMALL = 3e-4
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Outputs (draws, positions, neurons), and scores (draws, heads, positions, positions) if exposed.
+    """The outputs of one call, and its scores if the subject exposes them.
 
-    Masked scores are 0.
+    Outputs are (draws, positions, neurons), scores (draws, heads, positions, positions). Masked scores are set to 0.
     """
 
     outputs: FloatArray
@@ -70,7 +70,10 @@ class Answer:
 
 
 def differ(one: FloatArray, two: FloatArray, rounding: float, tolerance: float = 0.0) -> BoolArray:
-    """Return where two arrays differ by more than rounding and more than `tolerance` times the largest number."""
+    """Return where two arrays differ.
+
+    The difference must exceed `rounding` errors, and also `tolerance` times the largest number of the array `one`.
+    """
     largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
     return np.asarray(np.abs(one - two) > max(_UNITS * rounding, _CHANGE, tolerance) * largest, dtype=np.bool_)
 
@@ -112,14 +115,14 @@ class Pair:
         return ours, theirs
 
     def fresh_at(self, part: Any) -> FloatArray:
-        """Return a copy of the inputs in which the fresh inputs replace the entries at index `part`."""
+        """Return a copy of `inputs` whose entries at index `part` are replaced by those of `fresh`."""
         changed = self.inputs.copy()
         changed[part] = self.fresh[part]
         return changed
 
     @property
     def known(self) -> bool:
-        """Whether the subject returns scores."""
+        """Whether the scores of the subject are known, because it returns them."""
         return self.usual[0].scores is not None
 
     @cached_property

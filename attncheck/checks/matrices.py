@@ -161,9 +161,9 @@ def gram_checks(
     of : HeadMatrix
         W_K or W_V.
     factors : callable
-        Bartlett factors of a sample's whitened Gram matrices.
+        Function that returns the Bartlett factors of a sample's whitened Gram matrices.
     rejects : sequence of Rejected
-        Wrong simulators that the checks must reject, in the order scale, law, heads (and copies), groups.
+        Wrong simulators that the checks must reject, in this order: scale, law, heads (and copies), groups.
     """
     kind, matrix = of.images[:-1], of.name
     field = f"{kind}_gram"
@@ -241,7 +241,7 @@ def gram_checks(
 
 
 def _copies(grams: FloatArray) -> tuple[int, int]:
-    """Return how many draws have bitwise equal Gram matrices in two groups of heads."""
+    """Return how many draws have bitwise equal Gram matrices in two groups of heads, and the number of draws."""
     ordered = np.sort(hashes(grams.reshape(*grams.shape[:2], -1)), axis=1)
     equal = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
     nonzero: BoolArray = (grams != 0.0).any(axis=(2, 3))
@@ -249,7 +249,7 @@ def _copies(grams: FloatArray) -> tuple[int, int]:
 
 
 def _differ_in_groups(sample: Sample, field: str) -> tuple[int, int]:
-    """Return how many draws have Gram matrices that differ within a group of heads."""
+    """Return how many draws have Gram matrices that differ within a group of heads, and the number of draws."""
     layer, grams = sample.layer, sample.need(field)
     grouped = grams.reshape(len(grams), layer.kv_heads, layer.group_size, -1)
     spread = np.abs(grouped - grouped[:, :, :1]).max(axis=(1, 2, 3))

@@ -142,7 +142,10 @@ def _refuse_unless(is_valid: bool, value: object, problem: str, remedy: str) -> 
 
 
 def _as_array(name: str, value: Any) -> NDArray[Any]:
-    """Return the value as a floating-point array; it is not copied, as it may be huge before its shape is checked."""
+    """Return the value as a floating-point array.
+
+    It is not copied, because it may be huge before its shape is checked.
+    """
     if np.ma.is_masked(value):
         refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:
@@ -156,7 +159,7 @@ def _as_array(name: str, value: Any) -> NDArray[Any]:
 
 
 def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
-    """Reject invalid numbers, and set placeholders in masked scores to −inf in place."""
+    """Refuse invalid numbers, and replace the placeholders of masked scores by −inf, in place."""
     hidden = ~visible(layer) if name == "scores" else np.zeros((), dtype=bool)
     if hidden.any() and _filled(layer, value, hidden):
         value[..., hidden] = -np.inf
@@ -171,7 +174,7 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
 
 
 def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> bool:
-    """Return whether masked entries hold placeholders: far too low, or all the same number."""
+    """Return whether masked scores hold placeholders: numbers far below any score, or one number throughout."""
     behind = scores[..., hidden]
     clipped = layer.activation == "clip" and not layer.norm
     input_scale = min(layer.inputs.hidden_std, layer.clip) if clipped else layer.inputs.scale
@@ -188,7 +191,7 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> boo
 
 
 def _check_gram(name: str, grams: FloatArray) -> None:
-    """Reject matrices that are not Gram matrices up to rounding."""
+    """Refuse matrices that are not Gram matrices up to rounding."""
     diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
     rounding = _ROUNDING * np.abs(diagonal).max(axis=-1)[..., None, None]
     if (diagonal < 0.0).any():

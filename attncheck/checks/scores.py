@@ -36,7 +36,10 @@ def entries(setting: Setting) -> int:
 
 
 def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return probability integral transforms of one visible score per draw, rotating over heads and positions."""
+    """Return the probability integral transform of one visible score per draw.
+
+    The head and the positions of the score change from draw to draw.
+    """
     layer, gram = sample.layer, sample.need("input_gram")
     rows, columns = np.nonzero(visible(layer))
     draw = np.arange(len(sample))

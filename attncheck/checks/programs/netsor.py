@@ -40,9 +40,9 @@ _TOO_FEW = f"fewer than {_FEWEST} neurons of the vectors and no Gram matrix are 
 
 
 class EarlierImage(NamedTuple):
-    """Use number `use` of a matrix, and an earlier image by another matrix of its shape.
+    """A pair of images: the one that `uses` makes at index `use`, and an earlier one by another matrix of equal shape.
 
-    `vector` and `image` are indices of that matrix's input and image among the program's vectors.
+    `vector` and `image` are the indices, among the program's vectors, of the other matrix's input and image.
     """
 
     uses: Images
@@ -52,7 +52,7 @@ class EarlierImage(NamedTuple):
 
 
 def earlier_images(case: ProgramCase) -> list[EarlierImage]:
-    """Return each use of a matrix with each earlier image by another matrix of its shape."""
+    """Return all pairs of a matrix's image and an earlier image by another matrix of equal shape."""
     matrices = images_of(case.program)
     return [
         EarlierImage(uses, use, vector, image)
@@ -65,10 +65,11 @@ def earlier_images(case: ProgramCase) -> list[EarlierImage]:
 
 
 def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
-    """Return products of images with `earlier_images` over all neurons, and cosines of the multiplied vectors.
+    """Return the products of the two images in each of `earlier_images`, and the cosines of the images' inputs.
 
-    Both are (draws, pairs). In units of the earlier image's length, products with images of new directions are N(0, 1)
-    if the matrices are independent. If they are one matrix, products follow the cosines.
+    Both arrays are (draws, pairs). Only the part of the later image that belongs to a new direction enters the product,
+    which is divided by the length of the earlier image. If the matrices are independent, products are N(0, 1). If both
+    are the same matrix, products follow the cosines.
     """
     gram, pairs = sample.need("gram"), earlier_images(sample.case)
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
@@ -85,7 +86,10 @@ def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray
 
 
 def _other_vectors(case: ProgramCase) -> list[tuple[Images, int, int]]:
-    """Return each use of a matrix with the index of each earlier vector that it does not multiply."""
+    """Return all pairs of an image and an earlier vector that is not the image's input.
+
+    A pair consists of the uses of a matrix, the index of the use that makes the image, and the index of the vector.
+    """
     return [
         (uses, use, vector)
         for uses in images_of(case.program)
@@ -96,10 +100,10 @@ def _other_vectors(case: ProgramCase) -> list[tuple[Images, int, int]]:
 
 
 def _with_other_lengths(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
-    """Return normal scores of the lengths of images of new directions, and log lengths of `_other_vectors`.
+    """Return a normal score of the image's length, and the log length of the vector, for each of `_other_vectors`.
 
-    Both are (draws, pairs). Log lengths are relative to the multiplied vector, and centred over the draws, on which the
-    normal scores do not depend.
+    Both arrays are (draws, pairs). The length is that of the image of the new direction. Log lengths are relative to
+    the image's input, and centred over the draws; the normal scores do not depend on them under the null.
     """
     gram, width, pairs = sample.need("gram"), sample.case.width, _other_vectors(sample.case)
     logs = np.log(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
@@ -115,7 +119,10 @@ def _with_other_lengths(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    """Return probability integral transforms of squared lengths of images of new directions, χ² under the null."""
+    """Return probability integral transforms of the squared lengths of images, which have a χ² law under the null.
+
+    The images are those of new directions; see ``attncheck.checks.programs.netsor``.
+    """
     parts = []
     for images in sample.images:
         rows = images.weight.shape(sample.case.width)[0]
@@ -125,9 +132,10 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
 
 
 class Evaluated(NamedTuple):
-    """A line's returned values, and its function evaluated on earlier lines, both (draws, neurons or 1).
+    """The values of a line that the subject returns, and its function evaluated on the returned earlier lines.
 
-    `wrong`, (draws,), says in which draws they differ by more than rounding.
+    `actual` and `expected` are (draws, neurons), or (draws, 1) for a score. `wrong`, (draws,), tells in which draws
+    they differ by more than rounding.
     """
 
     node: Node
@@ -137,7 +145,7 @@ class Evaluated(NamedTuple):
 
 
 def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
-    """Evaluate every `Nonlin` and output, and every score if the sample has a Gram, in the order of the program."""
+    """Evaluate every `Nonlin`, every output and, if the sample has a Gram, every score, in the program's order."""
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores, gram = sample.need("vectors"), sample.need("scores"), sample.draws[0].gram
@@ -166,7 +174,7 @@ def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
 class Copy(NamedTuple):
     """Two products of one vector with matrices that should be independent.
 
-    `wrong`, (draws,), says in which draws `node` is a multiple of `earlier`, and `ratios`, (draws,), which multiple.
+    `wrong`, (draws,), tells in which draws `node` is a multiple of `earlier`; `ratios`, (draws,), are the factors.
     """
 
     node: MatMul
@@ -176,7 +184,7 @@ class Copy(NamedTuple):
 
 
 def copies(sample: ProgramSample) -> Iterator[Copy]:
-    """Yield all pairs of products, at least `_LONG` long, of two matrices with one vector.
+    """Yield all pairs of products W h and W' h of one vector h with two matrices, if they are at least `_LONG` long.
 
     If the sample has no Gram matrix, the returned neurons are compared, unless they are fewer than `_FEWEST`.
     """
@@ -196,9 +204,9 @@ def copies(sample: ProgramSample) -> Iterator[Copy]:
 
 
 def _counted(size: int, wrong: Iterable[BoolArray]) -> tuple[int, int]:
-    """Count the draws in which some line is wrong, and return the count and `size`.
+    """Count the draws in which any line is wrong, and return the count and `size`.
 
-    `wrong` has an array (draws,) for each line.
+    `wrong` yields an array (draws,) for each line.
     """
     return int(functools.reduce(np.logical_or, wrong, np.zeros(size, dtype=bool)).sum()), size
 
