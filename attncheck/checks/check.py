@@ -216,9 +216,9 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
 
     def _compares_with_literal_draws(self, laws: WeightLaws) -> bool:
-        """Return whether the subject must be compared with draws by explicit matrices.
+        """Return whether the null is exact and holds for Gaussian weights only, although `laws` are not Gaussian.
 
-        This is so if the null is exact but holds for Gaussian weights only, and the weights' laws are not Gaussian.
+        Most checks then compare the subject with draws by explicit matrices.
         """
         return self.kind == "exact" and not (self.any_weights or laws.gaussian)
 
@@ -258,7 +258,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return ", or ".join(filter(None, (self.hint, self.also(setting))))
 
     def size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the number of draws with which one look detects the alternative; None if more than `cap` are needed."""
+        """Return the number of draws with which one look detects the alternative, or None if that is above `cap`."""
         return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:

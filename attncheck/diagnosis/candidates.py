@@ -176,7 +176,7 @@ def candidates(
 
 
 def _at_other_temperature(text: str, power: float) -> Candidate:
-    """Return a candidate whose attention weights are those of its returned scores times a factor."""
+    """Return a candidate that computes the attention weights from a multiple of the scores that it returns."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         return attention_weights(layer, _FACTORS[text](layer) ** power * scores)
@@ -187,7 +187,7 @@ def _at_other_temperature(text: str, power: float) -> Candidate:
 
 
 def _with_parts(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield candidates with an optional part that no layer declares."""
+    """Yield candidates with an optional part, such as a window, that none of the layers declares."""
     for part in named_parts():
         if not any(part.present(layer) for layer in layers):
             for text, fields in part.undeclared.items():
@@ -220,7 +220,10 @@ def scaled_by(factors: Mapping[str, float]) -> Change:
 
 
 def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, float]:
-    """Return scaled standard deviations; if W_Q is W_K, both get the geometric mean, which keeps the score scale."""
+    """Return the layer's standard deviations, multiplied by `factors`.
+
+    If W_Q is W_K, both factors are replaced by their geometric mean, which gives the scores the same scale.
+    """
     if layer.tied_query_key:
         both = (factors.get(_SCORES, 1.0) * factors.get(_KEYS, 1.0)) ** 0.5
         factors = {**factors, _SCORES: both, _KEYS: both}
@@ -228,7 +231,10 @@ def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, flo
 
 
 def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
-    """Return a name for matrices of wrong scale that includes those that the `exposed` arrays cannot distinguish."""
+    """Return a name for matrices of wrong scale.
+
+    It includes other matrices whose scale would have the same effect on the `exposed` arrays.
+    """
     if tuple(matrices) == (_SCORES,):
         return f"{'W_Q' if 'key_gram' in exposed else 'W_Q, W_K'} or the scaling of the scores"
     if tuple(matrices) == (_OUTPUTS,):
@@ -267,7 +273,10 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 
 
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
-    """Return a simulator that multiplies scores by `factors` if queries and keys are tied, and else calls `untied`."""
+    """Return a simulator that multiplies scores by `factors` in layers with tied queries and keys.
+
+    For other layers it calls the simulator `untied`.
+    """
 
     def score(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
         return factors[layer] * dot_products(layer, projections, rng)
@@ -283,7 +292,10 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, receives_inputs: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield candidates with other weight laws; returned or given inputs may keep the declared law of their matrices."""
+    """Yield candidates with other laws of the weights.
+
+    The law of the inputs may stay the declared one if the subject returns inputs or receives them from attncheck.
+    """
     for name in WEIGHT_LAWS:
         by_matrix = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         input_laws = [laws.inputs] * (receives_inputs or bool({"inputs", "input_gram"} & exposed))
@@ -337,7 +349,7 @@ def _with_changed_field(layers: Sequence[AttentionLayer], laws: WeightLaws) -> I
 
 
 def _changed(layer: AttentionLayer, change: Change) -> Mapping[str, Any]:
-    """Return the changed fields, or none if they make the layer invalid or leave it equal."""
+    """Return the changed fields of a layer, or no fields if the change makes the layer invalid or does not alter it."""
     changes = change(layer)
     try:
         return changes if layer.replace(**changes) != layer else {}

@@ -43,7 +43,7 @@ _DISTINCT = 1e-6
 
 
 def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result]) -> list[str]:
-    """Return messages on how fresh draws of a violated layer or program differ from the declaration.
+    """Return messages on how a violated layer or program differs from its declaration, from fresh draws.
 
     For a program, the messages name its lines; the last message is the text of the most informative of `results`.
     """
@@ -64,7 +64,7 @@ def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result])
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
-    """Return messages for estimates that differ from the declaration by more than chance explains."""
+    """Return a message for each estimate that differs from the declared value by more than chance explains."""
 
     @functools.cache
     def reference() -> Sample:
@@ -77,7 +77,10 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
 
 
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:
-    """Yield causes found by comparing draws within one call, and with a second call of each layer if available."""
+    """Yield causes that show in comparisons of the draws of one call, or of two calls with the same layer.
+
+    `samples` are first calls, and `later` second calls, of which there may be none.
+    """
     if laws.gaussian:
         for sample in samples:
             yield from _repeats(sample)

@@ -42,7 +42,9 @@ def reproduces(
     laws: WeightLaws,
     seed: int,
 ) -> bool:
-    """Return whether fresh draws of a candidate have the effects of the sharpest violated checks on a layer.
+    """Return whether fresh draws of a candidate have the same effects as the subject's on a layer.
+
+    The effects are those of the violated checks with the largest `sharpness`.
 
     Parameters
     ----------
@@ -85,7 +87,10 @@ def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Resu
 
 
 def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: int) -> bool:
-    """Return whether a check's effect on fresh draws of a subject agrees with that in `result`, within both errors."""
+    """Return whether the effect of a check on fresh draws of a subject agrees with the effect in `result`.
+
+    The errors of both effects are taken into account.
+    """
     cost = Cost(result.affordable, result.level, result.power)
     with contextlib.suppress(InputError):  # draws that the check refuses differ from those of the result
         (outcome,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)
@@ -100,7 +105,7 @@ def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: 
 
 
 def _vary_as_much(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Return whether the effects of two series of looks differ by no more than their own spread explains (t-test).
+    """Return whether the mean effects of two series of looks are equal up to the spread in both series (t-test).
 
     Examples
     --------

@@ -18,7 +18,10 @@ _ROUNDING, _STEP = 100.0, 1e-5
 
 
 class _SampleStatistics:
-    """Features of a sample, with a map from values to normal scores of their ranks among the sample's values."""
+    """Features of a sample, with a map from values of a feature to normal scores.
+
+    The score of a value is that of its rank among the values in the sample.
+    """
 
     def __init__(self, values: FloatArray, rounding: float) -> None:
         # Values that are equal up to rounding must tie: otherwise rounding would decide their order.
@@ -47,7 +50,10 @@ class _SampleStatistics:
 
 
 def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
-    """Return 2k + 1 normal scores for k distinct values: below the first, at it, between it and the next, and so on."""
+    """Return 2k + 1 normal scores, given how often each of k sorted distinct values occurs.
+
+    They are the scores of a number below the first value, equal to it, between it and the second value, and so on.
+    """
     upto = np.concatenate([[0], np.cumsum(counts)])
     # The number of smaller values plus the number of smaller or equal ones: twice the middle rank.
     below_and_upto = 2.0 * np.repeat(upto, 2)[:-1]
@@ -58,9 +64,9 @@ def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
 class SampleEmbedding:
     """Features of a sample, with a distance to other samples.
 
-    Values of another sample are ranked among those of this one, so heavy tails do no harm, and ranks become normal
-    scores. The means and mean squares of these scores are compared by a whitened distance. If both laws agree, the
-    squared distance is approximately chi-square with `dof` degrees of freedom.
+    Each value in the other sample is replaced by the normal score of its rank among the values in this one, so that
+    heavy tails do no harm. The means and mean squares of these scores are compared by a whitened distance. If both
+    samples have the same law, the squared distance is approximately chi-square with `dof` degrees of freedom.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -84,7 +90,7 @@ class SampleEmbedding:
         return np.asarray(self._features.sorted[self.names.index(name)])
 
     def distance(self, sample: Sample) -> float:
-        """Return the squared distance to another sample: about chi-square if both have the same law."""
+        """Return the squared distance to another sample; it is about chi-square if both samples have the same law."""
         features = features_of(sample)
         scores = self._features.scores(np.sort([features[name] for name in self.names], axis=1))
         means = np.concatenate([scores.mean(axis=1), np.einsum("fn,fn->f", scores, scores) / len(sample)])

@@ -55,10 +55,10 @@ _NEAR = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class FittedCause:
-    """A candidate with its fit: squared `distance` over all layers, p-value, and ranking penalty.
+    """A candidate with the result of its fit.
 
-    The penalty `cost` is log N per fitted parameter for N draws (Schwarz criterion), plus 2 log k for a field with k
-    values.
+    `distance` is the sum of squared distances over all layers. The penalty `cost`, used for ranking, is log N per
+    fitted parameter for N draws (Schwarz criterion), plus 2 log k if k values of the changed field were tried.
     """
 
     candidate: Candidate
@@ -80,7 +80,7 @@ def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _FittedScale:
-    """A fitted factor of a standard deviation, the error of its logarithm, and this logarithm by layer."""
+    """A fitted factor of a standard deviation, the standard error of its logarithm, and its logarithm on each layer."""
 
     factor: float
     error: float
@@ -97,8 +97,9 @@ def fitted(
 ) -> tuple[list[FittedCause], list[FittedCause]]:
     """Return fitting causes, best first, and rejected ones, nearest first, from one sample per violated layer.
 
-    Only the candidates `among` are tried, if any are given, or else those that are `possible`. Both are empty if the
-    samples fit the declaration and `among` is empty: the fault does not show in these draws or features.
+    If there are candidates in `among`, only these are tried, otherwise all those that are `possible`. In the second
+    case, both lists are empty if the samples fit the declaration, because then the fault does not show in these draws
+    or features.
     """
     embeddings = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
@@ -121,14 +122,14 @@ def fitted(
 
 
 def _two_neurons(sample: Sample) -> Sample:
-    """Return a sample with at most two neurons, as candidates have."""
+    """Return a sample with at most two neurons, because draws of candidates have two."""
     arrays = {name: values for name, values in sample.arrays.items() if name in FIELDS}
     few = {name: arrays[name][..., :2] for name in ("outputs", "inputs") if name in arrays}
     return Sample(sample.layer, **(arrays | few))
 
 
 def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
-    """Return one cause per law, the one with the lowest rank."""
+    """Return one cause for each law: the one whose candidate has the lowest rank."""
     causes: list[FittedCause] = []
     for cause in sorted(fits, key=lambda fit: (round(fit.distance, 3), fit.candidate.rank, fit.candidate.name)):
         if not causes or abs(cause.distance - causes[-1].distance) > 1e-2:
@@ -155,9 +156,9 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
 def _cause(
     embeddings: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
-    """Return the fit of a candidate, from `more` times as many draws as the sample has.
+    """Return the fit of a candidate, with `more` times as many of its draws as the sample has.
 
-    Distances on the layers are added until their sum refutes the candidate.
+    Layers are compared one after another, until the sum of squared distances rejects the candidate.
     """
     distance, dof = 0.0, sum(sample.dof for sample in embeddings)
     farthest = float(scipy.stats.chi2.isf(_REFUTED, dof))
@@ -178,8 +179,8 @@ def _nearest(
 ) -> list[Candidate]:
     """Return at most `most` candidates, nearest first, that are not much farther away than the nearest one.
 
-    The distance of the true cause is about chi-square, so it exceeds the smallest distance by little. Far candidates
-    are drawn on the first layers only.
+    The squared distance of the true cause is about chi-square, so it is not much larger than the smallest distance.
+    Candidates that are far away on the first layers are not drawn on the others.
     """
     reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
     margin, farthest = _SPREADS * 2.0 * sum(embedding.dof for embedding in embeddings) ** 0.5, np.inf
@@ -224,7 +225,7 @@ def _with_same_arrays(arrays: Mapping[str, FloatArray], sample: Sample) -> Sampl
 def _scales(
     embeddings: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
 ) -> dict[str, _FittedScale]:
-    """Return the fitted factor of each standard deviation; those that the samples do not show count as correct."""
+    """Return the fitted factor of each standard deviation that the samples can show; the others count as correct."""
     scales: dict[str, _FittedScale] = {}
     for field in ("key_std", "query_std", "value_std", "output_std"):
         sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in embeddings[0].names)), None)
@@ -235,7 +236,7 @@ def _scales(
 
 
 def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
-    """Return whether a candidate's score scale is near the sample's."""
+    """Return whether the score scale of a candidate is near the fitted one; True if either is not known."""
     if not candidate.scales or "query_std" not in scales:
         return True
     expected = sum(np.log(candidate.scales[field]) for field in _OF_SCORES if field in candidate.scales)
@@ -244,7 +245,7 @@ def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
 
 
 def _fitted_scale(scales: Mapping[str, _FittedScale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
-    """Return the candidate with the sample's fitted scales."""
+    """Return the candidate whose standard deviations are multiplied by the fitted factors."""
     # Ignore differences within chance.
     factors = {field: scale.factor for field, scale in scales.items() if abs(np.log(scale.factor)) > 3.0 * scale.error}
     parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
@@ -259,7 +260,10 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
 def _scale(
     embeddings: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
 ) -> _FittedScale:
-    """Return the factor between the sizes of the samples and those of draws from a simulator."""
+    """Return the factor of a standard deviation by which the samples differ from draws of a simulator.
+
+    `sizes` tells which features measure the standard deviation.
+    """
     log_ratios, variances = [], []
     for number, embedding in enumerate(embeddings):
         rng = np.random.default_rng([number, *seed.generate_state(4)])

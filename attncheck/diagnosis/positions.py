@@ -45,7 +45,10 @@ def positions(pair: Pair) -> Iterator[Explanation]:
 
 
 def dependence(pair: Pair, respond: Respond, baseline: Answer) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s, s) and scores (s, s, s) change with the input at each of s positions, the last axis."""
+    """Return which outputs, (s, s), and scores, (s, s, s), change with the input at each position.
+
+    The last axis is the position of the changed input; s is the number of positions.
+    """
     outputs, scores = [], []
     for j in range(pair.layer.seq_len):
         of_outputs, of_scores = baseline.changes(respond(pair.fresh_at(np.s_[:, j])))
@@ -55,7 +58,10 @@ def dependence(pair: Pair, respond: Respond, baseline: Answer) -> tuple[BoolArra
 
 
 def permuted(pair: Pair) -> Iterator[Explanation]:
-    """Find dependence on the order of the inputs: change it, then exchange pairs to tell which position differs."""
+    """Find wrong dependence on the order of the inputs.
+
+    All positions are permuted first, then pairs of positions are exchanged to tell which position differs.
+    """
     s = pair.layer.seq_len
     (outputs, scores), (declared, of_scores) = pair.each(partial(displacement, pair, permutation(s)))
     if scores.any() and not of_scores.any():
@@ -74,14 +80,14 @@ def _text_of_outputs(pair: Pair) -> str:
 
 
 def stage_of_outputs(pair: Pair) -> str:
-    """Return the stage of an explanation by outputs alone: after the scores, if the subject returns scores."""
+    """Return the stage at which outputs are wrong: after the scores, if the subject returns scores."""
     return AFTER if pair.known else IN_OUTPUTS
 
 
 def displacement(
     pair: Pair, order: NDArray[np.intp], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s,) and scores (s, s) are not permuted with the inputs when these are put in `order`."""
+    """Return which outputs, (s,), and scores, (s, s), are not permuted like the inputs if these are put in `order`."""
     outputs, scores = baseline.changes(reordered(pair, order, respond))
     return np.asarray(outputs.any(axis=0)), np.asarray(scores.any(axis=(0, 1)))
 

@@ -46,10 +46,10 @@ class _WatchedLayer(AttentionLayer):
 
 
 def unused_fields(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> set[str]:
-    """Return the names of the fields that change a layer but that a subject does not read to draw from it.
+    """Return the names of the fields that have an effect on a layer but that a subject does not read to draw from it.
 
-    Fields read by the subject's `supports` count as read. The set is empty for a module of one layer, and for a
-    function that draws its inputs without reading their width: both are written for one layer.
+    Fields that the subject's `supports` reads count as read. The set is empty for a module of one layer, and for a
+    function that draws its inputs without reading their width, because both are written for one layer.
 
     Examples
     --------
@@ -81,7 +81,9 @@ def unused_fields(subject: Subject, layer: AttentionLayer, rng: np.random.Genera
 
 
 def never_read(layers: Sequence[AttentionLayer], fields: Sequence[set[str]]) -> dict[str, Any]:
-    """Return the fields that are unread on every layer that sets them, with their value on the first such layer.
+    """Return the fields that are not read on any layer that sets them, with their values on the first such layer.
+
+    `fields` are the unread fields of each layer.
 
     Examples
     --------
@@ -110,13 +112,13 @@ def unused_text(values: Mapping[str, Any]) -> str:
 
 
 def _set_by(layer: AttentionLayer) -> Mapping[str, Any]:
-    """Return the non-default fields of a layer that have an effect, with their serialised values."""
+    """Return the fields of a layer that are not at their defaults and have an effect, with their serialised values."""
     idle = set(_idle(layer))
     return {name: value for name, value in layer.to_dict().items() if name not in idle and value != _FIELDS[name]}
 
 
 def _idle(layer: AttentionLayer) -> Iterator[str]:
-    """Yield fields that need not be read, or that other fields make ineffective."""
+    """Yield the fields that need not be read, and those that have no effect because of other fields."""
     yield from ("width", "seq_len")  # a wrong shape is refused
     if layer.num_heads == 1:
         yield from ("num_heads", "head_scaling")

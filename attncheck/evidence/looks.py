@@ -52,7 +52,7 @@ class Budget:
 
     @property
     def looks_share(self) -> float:
-        """B': the part of the budget for single statistics."""
+        """B', the part of the budget that single statistics share."""
         return self.false_alarm * (1.0 - self.ledger_share)
 
     @property
@@ -97,9 +97,9 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
 
 
 def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
-    """Examine statistics on a fixed sample, with three disjoint blocks of it as the first three looks of `examine`.
+    """Examine statistics on a fixed sample, whose three disjoint blocks serve as the first three looks of `examine`.
 
-    There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive. For a correct
+    There is no fourth look: a statistic that is suspicious in the first two blocks only is inconclusive. For a correct
     simulator, the probability of this is at most the square of ``level``.
 
     Examples
@@ -131,7 +131,7 @@ def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
 
 
 def per_look_power(target: float) -> float:
-    """Return the power per look at which `detection` gives `target`.
+    """Return the power of one look at which the chance of `detection` is `target`.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def _suspicious(outcomes: Sequence[Outcome], level: float) -> bool:
 
 
 def _trail(outcomes: Sequence[Outcome], level: float, after_three: Verdict) -> Trail:
-    """Return the trail; `after_three` is the verdict if the third and last look is unsuspicious."""
+    """Return the trail of a statistic; `after_three` is the verdict if the third look is the last and unsuspicious."""
     if _suspicious(outcomes, level):
         verdict = Verdict.VIOLATED  # a suspicious first or second look is never the last
     else:

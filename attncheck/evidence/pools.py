@@ -30,7 +30,9 @@ _EXCLUDED = 1e-18
 
 @dataclass(frozen=True)
 class Pool:
-    """Summaries of one statistic on independent samples, by key: all scores or all events, with one kind of effect.
+    """Summaries of one statistic on several independent samples, by key.
+
+    All are `NormalScore` or all are `Events`, with one kind of effect.
 
     Examples
     --------
@@ -76,7 +78,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums over pooled scores: normal score, information, bias and common effect; `kind` is any of the scores."""
+    """Combination of pooled scores: normal score, information, bias and common effect.
+
+    `kind` is any of the scores; it gives the unit of the effect.
+    """
 
     kind: NormalScore
     z: float
@@ -129,12 +134,15 @@ def _outcome_of_events(events: Sequence[Events]) -> Outcome:
 
 
 def _expected(events: Sequence[Events]) -> tuple[int, float]:
-    """Return the total trials and the events expected under the null."""
+    """Return the total number of trials and the number of events expected under the null."""
     return sum(batch.trials for batch in events), math.fsum(batch.trials * batch.probability for batch in events)
 
 
 def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
-    """Return the exact (Poisson binomial) chances of at least and at most `hits` events, by convolution."""
+    """Return the exact probabilities of at least, and of at most, `hits` events in total.
+
+    The law of the total, a Poisson binomial law, is computed by convolution.
+    """
     start, law = 0, np.ones(1)
     for batch in sorted(events, key=lambda one: one.trials * one.probability):
         least, chances = _binomial(batch.trials, batch.probability)
@@ -148,7 +156,10 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
 # Cached: most cases of a pool have the same number of trials, in every look.
 @functools.lru_cache(maxsize=64)
 def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
-    """Return the smallest count of non-negligible chance, and the chances of the counts from it on (read-only)."""
+    """Return the smallest count whose probability is not negligible, and the probabilities from this count on.
+
+    The array is read-only.
+    """
     least = int(scipy.stats.binom.ppf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     most = int(scipy.stats.binom.isf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))
@@ -164,7 +175,7 @@ def _kind(summary: Summary) -> tuple[Any, ...]:
 
 
 def _display(kind: NormalScore, effect: float) -> float:
-    """Return an effect in its displayed unit: a ratio instead of its logarithm."""
+    """Return an effect in the unit in which it is displayed: logarithms of ratios become ratios."""
     if kind.unit not in ("ratio", "size"):
         return effect
     return math.exp(min(effect, 700.0))
