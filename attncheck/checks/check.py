@@ -125,7 +125,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}
-        Whether the null holds exactly at finite width, or up to a computed distance from the limit.
+        Whether the null holds exactly at finite width, or only up to a computed distance from the limit.
     needs : frozenset of str
         Arrays that the subject must return, and data that must be computable from them (`attncheck.checks.derived`).
         Scores satisfy the need of "attention".
@@ -134,7 +134,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     alternative : Alternative
         Alternative that determines sample sizes.
     reads : str
-        Description of the effect, shown before its value.
+        Description of the effect, displayed before its value.
     family : callable Setting -> Family
         Statistical family.
     measure : callable (Sample, Reference) -> tuple
@@ -158,7 +158,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     stage : str
         Stage of the computation that the check tests (`attncheck.checks.declared`); empty if it tests no single one.
     fewest_draws : int
-        Minimum number of draws in a look; tested first, because `family` and `alternative` may be slow.
+        Minimum number of draws in a look. It is compared first, because `family` and `alternative` may be slow.
     rejects : Rejected
         Wrong simulators that the check must reject.
     """

@@ -43,8 +43,10 @@ class HeadMatrix:
         Arrays needed to whiten the images.
     energy : callable Sample -> (squares, dof)
         Sums of squares of the whitened images, χ² given the inputs, and their degrees of freedom, (draws, matrices).
-    count, dof : callable Setting -> int
-        Number of matrices, and degrees of freedom of one of them in a draw.
+    count : callable Setting -> int
+        Number of matrices in a layer.
+    dof : callable Setting -> int
+        Degrees of freedom of the images of one matrix in a draw.
     several : Requirement
         Requirement that the layer has several such matrices.
     stage : str

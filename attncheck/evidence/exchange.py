@@ -223,7 +223,7 @@ class Trend(Family):
 
     @staticmethod
     def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
-        """Return Σ score · position over all draws, its variance, the number of draws minus calls, and that of calls."""
+        """Return Σ score · position over all draws, its variance, the number of draws minus calls, and of calls."""
         sizes = np.asarray(counts, dtype=np.int64)
         starts = _starts(sizes)
         index = np.arange(len(scores)) - np.repeat(starts, sizes)

@@ -141,7 +141,7 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
         return 2.0 * math.sqrt(size) * (np.arcsin(np.sqrt(observed)) - np.arcsin(np.sqrt(expected)))
 
     def _expected(self, below: ArrayLike) -> FloatArray:
-        """Return the expected distribution function at the quantiles: of the uniform law, or of the reference values."""
+        """Return the expected distribution function at the quantiles: uniform, or that of the reference values."""
         return np.subtract(self.pooled, below) / self.against if self.against else QUANTILES
 
 

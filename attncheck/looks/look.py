@@ -26,9 +26,10 @@ def observe(
     rng: np.random.Generator,
     seed: np.random.SeedSequence,
 ) -> dict[str, Outcome]:
-    """Take one look at `factor` times the planned size; `rng` is the subject's stream, `seed` that of the reference.
+    """Take one look at `factor` times the planned size, and return the outcome of each check.
 
-    A check's draws do not depend on the other checks.
+    `rng` is the random stream of the subject, `seed` that of the reference. The draws of a check do not depend on the
+    other checks.
     """
     setting = planned.setting
     domain = domain_of(checks[0].property_name)
@@ -57,7 +58,7 @@ MOST_RETAINED = 2**17
 
 @contextlib.contextmanager
 def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
-    """Convert numerical and input errors to an `InputError` that names check, subject and case."""
+    """Convert numerical errors and input errors to an `InputError` that names the check, the subject and the case."""
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
@@ -67,7 +68,7 @@ def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting)
 
 
 class CheckData:
-    """Data of one check in one look, condensed once there are many."""
+    """Data of one check in one look; they are condensed when they become too many."""
 
     def __init__(self, check: AnyCheck, setting: Any) -> None:
         self._check, self._setting = check, setting

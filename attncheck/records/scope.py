@@ -19,9 +19,10 @@ _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
 @dataclass(frozen=True)
 class Scope:
-    """The coverage of a run: numbers of planned and examined results, in total and of checks that test laws.
+    """The coverage of a run: numbers of planned and of examined results.
 
-    ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
+    `planned` and `examined` count all results, `planned_laws` and `laws` those of checks that test a law. ``words``
+    qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
 
     Examples
     --------
@@ -38,7 +39,7 @@ class Scope:
 
     @classmethod
     def of(cls, examined: Mapping[str, int], planned: Mapping[str, int]) -> Scope:
-        """Return the scope from numbers of examined and planned results by check."""
+        """Return the scope, given the numbers of examined and of planned results of each check."""
         laws = {name: count for name, count in examined.items() if count and _holds_a_law(name)}
         planned_laws = sum(count for name, count in planned.items() if _holds_a_law(name))
         counts = sum(planned.values()), sum(examined.values())
@@ -51,7 +52,10 @@ class Scope:
         return cls.of(Counter(r.check for r in single if r.p_values), Counter(r.check for r in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return a message if too few results were examined: fewer than `fewest`, or than 3 on laws; else ""."""
+        """Return a message if too few results were examined, or an empty string.
+
+        There are too few if there are less than `fewest`, or less than 3 results of checks that test a law.
+        """
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)

@@ -64,7 +64,7 @@ def drawn_seed(text: str) -> str:
 
 
 def typed(value: Any, kind: Callable[[str], Any]) -> Any:
-    """Convert text to a number if possible, else return it; later checks reject other text.
+    """Convert text to a number if possible, else return it unchanged, to be rejected when options are validated.
 
     Examples
     --------
