@@ -20,15 +20,16 @@ from attncheck.layers.norm import normalised
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.literal import LiteralSimulator, Projections, projections
 
-# Numbers differ if their distance exceeds both this many rounding units and this share of the largest number.
+# Two numbers count as different if they differ by more than _UNITS rounding units times the largest number, and by more
+# than _CHANGE times the largest number.
 _UNITS, _CHANGE = 200.0, 1e-6
 # Bits of single precision that half precision lacks.
 _LOW_BITS = np.uint32(2**13 - 1)
-# Largest nonlinearity of a subject that computes in single precision.
+# Largest `Pair.nonlinearity` that rounding explains if the subject computes in single precision.
 _PRECISE = 1e-4
 #: Smallest difference, relative to the largest number, that rounding in a half-precision kernel does not explain.
 CLEAR = 1e-2
-# Largest score at inputs scaled by `Pair.small`.
+# Largest score if the inputs are multiplied by `Pair.small`.
 _SMALL = 3e-4
 
 

@@ -28,7 +28,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 Kind = Literal["exact", "limit"]
 
-#: Minimum draws for testing a law of one number per draw.
+#: Minimum number of draws for a test of a law if each draw gives one number.
 FEWEST_NUMBERS = TwoSample.minimum_count
 
 _Case = TypeVar("_Case")

@@ -25,9 +25,9 @@ from attncheck.methods import drawn_blocks
 
 (_ENERGY,) = (functional for functional in FUNCTIONALS if functional.name == "output_energy")
 _INPUTS_AND_GRAM = frozenset({"inputs", "input_gram"})
-# Draws with at most this many entries of literal matrices, and of scores, are cheap.
+# A draw is cheap if its explicit weight matrices and its scores have at most these numbers of entries.
 _CHEAP_WEIGHTS, _CHEAP_SCORES = 4_000, 64
-# Number of draws for computing the distance between the exact law and the matched Gaussian.
+# Number of draws from which `gaussian_distance` is computed.
 _DISTANCE_DRAWS = 10_000
 
 
@@ -39,7 +39,7 @@ def _sides(functional: Functional) -> frozenset[str]:
 
 def _claim(functional: Functional) -> str:
     sides = _sides(functional)
-    # Inputs and their Gram matrix may each have the right law but not match.
+    # Inputs and a Gram matrix may both have the right law, although the matrix is not that of the inputs.
     return next(iter(sides)) if len(sides) == 1 and functional.needs != _INPUTS_AND_GRAM else "joint"
 
 

@@ -28,9 +28,9 @@ STAGES = (
     IN_OUTPUTS,
 )
 _Setting = TypeVar("_Setting")
-# Kolmogorov distance to detect, and the larger one to settle for if the first takes too many draws.
+# Kolmogorov distance to detect, and the larger distance that is enough if the first one needs too many draws.
 _DISTANCE, _FAR = 0.07, 0.2
-# The same for correlations.
+# Correlation to detect, and the larger correlation that is enough if the first one needs too many draws.
 _CORRELATION, _STRONG = 0.14, 0.4
 # Correlation to detect if each draw contributes many entries.
 _ALONG = 0.07

@@ -35,8 +35,8 @@ _OUTPUTS = frozenset({"outputs"})
 CALLS = 16
 # Number of calls that reveals a matrix shared by all draws of a call.
 _FEW_CALLS = 4
-# Single float32 numbers may coincide by chance. Draws of at least _NUMBERS distinct numbers do not, nor do runs of _RUN
-# draws of which at least _NUMBERS are nonzero.
+# Single float32 numbers may be equal by chance. So only draws with at least _NUMBERS distinct numbers are compared, or
+# runs of _RUN draws of which at least _NUMBERS are nonzero: if these are equal, it is no coincidence.
 _RUN, _NUMBERS = 6, 3
 # Probability that a float32 number lies on the float16 grid.
 _HALF_GRID = 2.0**-13
@@ -152,7 +152,7 @@ def _sides(sample: Sample) -> FloatArray:
     sides[np.abs(sides) < _TINY] = 0.0
     nonzero = sides[sides != 0.0]
     if 2 * int(half_precision(nonzero).sum()) > nonzero.size:
-        # Half-precision numbers coincide by chance.
+        # Half-precision numbers may be equal by chance.
         sides[:] = 0.0
     return sides
 

@@ -23,7 +23,7 @@ from attncheck.layers.requirements import OfLayer
 
 #: Neurons used for output sizes; more would add cost but little sensitivity.
 NEURONS = 8
-# Squared differences of logarithms due to rounding in single precision.
+# Largest sum of squared differences of logarithms that rounding in single precision explains.
 _ROUNDING = 1e-8
 # Smallest relative squared difference of outputs that single precision resolves.
 _CANCELLED = 1e-10
@@ -157,7 +157,7 @@ def _covariance_ratio(sample: Sample, axis: int, other: int) -> FloatArray:
     compared, which correlate more if they share queries.
     """
     squares = (sample.told_scores[:, [0, other]] ** 2).sum(axis=axis)
-    # Rows that are 0 but for rounding are equally small.
+    # Give equal sizes to all rows that consist of rounding errors.
     sizes = log(np.maximum(squares, _CANCELLED * squares.max(axis=-1, keepdims=True)))
     sizes -= sizes.mean(axis=-1, keepdims=True)
     product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)

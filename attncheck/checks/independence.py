@@ -30,7 +30,7 @@ _KEYS = QUERY.needs
 _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 #: Maximum number of tested pairs of heads: all pairs of 16 heads.
 MOST_PAIRS = 120
-# Factor that gives dropped positions eigenvalues above all others.
+# Dropped positions get eigenvalues that exceed a bound on all others by this factor.
 _BEYOND = 2.0
 
 

@@ -34,26 +34,29 @@ from attncheck.theory.limits.rows import score_std
 
 _Method = Literal["collapsed", "limit"]
 
-#: Target error of a computed cdf; part of the allowance of every check that uses it.
+#: Target error of a computed cdf. Every check that uses such a cdf allows for this error.
 LAW_ERROR = 0.004
 # Factor on the number of draws, because the estimated error is itself uncertain.
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
-# Entries of the initial draws of a law: enough that `exceedance` need add little for variances that were not drawn.
+# Number of entries in the first draws of a law. With so many, `exceedance` adds little for variances that were not
+# drawn.
 _TAIL_ENTRIES = 30_000_000
-# Maximum cost of all draws of a law, in units of about half a nanosecond, and the minimum number of draws.
+# _LAW_COST is the maximum cost of all draws of a law, in units of about half a nanosecond.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
-# Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
+# Number of standard errors in an error bound: at each point, a larger error has a probability below 1e-8.
 _SPAN = 6.0
-# With probability 1 - e^-18, variances above all N drawn ones have probability at most _NOT_DETECTED/N.
+# With probability 1 - e^-18, a further draw exceeds the largest of N variances with probability at most
+# _NOT_DETECTED/N.
 _NOT_DETECTED = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
 _EMPIRICAL_DRAWS = 60_000
 _EMPIRICAL_ENTRIES = 400_000_000
 _LEAST_VARIANCE = 1e-300
-# If the typical draw is below this fraction of the standard deviation, laws are compared at its scale too.
+# If most draws are smaller than the standard deviation by this factor, laws are compared at the scale of these draws
+# too.
 _RARE = 0.05
 # Probability that an empirical law leaves its band.
 _BAND_ERROR = 1e-8
@@ -99,7 +102,7 @@ class Scalar:
         else:
             scale, grams = (layer.output_std * layer.head_factor) ** 2, draws.value_gram
         variances: FloatArray = scale * ((rows[..., None, :] @ grams)[..., 0, :] * rows).sum(axis=(1, 2))
-        # Variances below rounding error belong to the atom at 0.
+        # Variances that are rounding errors become 0, an atom of the law.
         lengths = np.sqrt(np.diagonal(grams, axis1=-2, axis2=-1))
         rounding = 1e-14 * scale * ((np.abs(rows) * lengths).sum(axis=2) ** 2).sum(axis=1)
         return np.where(variances > rounding, variances, 0.0)

@@ -22,7 +22,7 @@ from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import A_LIMIT, NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
 
 _OUTPUTS = frozenset({"outputs"})
-# Bound on the probability that rounding makes a correct draw 0.
+# Bound on the probability that a correct draw is rounded to 0.
 _ZEROS = 1e-9
 # From width _WIDE on, sigmoid weights do not all underflow if the standard deviation of the scores is at most
 # _SMALL_SCORES.
@@ -90,7 +90,7 @@ _NEVER_ZERO = (
 )
 
 
-# Outputs beyond _FAR_OUT standard deviations are counted; those below _ZERO are rounding errors of 0.
+# Outputs beyond _FAR_OUT standard deviations are counted. Outputs below _ZERO count as 0, up to rounding.
 _FAR_OUT, _ZERO = 4.0, 1e-12
 
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
@@ -187,7 +187,7 @@ def _limit_check(
     )
 
 
-# Maximum distance of the law at this width from the limit for which checks of the limit run.
+# Checks of the limit run only if the law at the layer's width is at most this far from the limit.
 _FAR = 0.05
 
 CHECKS = (

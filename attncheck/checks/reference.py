@@ -28,10 +28,10 @@ RATIO = 4
 #: Reference draws by explicit weight matrices per draw of the subject, for non-Gaussian weights.
 LITERAL_RATIO = 2
 _SINGLE = float(np.finfo(np.float32).eps)
-#: Draws of a sample per draw that is compared exactly, and the minimum number of draws compared exactly.
+#: There is one draw with given inputs per PER_ANSWER draws of a look, and at least _FEWEST_ANSWERS of them.
 PER_ANSWER = 32
 _FEWEST_ANSWERS = 2
-# Spawn keys of the streams of `score_sizes` and `pair`, different from all those of `functionals`.
+# Spawn keys of the random streams of `score_sizes` and `pair`; `functionals` uses smaller keys.
 _SIZES_KEY, _ANSWERS_KEY = 2**31, 2**31 + 1
 
 

@@ -16,7 +16,7 @@ from attncheck.layers.draws import Batch
 
 #: Fields that a subject may return; outputs are required.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
-#: Fields including the substitutes for key_gram and scores.
+#: The same fields with "keys" and "attention", which can be returned in place of "key_gram" and "scores".
 EVERY_FIELD = (*FIELDS, "keys", "attention")
 
 # Names of the axes after the draws.
@@ -33,12 +33,12 @@ _AXES = {
 _GRAMS = ("input_gram", "key_gram", "value_gram")
 #: Largest accepted magnitude; products of three such numbers do not overflow.
 LARGEST = 1e100
-# Tolerance for asymmetry and negative diagonals of Gram matrices, relative to the largest diagonal entry.
+# Tolerance for asymmetry and for negative diagonal entries of a Gram matrix, relative to its largest diagonal entry.
 _ROUNDING = 1e-2
 # Relative error of row sums and recomputed weights in half precision.
 _HALF = 1e-2
-# A masked score below minus this many typical scores is a placeholder. Even at width 1, where a score is a product of
-# six normals, fewer than one score in 1e8 is that low; scores to which a mask of -1e4 was added are.
+# A masked score is a placeholder if it is below −_FILLED times a typical score, as after adding a mask of −1e4. Even at
+# width 1, where a score is a product of six normals, fewer than one score in 1e8 is that low.
 _FILLED = 1e3
 
 
@@ -185,7 +185,8 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> boo
         return False
     if behind.flat[0] != 0.0:
         return True
-    # A zero input makes zero scores, including its score with itself, which is never masked.
+    # An input of 0 has scores of 0, also with itself, which no mask hides. A masked 0 is no placeholder beside such an
+    # input.
     nonzero = np.diagonal(scores, axis1=-2, axis2=-1) != 0.0
     return bool((nonzero[..., :, None] & nonzero[..., None, :] & hidden).any())
 

@@ -36,7 +36,7 @@ from attncheck.layers.parts.mask import nested
 from attncheck.layers.parts.rotary import rotated_by
 from attncheck.layers.parts.scores import mean_offset, offset_covariance, one_covariance
 
-# Maximum covariance entries in memory.
+# Maximum number of covariance entries that are in memory at a time.
 _ENTRIES = 2**21
 
 
@@ -245,9 +245,9 @@ class Sample:
         values = rows.inverse_root.swapaxes(-1, -2) @ np.where(mask, matrices, 0.0) @ columns.inverse_root
         return Residual(values, rows.kept[..., :, None] & columns.kept[..., None, :] & mask)
 
-    # If masked scores are hidden, use triangular roots in P = σ_Q U N Lᵀ: U of the inputs, starting from the last
-    # position, and L of the keys, from the first. P_ij then depends on N_kl with k ≥ i and l ≤ j only, so the visible
-    # part of P depends on the visible part of N.
+    # If masked scores are hidden, solve P = σ_Q U N Lᵀ for N with triangular roots of the Gram matrices: an upper one U
+    # for the inputs, and a lower one L for the keys. P_ij then depends only on N_kl with k ≥ i and l ≤ j, so the
+    # visible part of P depends only on the visible part of N.
     @cached_property
     def _row_whitener(self) -> Whitener:
         if not self._hidden:

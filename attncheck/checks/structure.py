@@ -25,8 +25,8 @@ from attncheck.layers.parts.scores import small_with_inputs
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import SEVERAL_NEURONS, SEVERAL_POSITIONS
 
-# Factor on inputs that make the scores of the right simulator small: scores of narrow layers have heavy tails, and the
-# subject's may be thousands of times larger.
+# Further factor on inputs with which a correct simulator has small scores. Scores of narrow layers have heavy tails, so
+# the subject's may be thousands of times larger.
 _SMALLER = 1e-2
 # Size from which every number in single precision is an integer.
 _LARGE = 2.0**24
@@ -197,8 +197,8 @@ def random_by_position(pair: Pair) -> bool | None:
     return bool(sizes[most] > CLEAR * sizes[0]) if len(sizes) > most and sizes[0] else None
 
 
-# A right simulator may draw projections from a root of the Gram matrix. With one neuron the root is linear in an input,
-# so that it cannot be told from fixed weights.
+# A correct simulator may draw projections from a root of the inputs' Gram matrix instead of weights. With one neuron,
+# the root is linear in the inputs, so such a simulator cannot be told from one that draws weights.
 _APART = SEVERAL_POSITIONS & SEVERAL_NEURONS
 
 

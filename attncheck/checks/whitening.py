@@ -16,9 +16,9 @@ from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 
 # Bound for normal scores: Φ(-37) is about the smallest float.
 _LARGEST_SCORE = 37.0
-# Where the lower tail probability is below this, rounding cannot have made it smaller than the upper one.
+# If the lower tail probability is below this, it is the smaller one, whatever its rounding error.
 _PLAINLY = 0.49
-# Maximum rounding error of whitened Gram matrices whose factors are used.
+# Bartlett factors are used only if the whitened Gram matrix has a rounding error below this.
 _LEGIBLE = 1e-4
 
 
@@ -92,7 +92,7 @@ class Spectrum(Whitener):
 
 def precision(array: FloatArray) -> float:
     """Return the rounding unit of float32 if every value is a float32 number, and otherwise that of float64."""
-    # If the first draw is in double precision, the others are not read.
+    # Look at the first draw alone first: if it needs double precision, the others need not be read.
     single = _single(array[:1]) and _single(array)
     return float(np.finfo(np.float32 if single else np.float64).eps)
 
@@ -174,7 +174,7 @@ def bartlett_residual(wishart: FloatArray, retained: BoolArray, dof: int, roundi
     ranks = retained.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
-        # A matrix of rank 1 is a single number here, which has a small relative error.
+        # For rank 1, the matrix is a single number with a small relative error.
         lost = rounding[np.nonzero(where)[0]] * (rank > 1)
         factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, lost)
         # Boolean indexing copies, so write the block through an explicit index.
@@ -210,7 +210,7 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
 def chi_square_scores(dof: FloatArray | IntArray | int, squares: FloatArray) -> FloatArray:
     """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, computed from the smaller tail."""
     below = np.asarray(special.chdtr(dof, squares))
-    # Skip the upper tail where the lower one is smaller.
+    # Compute the upper tail only where the lower one may not be the smaller one.
     above = special.chdtrc(dof, squares, out=np.ones_like(below), where=~(below < _PLAINLY))
     near = below < above
     scores = special.ndtri(np.where(near, below, above))

@@ -22,11 +22,11 @@ from attncheck.records.text import in_alternatives
 #: Maximum number of causes shown.
 MOST_CAUSES = 3
 _UNKNOWN = "no known cause fits"
-# Texts for stages whose names are not those of computed quantities.
+# Texts for the stages of the computation whose names do not fit into a sentence.
 _TEXTS = {DRAWS: "dependence between draws", INPUTS: "the law of inputs"}
 # Stages before the attention weights.
 _EARLY = STAGES[: STAGES.index(WEIGHTS_OR_VALUES)]
-# A hint shared by this many checks is not specific.
+# A hint is not specific if at least this many checks have it.
 _GENERIC = 5
 
 

@@ -28,15 +28,17 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
 _SIZE = 4_000
-# Entries of the largest array in a diagnosis.
+# Maximum number of entries of an array in a diagnosis.
 _ENTRIES = 2**21
 #: Maximum draws from a second call of a layer.
 SECOND_CALL = 2_000
 # Minimum draws of a second call.
 _FEWEST = 1_000
-# Endings of features that are relative to a median of the sample, and so not independent between draws.
+# Endings of the names of features that are relative to a median of the sample, and so are not independent between
+# draws.
 _CENTRED = (" by head", " by overlap", " by attention", " along a call")
-# Share of repeated draws reported as a cause; 12,000 single-precision numbers have about ten repeats by chance.
+# Repeats are reported if at least this share of draws repeats. In 12,000 single-precision numbers, about ten repeat by
+# chance.
 _AGAIN = 0.01
 # False-alarm probability when comparing two calls.
 _DISTINCT = 1e-6

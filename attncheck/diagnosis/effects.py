@@ -26,10 +26,11 @@ from attncheck.subject import Subject
 
 # Maximum number of violated checks whose effects are compared.
 _MOST = 2
-# Distance of two effects beyond chance, in half-widths of the 99% interval of their difference: 4.5 standard errors.
+# Two effects differ beyond chance if their distance exceeds this many half-widths of the 99% interval of their
+# difference, which are 4.5 standard errors.
 _DISTINCT = 1.75
-# Smallest p-value of a t-test between the effects of looks. Intervals of effects are those of the declared law, and too
-# narrow for effects with heavy tails.
+# Smallest p-value of a t-test with which the effects of two series of looks count as equal. The test is needed because
+# intervals of effects hold for the declared law, and are too narrow for effects with heavy tails.
 _UNLIKELY = 0.01
 _EXACT = {check.name for check in EXACT}
 
@@ -92,7 +93,7 @@ def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: 
     The errors of both effects are taken into account.
     """
     cost = Cost(result.affordable, result.level, result.power)
-    with contextlib.suppress(InputError):  # draws that the check refuses differ from those of the result
+    with contextlib.suppress(InputError):  # if the check refuses the draws, they differ from the subject's
         (outcome,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)
         intervals = [(estimate.effect, estimate.low, estimate.high) for estimate in (result, outcome)]
         numbers = [number for interval in intervals for number in interval if number is not None]

@@ -11,9 +11,10 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.statistics import features_of
 
-# Minimum variance of a direction, relative to the mean; below it is rounding.
+# Directions are dropped if their variance, relative to the mean over directions, is below this: it is rounding.
 _SHARE = 1e-4
-# Features are rounded to this multiple of the sample's rounding unit, or to this share of their size if larger.
+# Features are rounded to multiples of _ROUNDING rounding units of the sample, or of _STEP times their size if that is
+# larger.
 _ROUNDING, _STEP = 100.0, 1e-5
 
 
@@ -31,7 +32,8 @@ class _SampleStatistics:
         uniques = [np.unique(row, return_counts=True) for row in self.sorted]
         self._different = [different for different, _ in uniques]
         self._values = np.concatenate(self._different)
-        # Where each feature begins in the flat arrays: k distinct values have 2k + 1 ranks, each with a normal score.
+        # Index at which each feature begins in the flat arrays. A feature with k distinct values has 2k + 1 normal
+        # scores.
         self._begin = np.cumsum([[0, *(len(array) for array in self._different[:-1])]], axis=1).T
         self._last = np.array([[len(array) - 1] for array in self._different])
         self._scores = np.concatenate([_scores_of(counts) for _, counts in uniques])

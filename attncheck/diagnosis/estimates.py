@@ -28,11 +28,12 @@ OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and va
 INPUTS = "mean square of the inputs"
 #: Half the width of a 99.9% interval, in standard errors; twice as far is beyond chance.
 QUANTILE = 3.29
-# Digits shown: more if rounding would move the declared value across the end of the interval.
+# Numbers of digits to display: more digits are tried if rounding moves the declared value across an end of the
+# interval.
 _DIGITS = (3, 4, 5, 6)
-# Maximum distance between compared positions, if position vectors correlate them.
+# If position vectors correlate positions, pairs of positions up to this distance are compared.
 _STEPS = 3
-# Maximum numbers shown in a message.
+# Maximum count of numbers in a message.
 _MOST_LINES = 8
 _STAGES = {
     KEYS: declared.KEYS,
@@ -151,7 +152,7 @@ def score_estimates(
         ours, theirs = (mean_square(source.need("scores")[..., mask]) for source in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
     name, self_scores = "mean score of a position with itself", _returned_scores(sample)
-    if layer.tied_query_key:  # untied, even biases leave this mean at 0
+    if layer.tied_query_key:  # if they are not tied, this mean is 0, even with biases
         yield _compared(name, self_scores, _returned_scores(reference()))
     else:
         yield mean_of(name, self_scores, 0.0)

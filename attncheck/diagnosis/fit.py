@@ -23,22 +23,24 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 #: Maximum number of layers fitted together.
 LAYERS = 3
-# Draws of a sample; more if the subject returns outputs only.
+# Number of draws of a sample, if the subject returns scores and if it returns outputs only.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
-# Draws per candidate in each round, and number of nearest candidates kept.
+# For each round, the number of draws per candidate, and the number of nearest candidates that enter the next round.
 _ROUNDS = ((300, 128), (1_500, 32), (6_000, 8))
-# Standard deviations of the difference of two distances by which a candidate may exceed the nearest one.
+# A candidate is dropped if its distance exceeds that of the nearest one by more than this many standard deviations of
+# the difference.
 _SPREADS = 6.0
-# Probability of excluding the true cause from a second fit, and draws of the second fit as a multiple of the sample's:
-# most of the error is then the sample's, which all candidates share.
+# _EXCLUSION_RISK is the probability of excluding the true cause from a second fit. That fit has _MORE times as many
+# draws as the sample: most of the error is then the sample's, which is the same for all candidates.
 _EXCLUSION_RISK, _MORE = 1e-6, 2
-# Maximum entries of the sample's arrays and of the corresponding weights.
+# Maximum number of entries of the sample's arrays, and of the weights of its draws.
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
-# Probability of rejecting the true cause, and of rejecting it on some of the layers.
+# Probability of rejecting the true cause after all layers (_REFUSED), and before all layers are compared (_REFUTED).
 _REFUSED, _REFUTED = 1e-3, 1e-12
-# Matrices that scale the scores.
+# Fields of the standard deviations that determine the scale of the scores.
 _OF_SCORES = ("query_std", "key_std")
-# Prefix and suffix of the best features for the scale of a matrix, those that need more arrays first.
+# For each standard deviation, the features that measure it best, as prefix and suffix of their names. The first ones
+# need more returned arrays.
 _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "key_std": (("size of key Gram of head", "over inputs"), ("size of key Gram of head", "")),
     "query_std": (("size of scores given keys", ""), ("size of scores", "size of scores")),
@@ -49,7 +51,8 @@ _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("size of outputs", "size of outputs"),
     ),
 }
-# Maximum distance of a candidate's log scale from the sample's, whose own error is a few percent.
+# A candidate is possible if its log scale differs from the fitted one by at most this. The fit has an error of a few
+# percent.
 _NEAR = 0.25
 
 
@@ -135,7 +138,7 @@ def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
         if not causes or abs(cause.distance - causes[-1].distance) > 1e-2:
             causes.append(cause)
     causes.sort(key=lambda fit: (fit.distance + fit.cost, fit.candidate.name))
-    # A fitted factor that equals a known factor earlier in the list adds nothing.
+    # Leave out the candidate with fitted factors if a candidate with known factors precedes it.
     known = next((at for at, fit in enumerate(causes) if fit.candidate.scales), len(causes))
     return _by_field([fit for at, fit in enumerate(causes) if at < known or not fit.candidate.free])
 
@@ -246,7 +249,7 @@ def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
 
 def _fitted_scale(scales: Mapping[str, _FittedScale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
     """Return the candidate whose standard deviations are multiplied by the fitted factors."""
-    # Ignore differences within chance.
+    # Leave out factors that differ from 1 by no more than chance explains.
     factors = {field: scale.factor for field, scale in scales.items() if abs(np.log(scale.factor)) > 3.0 * scale.error}
     parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
     text = f"{'; '.join(parts)} the declared standard deviation"
@@ -270,7 +273,7 @@ def _scale(
         simulated = features_of(_with_same_arrays(draw(embedding.sample.layer, embedding.size, rng), embedding.sample))
         pairs = [(embedding.feature(name), simulated[name]) for name in embedding.names if _is(name, sizes)]
         log_ratios.append(0.5 * float(np.mean([ours.mean() - reference.mean() for ours, reference in pairs])))
-        # Sizes in one layer are dependent: use the error of the best one.
+        # Sizes in one layer are dependent, so use the error of the most accurate one.
         variances.append(min(0.25 * sum(float(one.var()) / len(one) for one in pair) for pair in pairs) + 1e-12)
     weights = 1.0 / np.array(variances)
     return _FittedScale(

@@ -19,9 +19,9 @@ from attncheck.layers.program import Initial, Node
 from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.layers.program.lines import line_text
 
-# Relative spread of a constant ratio: rounding in single precision, amplified by sums.
+# Largest relative spread of a ratio that counts as constant: rounding in single precision, amplified by sums.
 _CONSTANT = 1e-3
-# Powers of the width that are named.
+# A constant ratio is described as a power of the width if it has one of these exponents.
 _POWERS = (-1.0, -0.5, 0.5, 1.0)
 # If more than this share of draws is wrong, the text does not give the share.
 _ALL = 0.995
@@ -94,7 +94,7 @@ def _sentence(line: Evaluated, width: int) -> str:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = line.actual / line.expected
     ratio = float(np.median(ratios))
-    spread = float(np.ptp(ratios))  # not a number, or infinite, where a line should be 0
+    spread = float(np.ptp(ratios))  # NaN or infinite if the line should be 0
     if ratio and spread < _CONSTANT * abs(ratio) < 0.1 * abs(ratio - 1.0):
         power = next((f" (n^{p:g})" for p in _POWERS if abs(ratio / width**p - 1.0) < _CONSTANT and width > 1), "")
         return f"{line_text(line.node)} is {ratio:.4g} times the declared line{power}"

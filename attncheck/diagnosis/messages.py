@@ -14,10 +14,11 @@ from attncheck.looks.result import violated
 from attncheck.records.schema import Result, case_label
 from attncheck.records.text import replay_command
 
-# Maximum numbers of violated checks and likely causes shown per item.
+# Maximum number of violated checks, and of likely causes, in the message on a test item.
 _MOST_LINES = 6
 _CAUSES = 2
-# Checks of the shape of a law, which assume a correct scale: name of the scale's estimate, and of the numbers tested.
+# Checks that test the shape of a law and assume its scale, with the name of the estimate of this scale, and the name of
+# the quantity in the message.
 _SHAPES = {
     "non_gaussianity.output_energy": (OUTPUTS, "the outputs"),
     "outputs.limit": (OUTPUTS, "the outputs"),

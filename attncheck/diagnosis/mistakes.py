@@ -50,7 +50,7 @@ _WITHOUT_ROTARY = (
     & CORRELATED_POSITIONS
 )
 _CAPPED = CAUSAL & OfLayer("a soft cap", lambda layer: layer.softcap is not None, "the layer declares no soft cap")
-# Score of masked positions in place of −∞, for maps of finite scores.
+# Score of masked positions in place of −∞, for attention maps that need finite scores.
 _MASKED = -1e9
 _MIXED = SEVERAL_HEADS & SEVERAL_POSITIONS
 

@@ -18,7 +18,8 @@ from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 from attncheck.records.explanation import Explanation, exact
 
-# Maximum numbers of positions for changing positions one after another, and for exchanging them in pairs.
+# Positions are changed one after another if there are at most _MOST, and exchanged in pairs if there are at most
+# _EXCHANGED.
 _MOST, _EXCHANGED = 16, 6
 
 

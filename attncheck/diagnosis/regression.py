@@ -32,14 +32,15 @@ from attncheck.simulators.literal import LiteralSimulator
 
 #: Text of a finding that no known mistake explains.
 UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"
-# Draws whose matrices are determined, equations per unknown, and maximum number of unknowns of a draw.
+# Number of draws for which equations are solved, number of equations per unknown, and maximum number of unknowns of a
+# draw.
 _DRAWS, _EQUATIONS, _UNKNOWNS = 4, 1.5, 1024
-# Relative remainders below the first are rounding, and those above the second are deviations.
+# Relative remainders below _ROUNDED are rounding errors, and those above _WRONG are deviations.
 _ROUNDED, _WRONG = 1e-4, 1e-3
-# Singular values below this share of the largest are 0. The smallest one of a product of two Gaussian matrices of 32
-# rows is below it in 2% of draws, so a low rank must show in all draws.
+# Singular values below this share of the largest count as 0. For a product of two Gaussian matrices of 32 rows, the
+# smallest one is below it in 2% of draws, so a low rank is reported only if all draws have it.
 _ZERO = 1e-5
-# Decimals to which features are compared, relative to the largest.
+# Features are equal if they agree to this many decimals after division by the largest one.
 _DIGITS = 9
 # Largest factor of the scores that is fitted.
 _FACTOR = 16.0

@@ -44,19 +44,21 @@ from attncheck.records.explanation import Explanation, exact
 from attncheck.simulators.literal import LiteralSimulator, independent
 from attncheck.subject import Subject
 
-# Draws of an answer, and the maximum number of positions, or blocks of neurons, changed one after another.
+# Number of draws of an answer, and maximum number of positions, or of blocks of neurons, that are changed one after
+# another.
 _DRAWS, _MOST = 48, 16
-# Draws of answers that are compared with those of known faults.
+# Number of draws of an answer that is compared with the answers of known faults.
 _FEW = 12
 # Default base of positional encodings.
 _BASE = 10_000.0
 # Maximum number of entries of the weight matrices in one call of the subject.
 _WEIGHTS = 2**22
-# Numbers that differ by less than the first share are equal; for small inputs, only differences above the second count.
+# Numbers are equal if they differ by less than the share _SHARE of the largest number. For small inputs, only
+# differences above the share _CLEAR count.
 _SHARE, _CLEAR = 1e-3, 1e-2
-# Number of inputs given to all draws: with one, rounded outputs may agree by chance.
+# Number of calls that give all draws the same inputs. In a single call, rounded outputs might agree by chance.
 _TIMES = 4
-# Maximum numbers shown in a message.
+# Maximum count of numbers in a message.
 _MOST_LINES = 6
 
 
@@ -412,7 +414,7 @@ def _equal_heads(pair: Pair) -> Iterator[Explanation]:
 
 
 _LINEAR = (_zero_inputs, _negated, _doubled, _small_inputs, by_regression)
-# A group runs only if no earlier one found anything, because its findings may follow from earlier ones.
+# A group of tests runs only if no earlier group has findings, because its own findings could be their consequences.
 _TESTS = (
     (_mixed_draws,),
     (_shared_weights,),

@@ -32,8 +32,8 @@ from attncheck.records.tallies import Tally, layers_of
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
 
-# Maximum number of deviations shown, and the size of the sample that is drawn if several causes fit, relative to the
-# first sample.
+# _DEVIATIONS is the maximum number of deviations in an explanation. If several causes fit, a sample is drawn that is
+# _AGAIN times as large as the first one.
 _DEVIATIONS, _AGAIN = 2, 4
 _NUMBERS = re.compile(r"[-\d.]+")
 
@@ -195,11 +195,12 @@ class Violations:
         confirm it.
         """
         several = [self.samples[:count] for count in sorted({1, len(self.samples)}, reverse=True) if self.samples]
-        # Layers with more features may have several faults; the first one has the fewest features.
+        # If no cause fits all layers, fit the first one alone: it has the fewest features, while others may have
+        # several faults.
         for samples in several:
             with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
                 causes, _ = self.fitted(samples)
-                # The answers of a subject that receives its inputs tell causes apart, too, if it returns scores.
+                # If a subject receives its inputs and returns scores, its answers tell causes apart too.
                 sure = self._receives_inputs and not self.outputs_alone
                 if len(causes) > (1 if sure else 0) and self.subject is not None:
                     with contextlib.suppress(InputError):
@@ -362,7 +363,7 @@ def _hinted(violations: Violations) -> Iterator[Explanation]:
 
 
 _Source = Callable[[Violations], Iterator[Explanation]]
-# Sources in order, each skipped if an earlier explanation excludes its certainty.
+# Sources of explanations, in order. A source is skipped if an earlier explanation excludes its kind of certainty.
 _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.OBSERVED, partial(_unused, on_plainest=True)),
     (Certainty.IDENTIFIED, _reproduced),

@@ -156,7 +156,8 @@ def _of_conditional_outputs(sample: Sample) -> Iterator[Feature]:
             (y[:, i] * y[:, j]).sum(axis=-1) * (overlap - np.median(overlap)),
         )
     total, sharp = sizes.sum(axis=1), _log(expected.sum(axis=1))
-    # Outputs of 0 would make ranks depend on the medians, which differ between samples.
+    # Set the size of outputs that are 0 to the median; otherwise their ranks would depend on medians, which differ
+    # between samples.
     size = np.where(y.any(axis=(1, 2)), total - np.median(total), 0.0)
     yield "size of outputs by attention", size * (sharp - np.median(sharp))
     score = sample.need("scores")[:, 0, -1, 0]

@@ -15,17 +15,17 @@ from attncheck.layers.inputs import InputLaw
 from attncheck.subject import Subject
 
 _FIELDS = {field.name: field.default for field in dataclasses.fields(AttentionLayer)}
-# Attributes that hold all fields at once, as `vars` and `pickle` read them.
+# Attributes that give access to all fields at once; `vars` and `pickle` read them.
 _ALL_FIELDS = {"__dict__", "__getstate__", "__reduce__", "__reduce_ex__"}
-# Properties that a layer computes once; a watched layer computes them each time, which reads their fields.
+# Cached properties of a layer. A watched layer computes them each time, so that the fields that they need are read.
 _CACHED = {
     name: attribute.func
     for name, attribute in vars(AttentionLayer).items()
     if isinstance(attribute, functools.cached_property)
 }
-# Fields that a subject that receives its inputs need not read: inputs are drawn with them.
+# Fields of the law of the inputs. A subject need not read them if attncheck draws its inputs.
 _OF_INPUTS = {field.name for field in dataclasses.fields(InputLaw)} - {"norm"}
-# Draws of a call, as in a probe; maximum numbers of fields named, and of characters of a value shown.
+# Number of draws of a call, as in a probe; maximum number of fields in a message, and of characters of a value.
 _DRAWS, _NAMED, _MOST_FIELDS = 4, 4, 20
 
 
@@ -72,7 +72,7 @@ def unused_fields(subject: Subject, layer: AttentionLayer, rng: np.random.Genera
     try:
         spied.reason_unsupported(layer)
         spied.draw(layer, _DRAWS, rng)
-    finally:  # the subject may keep the layer
+    finally:  # stop watching the layer, because the subject may retain it
         del fields["_noted"]
         vars(object)["__class__"].__set__(watched, AttentionLayer)
     if subject.form == "size" and "width" not in noted:
@@ -119,7 +119,7 @@ def _set_by(layer: AttentionLayer) -> Mapping[str, Any]:
 
 def _idle(layer: AttentionLayer) -> Iterator[str]:
     """Yield the fields that need not be read, and those that have no effect because of other fields."""
-    yield from ("width", "seq_len")  # a wrong shape is refused
+    yield from ("width", "seq_len")  # if not read, outputs have a wrong shape and are refused
     if layer.num_heads == 1:
         yield from ("num_heads", "head_scaling")
     if layer.tied_query_key:

@@ -15,11 +15,11 @@ from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.scores import has_offset, small_with_inputs
 from attncheck.records.explanation import Explanation, exact
 
-# Smallest relative difference of weights that is reported, above the nonlinearity of outputs in small inputs.
+# Smallest relative difference of weights that is reported; nonlinearity of the outputs in small inputs is below it.
 _CLEAR = 1e-2
-# Maximum number of weights shown in a message, and of positions.
+# Maximum number of weights in a message, and of positions of a layer.
 _MOST_LINES, _MOST = 6, 16
-# Decimals of displayed weights, and number of steps of the fit of factors.
+# Number of decimals of displayed weights, and number of steps in the fit of `_by_factors`.
 _DIGITS, _STEPS = 4, 50
 
 

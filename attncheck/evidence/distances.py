@@ -38,7 +38,7 @@ from attncheck.evidence.ranks import (
 from attncheck.evidence.summaries import NormalScore
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
-# Cells of [0, 1] in condensed data.
+# Number of cells of [0, 1] by which condensed data are counted.
 _CELLS = 2**16
 # Relative rounding error of short sums in single precision.
 _ROUNDING = 4e-6
@@ -113,7 +113,7 @@ class Uniform(Family):
             count = int(counts.sum())
             difference = np.cumsum(counts)[:-1] / count - edges
             summary = score_of_sum(total, count, self.allowance)
-            # Cells are too coarse to plot the tails.
+            # There is no plot, because the cells are too coarse for the tails.
             return self._outcome(float(np.abs(difference).max()), count, None, summary)
 
         return CondensedData(sums, conclude).add(*data)
@@ -245,7 +245,7 @@ class TwoSample(Family):
         return least_power(distance - critical, effective)
 
 
-# Cached: plans with other allowances and caps try the same sizes.
+# Cached, because plans with other allowances and caps try the same sizes.
 @functools.lru_cache(maxsize=4096)
 def _critical(level: float, count: int) -> float:
     """Return the Kolmogorov distance that the empirical law of `count` values exceeds with chance `level`."""
@@ -321,7 +321,7 @@ def band(count: int, error: float) -> float:
 
 def _outcome_of_two(distance: float, ours: int, theirs: int, plot: Counts | None, summary: NormalScore) -> Outcome:
     p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
-    # Each law gets half the error.
+    # The bands of both distribution functions together have the error 1 − CONFIDENCE, half of it each.
     half = band(ours, 0.5 - 0.5 * CONFIDENCE) + band(theirs, 0.5 - 0.5 * CONFIDENCE)
     interval = _around(distance, half)
     return Outcome(p_value, distance, *interval, 0.0, ours, plot, summary=summary)

@@ -30,13 +30,13 @@ from attncheck.evidence.family import (
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
-# Maximum number of distinct marks kept in condensed data.
+# Maximum number of distinct hashes in condensed data.
 _REMEMBERED = 2**17
-# Minimum of the number of draws minus the number of calls; with fewer draws, there is no p-value.
+# There is a p-value only if the number of draws minus that of calls is at least this.
 _FEWEST = 30
-#: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
-#: most 2^-23, times the hazard x f(x)/(1 - F(x)). For a normal law this is about x², 28 for the largest of 10⁶ numbers;
-#: heavier tails have less.
+#: Bound on the chance that rounding makes a second number equal to the largest one, x, of a sample. The chance is the
+#: relative step of single precision, at most 2^-23, times x f(x)/(1 - F(x)), for numbers of density f and cdf F. For a
+#: normal law, the second factor is about x²: 28 for the largest of 10⁶ numbers. For heavier tails, it is smaller.
 TIE = 2.0**-23 * 32
 # Number of calls assumed in planning: with fewer calls, ties are rarer.
 _CALLS = 100
@@ -127,7 +127,7 @@ class Calls(Family):
         if total == 0.0 or freedom == 0 or count <= freedom + 1:
             return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # there is a single call, or all values are equal
         statistic = (count - 1) * between / total
-        # Between-call over within-call variance: about noncentral chi-square if calls differ.
+        # The ratio of the variance between calls to that within calls is about noncentral chi-square if calls differ.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
         low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (TAIL, 1 - TAIL))
         effect = self._share(odds - freedom, count)

@@ -200,7 +200,7 @@ class Count(Family):
         return min(1.0, chance)
 
 
-# Cached: a search for an effect tries many alternatives at one size.
+# Cached, because a search for an effect tries many alternatives at one size.
 @functools.lru_cache(maxsize=4096)
 def _significant(share: float, trials: int, probability: float) -> tuple[int, int]:
     """Return the largest count whose lower tail, and the smallest whose upper tail, has at most the chance `share`."""

@@ -137,7 +137,7 @@ class Family(ABC):
 
     #: Fewest independent values for a p-value.
     minimum_count: ClassVar[int] = 1
-    #: Whether small p-values can be trusted: far in the tail they are exact, or too large.
+    #: Whether very small p-values are valid: they are exact or too large, never too small.
     tail_exact: ClassVar[bool] = False
     #: Whether the statistic compares draws of different blocks, so that no block can stand for the whole sample.
     across_blocks: ClassVar[bool] = False
@@ -226,7 +226,7 @@ class Family(ABC):
         return all(self.power(effect, size, level) >= target for effect in self._mirrored(alternative))
 
 
-# Cached: checks of many layers repeat these searches.
+# Cached, because the checks of many layers repeat these searches.
 @functools.lru_cache(maxsize=4096)
 def _smallest_mde(family: Family, size: int, level: float, target: float) -> float:
     return smallest_real(

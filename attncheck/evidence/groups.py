@@ -32,9 +32,10 @@ from attncheck.evidence.summaries import NormalScore, normal_score
 
 #: Minimum number of draws in a block, and approximate maximum number of blocks in a look.
 BLOCK, BLOCKS = 16, 32
-# Efficiency of ranks of few blocks, relative to a normal statistic.
+# Efficiency of a rank test with few blocks, relative to a test with a normal statistic.
 _EFFICIENCY = 0.8
-# Noise of a block's distance, in units of 1/√count: larger alternatives shift the distances of all blocks.
+# Noise of the distance in a block, in units of 1/√n for n values. Alternatives above it shift the distances of all
+# blocks.
 _ABOVE_NOISE = 2.0
 
 
@@ -102,7 +103,7 @@ class EqualVariances(Family):
         tails = np.minimum(below, above)
         if self.groups == 2:
             tails = np.where(ratios == ratios.max(), tails, 1.0)
-        # If p-values underflow, the most extreme ratio counts.
+        # If several p-values underflow to 0, the group with the most extreme ratio is reported.
         worst = int(np.lexsort((-np.abs(np.log(ratios)), tails))[0])
         ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(remainder_dof[worst])
         low, high = ratio / _above(one, rest, TAIL), ratio * _above(rest, one, TAIL)
@@ -152,7 +153,7 @@ class WithinGroups(Association):
         return CondensedData(sums, _of_centred).add(*data)
 
 
-# Powers of noise and weight whose sums determine those of centred weights.
+# Pairs (k, m) such that the sums of noise^k weight^m determine the sums with centred weights.
 _POWERS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2))
 
 
@@ -161,7 +162,7 @@ def _of_centred(*sums: FloatArray) -> Outcome:
     s = dict(zip(_POWERS, sums, strict=True))
     mean = s[0, 1] / np.maximum(s[0, 0], 1.0)
     weights = np.maximum(s[0, 2] - mean * s[0, 1], 0.0)
-    # A group of constant weight is centred to 0, up to rounding.
+    # Leave out groups whose weights are constant, so that centred weights are rounding errors.
     valid = weights > 1e-12 * s[0, 2]
     parts = s[0, 0], s[1, 1] - mean * s[1, 0], weights, s[2, 2] - 2.0 * mean * s[2, 1] + mean**2 * s[2, 0]
     return outcome_of_sums(*(part[valid].sum() for part in parts))

@@ -17,7 +17,7 @@ from attncheck.evidence.verdicts import Verdict
 _REMEDY = "make one entry per planned statistic"
 # Maximum number of names in a message.
 _NAMED = 5
-# Case key at the end of an id. Messages omit it, but keep names of pools.
+# Key of a case at the end of a result's id. Messages leave it out; names of pools stay.
 _CASE = re.compile("@[0-9a-f]{12}$")
 #: Verdicts that are not passes, the most serious first.
 BY_WEIGHT = ("violated", "incomplete", "inconclusive")

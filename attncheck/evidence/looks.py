@@ -14,8 +14,8 @@ from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck.evidence.family import Outcome, check_level, inside_unit, smallest_real
 from attncheck.evidence.verdicts import Trail, Verdict
 
-#: Number of statistics among which a run divides its budget, however many it plans, so that no result depends on the
-#: plan.
+#: Number of statistics among which a run divides its budget. It is the same for all runs, so that no result depends on
+#: how many statistics the run plans.
 ROOM = 10_000
 #: Size of the fourth look relative to the first.
 FOURTH_FACTOR = 8

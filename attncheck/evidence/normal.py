@@ -287,7 +287,8 @@ class Order(Family):
         z = (slope - self.order) / error if error > 0 else math.inf
         half = QUANTILE * error
         p_value = float(2.0 * special.ndtr(-abs(z)))
-        # The information uses the known spread: a spread estimated from the sample would depend on the sample's slope.
+        # Use the known spread of the logarithms: one that is estimated from the sample would depend on the sample's
+        # slope.
         information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
         summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
         return Outcome(p_value, slope, slope - half, slope + half, self.order, count, summary=summary)

@@ -22,11 +22,12 @@ from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.evidence.family import CONFIDENCE
 
 _TAIL = 2.0 ** -np.arange(21, 5, -1)
-#: Evaluation points: 1/32 apart in the middle, and halving down to 2⁻²¹ in both tails.
+#: Probabilities at which distribution functions are compared: multiples of 1/32, and powers of 2 down to 2⁻²¹ in the
+#: tails.
 QUANTILES: FloatArray = np.concatenate([_TAIL, np.arange(1, 32) / 32, 1.0 - _TAIL[::-1]])
 #: Quantiles that are labelled in plots.
 LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
-# Entries of two matrices differ if their distance exceeds this share of the largest.
+# Entries of two matrices differ if their difference exceeds this share of the largest entry.
 _TOLERANCE = 1e-3
 # Maximum number of values in `Counts`, and of rows of a matrix.
 _MOST_VALUES, _MOST_ROWS = 10**8, 1000

@@ -22,9 +22,9 @@ from attncheck.evidence.families import Count
 from attncheck.evidence.family import QUANTILE, Outcome, check_level, check_power
 from attncheck.evidence.summaries import Events, NormalScore, Summary
 
-#: Scores are clipped at this absolute value: p-values need not be accurate further out.
+#: Scores are clipped to this absolute value, so that p-values further out need not be accurate.
 CLIP = 4.5
-# Chance of each tail of a sample's count that is left out of the law of the sum.
+# Counts of a sample in either tail of this probability are neglected in the law of the sum.
 _EXCLUDED = 1e-18
 
 
@@ -102,7 +102,7 @@ def _sums(scores: Sequence[NormalScore]) -> _Sums:
     root = math.sqrt(information)
     z = weighed([min(max(score.z, -CLIP), CLIP) for score in scores]) / root
     bias = weighed([score.bias for score in scores]) / root
-    # Negative scores, down to -37 for a p-value of 1, only mean no excess.
+    # A negative one-sided score means only that there is no excess, however low it is (-37 for a p-value of 1).
     effect = max(z, 0.0) / root if scores[0].one_sided else weighed([score.z for score in scores]) / information
     return _Sums(scores[0], z, information, bias, effect)
 
@@ -153,7 +153,7 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
     return min(1.0, float(above.sum())), min(1.0, float(below.sum()))
 
 
-# Cached: most cases of a pool have the same number of trials, in every look.
+# Cached, because most cases of a pool have the same number of trials in every look.
 @functools.lru_cache(maxsize=64)
 def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
     """Return the smallest count whose probability is not negligible, and the probabilities from this count on.

@@ -15,11 +15,11 @@ from scipy import special
 from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.evidence.summaries import NormalScore
 
-# Number of cells of an unknown law: so many that the share of one cell is undetectable in 10⁷ draws.
+# Number of cells for ranks of an unknown law. A change of the share of one cell is then undetectable in 10⁷ draws.
 _CELLS = 2**14
 # Number of bins of the ranks of a pooled sample. Tests on binned ranks lose less than 1% of their power.
 _BINS = 256
-# Normal probability up to one standard deviation.
+# Probability that a normal number is at most one standard deviation above its mean.
 _ONE_SIGMA = float(special.ndtr(1.0))
 # Lower bound of the spread of logarithms, so that no sample outweighs all others.
 _LEAST_SPREAD = 0.02
@@ -46,7 +46,7 @@ def shifts(values: FloatArray, allowance: float) -> FloatArray:
     """Return the contribution of each value to the shift score, with mean 0 and variance 1 under the null."""
     if allowance > 0.0:
         return math.sqrt(12.0) * (values - 0.5)
-    # Count from the nearer end of [0, 1], for precision.
+    # Compute quantiles from the nearer end of [0, 1], for precision.
     near = np.clip(np.minimum(values, 1.0 - values), _LEAST, 0.5)
     return np.asarray(np.copysign(special.ndtri(near), values - 0.5))
 

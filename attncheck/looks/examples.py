@@ -17,10 +17,10 @@ from attncheck.layers.inputs import NORMS
 from attncheck.layers.parts import named_parts
 from attncheck.layers.program import ProgramCase
 
-# Candidates per chosen layer.
+# Number of candidates that are drawn per chosen layer.
 _CANDIDATES = 8
-# Positions, heads and neurons of a small layer: large ones are expensive and reveal little more. One layer in
-# `_LARGE` may be large.
+# Maximum numbers of positions, heads and neurons of a small layer. Larger layers are expensive and reveal little more,
+# so only one layer in `_LARGE` may be larger.
 _POSITIONS, _HEADS, _NEURONS, _LARGE = 6, 4, 16, 5
 
 
@@ -131,8 +131,8 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
 
     examples: dict[Any, None] = {}
 
-    # Explicit settings: hypothesis's CI profile would ignore the seed, the health check for slow generation depends on
-    # a clock, and small layers are about one in four of all.
+    # Set all settings here: hypothesis's CI profile would ignore the seed, one health check depends on the clock, and
+    # another one would fail because only about one layer in four is small.
     @settings(
         max_examples=5 * count,
         phases=[Phase.generate],

@@ -52,7 +52,7 @@ def observe(
     return outcomes
 
 
-#: Largest number of values kept uncondensed; first looks of the default profile have half as many.
+#: With more values than this, the data of a check are condensed. First looks of the default profile have half as many.
 MOST_RETAINED = 2**17
 
 
@@ -107,7 +107,7 @@ class CheckData:
         data, last = join(self._parts), self._parts[-1]
         self._parts, self._size = [], 0
         if any(np.size(column) == 0 for column in data):
-            # If one of two samples is empty, nothing can be compared, so only the last part is kept.
+            # An empty array, e.g. one of two samples, leaves nothing to test; retain only the last part.
             self._parts = [last]
         elif self._condensed is None:
             self._condensed = self._check.family_on(self._setting).condensed(*data)

@@ -16,7 +16,7 @@ from attncheck.evidence.groups import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
 
-# Maximum number of entries of an array of draws that are processed at a time: 16 MiB.
+# Maximum number of entries in an array of the draws that are processed at a time, i.e. 16 MiB.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
 #: Draws per call: enough to reveal repeats within a call, few enough for many calls per look.
@@ -40,8 +40,8 @@ class Plan:
     ----------
     setting : Setting or ProgramSetting
     chunk : int
-        Draws per call of the subject. They do not depend on the sizes, so the draws of a shorter look are the first draws
-        of a longer one.
+        Draws per call of the subject. They do not depend on the sizes, so the draws of a shorter look are the first
+        draws of a longer one.
     level, power : float
         Level and power of one look.
     sizes : dict of Check to int

@@ -39,8 +39,8 @@ from attncheck.subject import Subject
 
 #: The pool of all cases.
 ALL = "all"
-#: Pools of layers, with the features of ``attncheck.layers.features`` that all their layers have: single features, and
-#: pairs that often share a line of code.
+#: Pools of layers. All layers of a pool have one feature of ``attncheck.layers.features``, or two features that a line
+#: of code often combines.
 POOLS: Mapping[str, tuple[str, ...]] = {
     "causal": ("causal",),
     "grouped": ("grouped heads",),
@@ -100,7 +100,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
     If several pools of a check have the same cases, only the first is retained.
     """
     examined: dict[str, list[Result]] = {}
-    # Two tests of one property may examine the same cases.
+    # Retain one result per id: two tests of one property may examine the same cases.
     for result in {one.id: one for one in sorted(results, key=lambda one: one.id)}.values():
         if result.summary is not None:
             examined.setdefault(result.check, []).append(result)

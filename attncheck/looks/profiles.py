@@ -11,8 +11,9 @@ from attncheck.layers.case import Case
 from attncheck.layers.regimes import CAUSAL, EIGHT_HEADS, NARROW, ONE_POSITION, REGIMES, STANDARD, TWO_NEURONS, WIDE
 from attncheck.looks.plan import Cost
 
-#: Layers that reveal faults well: standard, narrow, one position, causal with groups, the same with two neurons (where
-#: scores and outputs suffice to reveal shared matrices), many heads, and wide.
+#: Layers that reveal faults well: a standard and a narrow one, one with a single position, a causal one with groups of
+#: heads, the same with two neurons (whose scores and outputs reveal shared matrices), one with many heads, and a wide
+#: one.
 ANCHORS: tuple[AttentionLayer, ...] = (
     STANDARD,
     NARROW,
@@ -22,7 +23,7 @@ ANCHORS: tuple[AttentionLayer, ...] = (
     EIGHT_HEADS,
     WIDE,
 )
-#: One layer of each regime that `ANCHORS` lack.
+#: One layer for each regime of the theory that no layer of `ANCHORS` is in.
 REGIME_ANCHORS: tuple[AttentionLayer, ...] = tuple(
     dict.fromkeys(layer for layer in REGIMES.values() if layer not in ANCHORS)
 )

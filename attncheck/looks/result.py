@@ -15,7 +15,8 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost, Plan
 from attncheck.records.schema import Result
 
-# Smallest effect of a clear violation, relative to the alternative; smaller ones may be side effects of another fault.
+# A violation is clear if its effect, in units of the alternative, is at least this. Smaller effects may be side effects
+# of another fault.
 _CLEAR = 1.0
 
 
@@ -33,7 +34,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         size=size,
         p_values=[] if empty else list(trail.p_values),
         mde=mde,
-        # A look with less than the planned power only guarantees its minimum detectable effect.
+        # If the look has less than the planned power, it guarantees to detect its minimum detectable effect only.
         alternative=effect if check.meets(planned.setting, size, planned.level, planned.power) else mde,
         continuous=check.kind == "exact" and not empty and check.family_on(planned.setting).continuous,
         text=check.describe(last),

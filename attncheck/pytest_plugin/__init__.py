@@ -200,7 +200,7 @@ def _report_failure(config: pytest.Config, name: str, sent: ReportPayload, messa
     node, where = f"attncheck::{name}", ("attncheck", None, name)
     failed = pytest.TestReport(node, where, {}, "failed", message, "call")
     ship(failed, sent)
-    # JUnit files need a teardown report.
+    # JUnit files are complete only with a teardown report.
     for report in (failed, pytest.TestReport(node, where, {}, "passed", None, "teardown")):
         config.hook.pytest_runtest_logreport(report=report)
 

@@ -60,7 +60,7 @@ def scheduler(config: Any, log: Any) -> Any:
 
         def schedule(self) -> None:
             super().schedule()
-            # A worker starts an item only after receiving the next one, so all workers get more.
+            # A worker starts an item only when it has received the next one, so give each worker a further item.
             for node in self.nodes:
                 self._reschedule(node)
 

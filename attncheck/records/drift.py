@@ -15,7 +15,7 @@ from attncheck.records.schema import Result
 
 # Half-width of an interval, in standard errors.
 _QUANTILE = float(ndtri(0.5 + 0.5 * CONFIDENCE))
-#: Relative loss of sensitivity that is ignored, because the number of planned results slightly changes the level.
+#: Relative loss of sensitivity that is ignored, because the number of planned results has a small effect on the level.
 SLACK = 0.1
 
 

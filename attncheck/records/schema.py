@@ -31,7 +31,7 @@ _NO_MANIFEST = "has no manifest in its first line", "pass a record that attnchec
 GZIP = b"\x1f\x8b"
 #: First bytes of a record.
 OPENING = b'{"type":"manifest"'
-# More bytes than any file has.
+# A number of bytes larger than any file.
 _ENDLESS = 2**62
 
 
@@ -133,7 +133,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
 
 
 Line = Manifest | Result | Closing
-# How a closing line begins, and its last field.
+# First bytes of a closing line, and the name of its last field.
 _CLOSING, _SEAL = b'{"type":"closing"', b',"seal":'
 
 
@@ -198,7 +198,7 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
     source = _Source(path, field)
     ended, seal = False, Seal()
     with _opened(source) as (file, most):
-        # Large files of other kinds may be one line.
+        # Look at the first byte only, because a large file of another kind may consist of one line.
         if file.peek(1)[:1] != b"{":
             raise source.error(*_NO_MANIFEST)
         for number, raw in enumerate(_lines(source, file, most), 1):
@@ -217,7 +217,7 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
                 seal = Seal()
             ended = kind == "closing"
             digits = seal.add(raw).encode()
-            # A field after the seal would replace an earlier one of its name.
+            # The seal must be the last field: a field after it would replace an earlier field of the same name.
             if ended and not (digits and raw.endswith(b'"%b"}\n' % digits)):
                 raise source.error("was edited or damaged: its lines are not those that it was closed with")
             yield line
@@ -270,7 +270,7 @@ def sensible(path: Path, number: int, field: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        problem = str(error).rpartition("; ")[0]  # without the remedy, which addresses callers of the ledger
+        problem = str(error).rpartition("; ")[0]  # without its remedy, which is one for callers in Python
         raise _Source(path, field).error(f"line {number} was edited or damaged ({problem})") from None
 
 
@@ -294,7 +294,7 @@ def _check_head(source: _Source, first: bytes) -> None:
     if head.type != "manifest":
         raise source.error(*_NO_MANIFEST)
     if type(head.schema) is not int or head.schema != SCHEMA:
-        # Only larger integers can be later versions.
+        # Later versions have a larger integer.
         remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else ""
         raise source.error(f"has schema {head.schema!r}, this version reads {SCHEMA}", remedy)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from attncheck.checks.registry import find_check
 from attncheck.records.schema import Result, of_pool
 
-#: Number of results on laws that a conclusive run needs, unless fewer are planned.
+#: Number of examined results of checks of laws that a conclusive run needs, unless fewer are planned.
 FEWEST_LAWS = 3
-# Fraction of the plan below which "little examined" is shown.
+# A run is "little examined" if it has examined less than this share of the planned results.
 _SMALL = 0.25
-# Fields that contain no intermediate results.
+# Returned fields that are not intermediate results of the layer.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
 
@@ -77,7 +77,7 @@ class Scope:
 
 def _description(laws: Mapping[str, int], planned: int, examined: int) -> str:
     known = [check for name in laws if (check := find_check(name))]
-    if not laws or len(known) < len(laws):  # checks unknown to this version may concern any field
+    if not laws or len(known) < len(laws):  # checks that this version does not know may use any field
         return ""
     if all(check.kind == "limit" for check in known):
         return "limit only"

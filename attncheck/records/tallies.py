@@ -18,7 +18,7 @@ from attncheck.layers.names import layer_name
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.schema import Result, case_key, of_layer
 
-#: Number of most suspicious results shown per check.
+#: Maximum number of most suspicious results that are displayed per check.
 RETAINED = 24
 
 

@@ -91,7 +91,7 @@ def _created(path: Path, data: bytes) -> io.FileIO:
     """Replace the file at `path` by one that starts with `data`, and return it open and locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
-    if target.exists() and not target.is_file():  # devices and pipes are not replaced; folders fail here
+    if target.exists() and not target.is_file():  # devices and pipes are not replaced, and folders fail
         return _started(target, data)
     _check_replaceable(target, path)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")

@@ -32,7 +32,7 @@ from attncheck.runs.summary import labelled, summarize
 from attncheck.runs.tasks import explained
 from attncheck.runs.view import RunView
 
-# Number of uncovered lines shown.
+# Maximum number of lines displayed of a program to which the theorem does not apply.
 _NOTES = 6
 
 

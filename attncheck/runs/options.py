@@ -72,7 +72,7 @@ def typed(value: Any, kind: Callable[[str], Any]) -> Any:
     (12, 1000000, 'many')
     """
     try:
-        # Python accepts 1_0 for 10.
+        # Do not accept underscores: Python reads 1_0 as 10.
         return kind(value) if isinstance(value, str) and "_" not in value else value
     except ValueError:
         return value

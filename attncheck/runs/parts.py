@@ -56,7 +56,7 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
     wrong = [line for line in closings if line.verdict == "violated"]
     closing = Closing(
         digest=run_digest([*results, *pools]),
-        # If a part is violated, so is the run; otherwise the conclusion follows from the results.
+        # If a part ended violated, so does the run. Otherwise its conclusion follows from the results.
         verdict="violated" if wrong else "consistent",
         reasons=list(dict.fromkeys(reason for line in wrong for reason in line.reasons)),
         seconds=sum(line.seconds for line in closings),

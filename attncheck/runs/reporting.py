@@ -55,7 +55,7 @@ class RunReport:
     def take(self, results: Iterable[Result], *failures: str) -> None:
         """Add results to the report and its record; `failures` are errors of test items that have no results."""
         for result in results:
-            same = result.arithmetic == self._arithmetic  # omitted if as in the manifest
+            same = result.arithmetic == self._arithmetic  # not written if it is that of the manifest
             line = msgspec.structs.replace(result, arithmetic="") if same else result
             self.results.append(line)
             self._write(line)

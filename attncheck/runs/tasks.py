@@ -73,7 +73,7 @@ class CaseTask:
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
         """Add a diagnosis to violated results."""
         diagnosis: list[str] = []
-        with contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
+        with contextlib.suppress(InputError):  # if the subject fails here, results have no diagnosis
             diagnosis = diagnose(self.items[0], subject, self.seed, results)
         violation = str(Verdict.VIOLATED)
         return [

@@ -20,14 +20,14 @@ from attncheck.records.tallies import Tally, layers_of
 from attncheck.records.text import missing_fields, replay_command, unexamined
 from attncheck.runs.details import mdes, not_detected, of_cases
 
-#: Last line on a consistent run.
+#: Last line of the summary of a consistent run.
 NOT_PROVED = (
     "Not ruled out: smaller errors, and anything that no check examines; see 'What a green run proves, and what it "
     "does not' in the README."
 )
-#: Labels of explanations: the first one, further ones, and hints, which no comparison has confirmed.
+#: Labels of explanations: of the first one, of further ones, and of hints, which no comparison has confirmed.
 EXPLAINING = ("cause", "or", "hint")
-# Maximum numbers of diagnosis sentences, minimum detectable effects, and violated pools shown.
+# Maximum numbers of displayed sentences of a diagnosis, minimum detectable effects, and violated pools.
 _OBSERVED, _MDES, _POOLS = 3, 3, 3
 
 

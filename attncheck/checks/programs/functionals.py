@@ -25,8 +25,8 @@ from attncheck.methods import simulate_chunks
 
 #: Fields needed for exact statements on vectors.
 ONE_WIDTH = frozenset({"vectors", "gram"})
-#: Calls compared in a look. If all draws of a call share matrices, `netsor.calls` detected this in all of 200 looks at
-#: examples, and `corollary2.calls` in 97%.
+#: Number of calls that are compared in a look. With this number, in 200 looks at example programs whose draws of a call
+#: shared their matrices, `netsor.calls` always detected it, and `corollary2.calls` in 97% of looks.
 CALLS = 8
 # Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5

@@ -29,10 +29,12 @@ from attncheck.layers.program.extent import vectors_of
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
-# Squared sine of the angle below which vectors count as multiples (single precision cannot tell them apart), and the
-# minimum length of compared vectors: two independent ones of this length are that close in one draw of 10²¹.
+# Vectors count as multiples of each other if the squared sine of their angle is below _PARALLEL: single precision
+# cannot tell them apart. Only vectors of at least _LONG neurons are compared: two independent ones are that close in
+# one of 10²¹ draws.
 _PARALLEL, _LONG = 1e-6, 8
-# Fewest neurons of vectors without a Gram matrix, and a bound on the chance that two of their products are that close.
+# Without a Gram matrix, vectors are compared if at least _FEWEST neurons are returned. _CHANCE bounds the probability
+# that two independent products are that close.
 _FEWEST, _CHANCE = 4, 1e-7
 # Smallest squared length of a vector.
 _TINY = 1e-300

@@ -16,8 +16,8 @@ from attncheck.layers.program import Initial, MatMul, Node, Program, ProgramCase
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.nodes import defined_by
 
-# Directions are dropped if their relative squared length is below eps^_LOST; kept ones have relative errors eps^0.6,
-# 4e-10 in double and 7e-5 in single precision.
+# Directions are dropped if their relative squared length is below eps^_LOST, with eps the rounding unit. The others
+# have relative errors of eps^0.6: 4e-10 in double and 7e-5 in single precision.
 _LOST = 0.4
 
 
@@ -197,7 +197,7 @@ def conditional_on_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: 
     for i, one in enumerate(case.scores):
         for k, two in enumerate(case.scores):
             mine, theirs = sides[one], sides[two]
-            # Images by different matrices are independent.
+            # Products with different matrices are independent.
             if mine.free.weight is theirs.free.weight:
                 factor = one.factor * two.factor * mine.free.weight.std**2
                 inputs = gram[:, index[mine.free.parents[0]], index[theirs.free.parents[0]]]

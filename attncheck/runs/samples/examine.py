@@ -68,7 +68,7 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
             skipped[check] = reason
             continue
         power = per_look_power(_POWER)
-        # Repeated draws may lie in different blocks.
+        # Blocks cannot stand for the sample if draws of different blocks are compared, e.g. to find repeats.
         anywhere = check.family_on(setting).across_blocks
         if block and not anywhere and check.look_size(setting, level, power, block) is not None:
             in_blocks.append(check)
@@ -176,7 +176,7 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
 
         subject = Subject(samples.source, read, "size")
         reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
-        rng = np.random.default_rng(0)  # a required argument, unused when reading files
+        rng = np.random.default_rng(0)  # a required argument that is not used for files
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
 
     return evaluate
