@@ -62,7 +62,7 @@ _HINTS = {
     frozenset({"inputs", "outputs"}): "the outputs do not belong to these inputs, or have the wrong law",
     frozenset({"scores", "outputs"}): (
         "the outputs do not follow from these scores: the attention map, its temperature, axis or mask, W_V, W_O or "
-        "H^{-1/2}"
+        "H^{-1/2} is wrong"
     ),
 }
 

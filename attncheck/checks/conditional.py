@@ -118,9 +118,9 @@ CHECKS = (
     _check(
         name="conditional.shift",
         rejects=Rejected.of("shifted_outputs", on=regimes.LINEAR),
-        null="the whitened outputs are independent of the direction of a constant added to the outputs",
+        null="the whitened outputs have mean 0 along the direction that a constant added to the outputs would have",
         alternative=of_direction("with that direction"),
-        reads="whitened mean of the outputs along a constant:",
+        reads="mean of the whitened outputs along the direction of an added constant:",
         family=lambda setting: Association(residuals(setting)),
         measure=_shift,
         hint="something is added to the outputs, such as a bias",

@@ -314,7 +314,7 @@ def _score_output_size(sample: Sample) -> FloatArray:
 
 
 @_functional(
-    "the correlation of two neighbouring heads' column sizes Σ_i P_ij², from column to column",
+    "the correlation over columns of the sizes Σ_i P_ij² between two neighbouring heads",
     _SCORES,
     "shared_keys",
     regimes.NARROW,
@@ -326,7 +326,7 @@ def _score_columns(sample: Sample) -> FloatArray:
 
 
 @_functional(
-    "the correlation of two neighbouring heads' row sizes Σ_j P_ij², from row to row",
+    "the correlation over rows of the sizes Σ_j P_ij² between two neighbouring heads",
     _SCORES,
     "shared_keys",
     regimes.TIED,
@@ -338,7 +338,7 @@ def _score_rows(sample: Sample) -> FloatArray:
 
 
 @_functional(
-    "the correlation of the column sizes Σ_i P_ij² of heads of two groups, from column to column",
+    "the correlation over columns of the sizes Σ_i P_ij² between heads of two groups",
     _SCORES,
     "shared_keys",
     regimes.GROUPS,

@@ -110,8 +110,8 @@ def _by_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
         rejects=Rejected.of("one_head_larger", on=layer),
         claim="head_scales",
         needs=frozenset({"outputs"}) | of.needs,
-        null=f"the whitened {of.images} of all heads have one scale: the ratio of one head's to the others' has an F "
-        "law",
+        null=f"the whitened {of.images} of all heads have one scale: the variance ratio of one head to the others "
+        "has an F law",
         alternative=Alternative.of(
             "a head's standard deviation off by 4% from that of the others (variance ratio 1.0816)", 1.0816, 1.44
         ),

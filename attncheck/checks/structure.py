@@ -70,7 +70,7 @@ def _hidden(pair: Pair) -> BoolArray:
     """
     mask, draws = visible(pair.layer), np.arange(len(pair.inputs))
     if mask.all() and not (pair.known and len(mask) > 2):
-        raise NotExaminedError("every position sees all others, and scores of three positions are not exposed")
+        raise NotExaminedError("the mask hides no input, and there are no scores of three or more positions")
     _require_fixed_weights(pair)
     j = (-1 - draws) % len(mask)
     outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at((draws, j))), pair.tolerance)
@@ -116,7 +116,7 @@ def _scaling(pair: Pair) -> BoolArray:
     elif small_with_inputs(layer) and traits.positive and not traits.may_vanish:
         wrong.append(_grown_otherwise(pair, _SMALLER * pair.small, lambda answer: answer.outputs))
     if not wrong:
-        raise NotExaminedError("no exposed array is declared to grow in proportion")
+        raise NotExaminedError("no exposed array is declared to grow in proportion to the inputs")
     return np.asarray(np.logical_or.reduce(wrong))
 
 
@@ -250,21 +250,23 @@ def _check(
 
 
 CHECKS = (
-    _check("repeats", _repeats, "equal calls give numbers equal to 1%, whatever is called in between"),
+    _check("repeats", _repeats, "a repeated call gives the same numbers up to 1%, whatever calls come in between"),
     _check("draws", _draws, "a draw does not change with the inputs of other draws"),
     _check(
         "weights",
         _weights,
-        "with equal inputs in all draws no two have equal outputs: each has its own weights",
+        "if all draws have equal inputs, no two have equal outputs, because each has its own weights",
         cause="draws of a call share their weights; each draw needs its own",
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _check("hidden", _hidden, "outputs ignore hidden inputs, and scores ignore third positions", _APART),
-    _check("order", _order, "outputs and scores follow inputs to other positions, if declared", _APART),
+    _check("hidden", _hidden, "outputs do not depend on hidden inputs, nor scores on third positions", _APART),
+    _check("order", _order, "outputs and scores depend on the order of inputs if and only if it is declared", _APART),
     _check(
         "scaling",
         _scaling,
         "doubling the inputs multiplies scores and outputs by the declared factors",
-        excluded=lambda setting: "with declared biases nothing grows in proportion" if setting.weights.biased else "",
+        excluded=lambda setting: (
+            "with declared biases, no array grows in proportion to the inputs" if setting.weights.biased else ""
+        ),
     ),
 )

@@ -66,7 +66,7 @@ def permuted(pair: Pair) -> Iterator[Explanation]:
     s = pair.layer.seq_len
     (outputs, scores), (declared, of_scores) = pair.each(partial(displacement, pair, permutation(s)))
     if scores.any() and not of_scores.any():
-        yield exact(SCORES, "they do not follow the inputs to other positions, as they should without declared ones")
+        yield exact(SCORES, "they are not permuted with the inputs, as they should be without declared positions")
     elif outputs.any() and not declared.any():
         yield exact(stage_of_outputs(pair), _text_of_outputs(pair))
 

@@ -185,7 +185,7 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
     factors = _factors(calls, outputs)
     if factors is not None:
         listing = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
-        yield exact(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {listing}")
+        yield exact(WEIGHTS_OR_VALUES, f"outputs are those of the returned scores times {listing}")
         return
     yield from [*weights_of_one_head(pair)] or [exact(AFTER, UNEXPLAINED)]
 

@@ -230,7 +230,11 @@ def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
         if np.abs(gap).max() > _SHARE * np.abs(baseline.scores).max():
             if outputs:
                 added = _added(pair.layer, gap)
-                yield exact(INPUTS, f"inputs of 0 give scores and outputs: {added}, as if to the inputs")
+                yield exact(
+                    INPUTS,
+                    "inputs of 0 give scores and outputs other than 0, as if something were added to the inputs: "
+                    f"{added}",
+                )
             else:
                 usually = "declared" if declared.scores.any() else "0"
                 text = f"inputs of 0 give scores other than {usually}: {_added(pair.layer, gap)}"
@@ -282,9 +286,9 @@ def _negated(pair: Pair) -> Iterator[Explanation]:
     baseline, negated = pair.usual[0], pair.subject(-pair.inputs)
     changed = baseline.changes(negated)[1].any()
     if changed:
-        yield exact(SCORES, "they change when all inputs change their sign: queries or keys have a bias, or a kink")
+        yield exact(SCORES, "they change when all inputs change sign: queries or keys have a bias, or are not linear")
     elif baseline.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
-        text = "outputs do not change their sign with all inputs: something is added, or not linear"
+        text = "outputs do not change sign when all inputs do: something is added, or is not linear"
         yield exact(stage_of_outputs(pair), text)
 
 
@@ -317,7 +321,7 @@ def _small_inputs(pair: Pair) -> Iterator[Explanation]:
         return
     ratios = [_nonlinear(respond, small, fresh) for respond in pair.both]
     if ratios[0] > _CLEAR and ratios[1] < _SHARE:
-        text = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
+        text = "outputs are not linear in small inputs: outputs for a sum of inputs are not the sum of their outputs"
         yield exact(stage_of_outputs(pair), text)
     elif layer.seq_len <= _MOST and ratios[1] < _SHARE and not has_offset(layer):  # offsets may differ between heads
         yield from weights_at_zero(pair)

@@ -104,11 +104,11 @@ def unused_text(values: Mapping[str, Any]) -> str:
     Examples
     --------
     >>> unused_text({"mask": "causal"})
-    "called once more, the subject does not read mask (here 'causal')"
+    "in a repeated call, the subject did not read mask (here 'causal')"
     """
     fields = [f"{name} (here {v!r})" if len(repr(v)) <= _MOST_FIELDS else name for name, v in values.items()]
     more = [f"{len(fields) - _NAMED} other fields"] if len(fields) > _NAMED else []
-    return f"called once more, the subject does not read {listed([*fields[:_NAMED], *more])}"
+    return f"in a repeated call, the subject did not read {listed([*fields[:_NAMED], *more])}"
 
 
 def _set_by(layer: AttentionLayer) -> Mapping[str, Any]:

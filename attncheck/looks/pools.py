@@ -328,7 +328,7 @@ def _text(pool: CasePool, outcome: Outcome) -> str:
     """Return a pool's common effect as text, with its interval and its expected value."""
     unit = (pool.results[0].summary or {}).get("unit", "")
     label = {
-        "size": f"common factor on the sizes compared (null: {pool.check.null}):",
+        "size": f"common factor between the compared sizes (null: {pool.check.null}):",
         "shift": f"common shift in standard deviations (null: {pool.check.null}):",
         "excess": f"normal score per case (null: {pool.check.null}):",
         "deviation": f"common deviation of: {pool.check.reads}",

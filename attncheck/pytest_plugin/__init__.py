@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("seed", "N|random", "run seed, which determines all random numbers (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
-    add("draws", "N", "with the profile thorough: draws of a look at any case, however costly (default: 3000)")
+    add("draws", "N", "with profile thorough: draws that a look may take at any case, however costly (default: 3000)")
     add("min_examined", "N", "with fewer examined results a run is inconclusive (default: 3 that test a distribution)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")

@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
     ``planned`` lists the planned results, ``fixed`` the keys of the cases that do not depend on the seed. ``draws`` is
-    the number of draws that the user chose for a look (profile thorough), ``min_examined`` the number of examined
+    the number of draws that a look may take at any case (profile thorough), ``min_examined`` the number of examined
     results that a pass needs. ``source``, a digest of the subject's file, may be empty. ``checks`` are the modules of
     planned checks of other packages.
     """

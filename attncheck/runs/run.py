@@ -48,7 +48,7 @@ class Run:
     budget : Budget
     record : Path or None
     draws : int or None
-        With the thorough profile, number of draws per look at every case, whatever their cost.
+        With the profile thorough, number of draws that a look may take at any case, whatever their cost.
     item_ids : tuple of str
         The planned test items; empty until `planning`.
     explains : bool

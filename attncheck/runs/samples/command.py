@@ -67,7 +67,7 @@ def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conc
     """Return the conclusion on files of samples; it is inconclusive if too few checks of laws could run."""
     conclusion = ledger_of([result.id for result in results], seed, results).conclude(budget)
     reason = Scope.of_results(results).doubt()
-    return conclusion.unless(reason and f"no file is large enough, or holds enough: {reason}")
+    return conclusion.unless(reason and f"no file has enough draws and arrays: {reason}")
 
 
 def _lines_of(
