@@ -31,7 +31,7 @@ _SINGLE = float(np.finfo(np.float32).eps)
 #: There is one draw with given inputs per PER_ANSWER draws of a look, and at least _FEWEST_ANSWERS of them.
 PER_ANSWER = 32
 _FEWEST_ANSWERS = 2
-# Spawn keys of the random streams of `score_sizes` and `pair`; `functionals` uses smaller keys.
+# Spawn keys of the random streams of `score_sizes` and `pair`, which differ from all keys in `functionals`.
 _SIZES_KEY, _ANSWERS_KEY = 2**31, 2**31 + 1
 
 

@@ -73,9 +73,9 @@ def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
 
 
 def _cause(result: Result, diagnosis: Sequence[str]) -> str:
-    """Return the usual cause of a violated result.
+    """Return the usual cause of a violated result, or the text that a scale is wrong.
 
-    If the check assumes a scale that is wrong by the `diagnosis`, the cause is the wrong scale.
+    The latter is returned if the check assumes a scale that is wrong according to the `diagnosis`.
     """
     estimate, whose = _SHAPES.get(result.check, ("", ""))
     # A sentence on the estimate gives a number after the estimate's name.

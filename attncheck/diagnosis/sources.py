@@ -155,7 +155,7 @@ class Violations:
 
     @cached_property
     def deviations(self) -> Deviations:
-        """The exact deviations on the first layer that has any; empty if no layer has one."""
+        """The exact deviations on the first layer that has any; an object without explanations if no layer has one."""
         deviations = Deviations()
         for subject, layer in self._callable if self._receives_inputs else ():
             with own_arithmetic(), contextlib.suppress(InputError):

@@ -307,7 +307,7 @@ CHECKS = (
         rejects=Rejected.of(
             "matrix_std_5", "biased_matmuls", "fresh_matrices", "twice_as_wide", "wandering_scale", "equal_rows"
         ),
-        null="squared lengths of products with new directions are χ²; degrees of freedom are the rows of the matrix",
+        null="squared lengths of products with new directions are χ² with as many degrees of freedom as matrix rows",
         alternative=of_law(),
         reads="Kolmogorov distance of squared lengths of products from their law:",
         family=lambda setting: Uniform(),

@@ -191,7 +191,7 @@ def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArra
 
 
 def conditional_on_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
-    """Return the covariance of the scores, (draws, scores, scores), given all vectors in `known` of their sides."""
+    """Return the covariance of the scores, (draws, scores, scores), given the `known` vectors of all scores."""
     index = {node: k for k, node in enumerate(vectors_of(case.program))}
     covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
     for i, one in enumerate(case.scores):
