@@ -138,9 +138,9 @@ class Pair:
     def nonlinearity(self) -> float:
         """Smallest relative deviation of an output or a score from an affine function of the first position's input.
 
-        The inputs at other positions are set to 0 or, if scores are exposed, left unchanged. The deviation is rounding
-        error if weights do not depend on inputs: scores between two positions are affine in either input, and outputs
-        at positions with input 0 are affine in the only nonzero input.
+        The inputs at other positions are set to 0 or, if scores are exposed, left unchanged. If the weights do not
+        depend on inputs, the deviation is only rounding error: a score of two positions is affine in each of their
+        inputs, and outputs at positions with input 0 are affine in the only input that is not 0.
         """
         zeros = np.zeros_like(self.inputs)
         return min(self._nonlinearity(zeros), self._nonlinearity(self.inputs) if self.known else np.inf)

@@ -84,13 +84,13 @@ def validated(layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> di
 def with_scores(layer: AttentionLayer, arrays: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Return arrays with scores in place of attention weights, for linear and sigmoid attention.
 
-    Softmax determines scores only up to a constant per row, and relu only positive ones, so those weights stay.
+    Weights of softmax and relu stay: softmax determines scores only up to a constant per row, relu only positive ones.
 
     Raises
     ------
     InputError
-        For weights that do not fit the layer: nonzero behind the mask, softmax rows that do not add up to 1, or
-        weights that disagree with given scores.
+        For weights that do not fit the layer: masked weights that are not 0, softmax rows that do not add up to 1, or
+        weights that disagree with the returned scores.
 
     Examples
     --------

@@ -213,8 +213,8 @@ class Sample:
         """Whitened scores, i.i.d. N(0, 1) given inputs and keys, (draws, heads, positions, positions).
 
         They solve P = σ_Q F N Bᵀ for N, with F Fᵀ the Gram matrix of the inputs and B Bᵀ that of the keys. If masked
-        scores are hidden, only visible entries are kept. For rotary layers, and for masks other than the causal one
-        that hide scores, see the docstring of ``attncheck.checks.sample``.
+        scores are hidden, only visible entries are retained. Rotary layers, and masks other than the causal one that
+        hide scores, are described in the docstring of ``attncheck.checks.sample``.
         """
         if self._whitens_jointly:
             return self._jointly_whitened[0]

@@ -324,7 +324,10 @@ def _repeated(violations: Violations) -> Iterator[Explanation]:
 
 
 def _fitting(violations: Violations) -> Iterator[Explanation]:
-    """Yield causes whose draws fit those of the subject; outputs alone can fit by chance."""
+    """Yield causes whose draws fit the subject's.
+
+    If the subject returns outputs alone, the text of a cause asks to check it, because outputs may fit by chance.
+    """
     note = " (fits the outputs; return scores to check it)" if violations.outputs_alone else ""
     yield from (Explanation(f"{text}{note}", Certainty.FITTED) for text in violations.fits.everywhere)
 

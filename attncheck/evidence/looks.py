@@ -116,8 +116,8 @@ def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float)
 def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
     """Return the chance π³ + π²(1 − π)·power_fourth that `examine` calls an alternative violated.
 
-    The power π is that of one look; `power_fourth` is practically 1 if π is at least 0.9. For a true null and uniform
-    p-values, both powers are the level ℓ, and the chance of a false violation is 2ℓ³ − ℓ⁴.
+    The power of one look is π; the fourth look has `power_fourth`, which is practically 1 if π is at least 0.9. For a
+    true null and uniform p-values, both powers are the level ℓ, and the chance of a false violation is 2ℓ³ − ℓ⁴.
 
     Examples
     --------

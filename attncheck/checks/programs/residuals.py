@@ -179,10 +179,10 @@ def _free(program: Program, sides: dict[Score, Sides]) -> bool:
 
 
 def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray, scores: FloatArray) -> Residual:
-    """Return the scores whitened by their covariance given the vectors: exactly i.i.d. N(0, 1), (draws, scores).
+    """Return the scores whitened by their covariance, given the vectors: exactly i.i.d. N(0, 1), (draws, scores).
 
-    Take two scores (W x)·b/√ν and (W x')·b'/√ν with the same matrix W of entries N(0, σ²/n), and condition on b and
-    b'. Their covariance is σ² (x·x'/n)(b·b'/ν): formula (*) of the paper with averages in place of expectations.
+    Consider two scores (W x)·b/√ν and (W x')·b'/√ν with the same matrix W of entries N(0, σ²/n). Given b and b', their
+    covariance is σ² (x·x'/n)(b·b'/ν). This is formula (*) of the paper with averages in place of expectations.
     """
     side = spectrum(conditional_on_one_side(case, sides, gram), precision(gram))
     # Eigenvectors have arbitrary signs; fix them so that dependence on vectors shows.
