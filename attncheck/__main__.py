@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Run the command line; imported here, since worker processes import this module but need no command line."""
+    """Run the command line.
+
+    The import is inside the function because worker processes import this module too, without needing the command line.
+    """
     from attncheck.commands.cli import program
 
     program()

@@ -20,23 +20,24 @@ from attncheck.layers.norm import normalised
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.literal import LiteralSimulator, Projections, projections
 
-# Numbers differ if their distance exceeds both this many rounding units and this share of the largest number.
+# Two numbers count as different if they differ by more than _UNITS rounding units times the largest number, and by more
+# than _CHANGE times the largest number.
 _UNITS, _CHANGE = 200.0, 1e-6
 # Bits of single precision that half precision lacks.
 _LOW_BITS = np.uint32(2**13 - 1)
-# Largest nonlinearity of a subject that computes in single precision.
+# Largest `Pair.nonlinearity` that rounding explains if the subject computes in single precision.
 _PRECISE = 1e-4
 #: Smallest difference, relative to the largest number, that rounding in a half-precision kernel does not explain.
 CLEAR = 1e-2
-# Largest score at inputs scaled by `Pair.small`.
+# Largest score if the inputs are multiplied by `Pair.small`.
 _SMALL = 3e-4
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Outputs (draws, positions, neurons), and scores (draws, heads, positions, positions) if exposed.
+    """The outputs of one call, and its scores if the subject exposes them.
 
-    Masked scores are 0.
+    Outputs are (draws, positions, neurons), scores (draws, heads, positions, positions). Masked scores are set to 0.
     """
 
     outputs: FloatArray
@@ -70,7 +71,10 @@ class Answer:
 
 
 def differ(one: FloatArray, two: FloatArray, rounding: float, tolerance: float = 0.0) -> BoolArray:
-    """Return where two arrays differ by more than rounding and more than `tolerance` times the largest number."""
+    """Return where two arrays differ.
+
+    The difference must exceed `rounding` errors, and also `tolerance` times the largest number of the array `one`.
+    """
     largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
     return np.asarray(np.abs(one - two) > max(_UNITS * rounding, _CHANGE, tolerance) * largest, dtype=np.bool_)
 
@@ -112,14 +116,14 @@ class Pair:
         return ours, theirs
 
     def fresh_at(self, part: Any) -> FloatArray:
-        """Return a copy of the inputs in which the fresh inputs replace the entries at index `part`."""
+        """Return a copy of `inputs` whose entries at index `part` are replaced by those of `fresh`."""
         changed = self.inputs.copy()
         changed[part] = self.fresh[part]
         return changed
 
     @property
     def known(self) -> bool:
-        """Whether the subject returns scores."""
+        """Whether the scores of the subject are known, because it returns them."""
         return self.usual[0].scores is not None
 
     @cached_property
@@ -134,9 +138,9 @@ class Pair:
     def nonlinearity(self) -> float:
         """Smallest relative deviation of an output or a score from an affine function of the first position's input.
 
-        The inputs at other positions are set to 0 or, if scores are exposed, left unchanged. The deviation is rounding
-        error if weights do not depend on inputs: scores between two positions are affine in either input, and outputs
-        at positions with input 0 are affine in the only nonzero input.
+        The inputs at other positions are set to 0 or, if scores are exposed, left unchanged. If the weights do not
+        depend on inputs, the deviation is only rounding error: a score of two positions is affine in each of their
+        inputs, and outputs at positions with input 0 are affine in the only input that is not 0.
         """
         zeros = np.zeros_like(self.inputs)
         return min(self._nonlinearity(zeros), self._nonlinearity(self.inputs) if self.known else np.inf)

@@ -28,7 +28,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 Kind = Literal["exact", "limit"]
 
-#: Minimum draws for testing a law of one number per draw.
+#: Minimum number of draws for a test of a law if each draw gives one number.
 FEWEST_NUMBERS = TwoSample.minimum_count
 
 _Case = TypeVar("_Case")
@@ -45,7 +45,7 @@ _Reference = TypeVar("_Reference")
 
 @dataclasses.dataclass(frozen=True)
 class BaseSetting(Generic[_Case]):
-    """The layer or program under test, and properties of the subject that are known before sampling.
+    """The layer or program under test, and what is known about the subject before sampling.
 
     `exposed` names the arrays that the subject returns, `coordinates` is the number of neurons that it returns, and
     `repeatable` tells whether it returns identical numbers for identically seeded generators. `draw_on` calls the
@@ -106,7 +106,7 @@ class Setting(BaseSetting[AttentionLayer]):
 
     @property
     def output_rank(self) -> int:
-        """The rank of the outputs' covariance over positions, given scores and values."""
+        """The rank of one neuron's output covariance, (positions, positions), given scores and values."""
         return min(self.layer.seq_len, self.layer.num_heads * self.head_rank)
 
 
@@ -125,7 +125,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}
-        Whether the null holds exactly at finite width, or up to a computed distance from the limit.
+        Whether the null holds exactly at finite width, or only up to a computed distance from the limit.
     needs : frozenset of str
         Arrays that the subject must return, and data that must be computable from them (`attncheck.checks.derived`).
         Scores satisfy the need of "attention".
@@ -134,7 +134,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     alternative : Alternative
         Alternative that determines sample sizes.
     reads : str
-        Description of the effect, shown before its value.
+        Description of the effect, displayed before its value.
     family : callable Setting -> Family
         Statistical family.
     measure : callable (Sample, Reference) -> tuple
@@ -158,7 +158,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     stage : str
         Stage of the computation that the check tests (`attncheck.checks.declared`); empty if it tests no single one.
     fewest_draws : int
-        Minimum number of draws in a look; tested first, because `family` and `alternative` may be slow.
+        Minimum number of draws in a look. It is compared first, because `family` and `alternative` may be slow.
     rejects : Rejected
         Wrong simulators that the check must reject.
     """
@@ -216,11 +216,17 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
 
     def _compares_with_literal_draws(self, laws: WeightLaws) -> bool:
-        """Return whether the null is exact, is declared for Gaussian weights only, and these laws are not Gaussian."""
+        """Return whether the null is exact and holds for Gaussian weights only, although `laws` are not Gaussian.
+
+        Most checks then compare the subject with draws by explicit matrices.
+        """
         return self.kind == "exact" and not (self.any_weights or laws.gaussian)
 
     def family_on(self, setting: _Setting) -> Family:
-        """Return the family of the test; for non-Gaussian weights, it compares with draws by explicit matrices."""
+        """Return the family of the test.
+
+        For non-Gaussian weights, this may be a family that compares the subject with draws by explicit matrices.
+        """
         null = self.family(setting)
         if not self._compares_with_literal_draws(setting.weights) or null.holds_for_all:
             return null
@@ -252,7 +258,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return ", or ".join(filter(None, (self.hint, self.also(setting))))
 
     def size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the number of draws with which one look detects the alternative, or None if it exceeds `cap`."""
+        """Return the number of draws with which one look detects the alternative, or None if that is above `cap`."""
         return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:

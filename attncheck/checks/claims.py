@@ -94,7 +94,8 @@ class StatementRow:
     not_examined: str
 
 
-#: Claims in the order in which a layer computes: a fault violates the claim on its own step, and later ones.
+#: Claims in the order of a layer's computation: a fault violates the claim on the step where it occurs, and later
+#: claims.
 CLAIMS = {claim.name: claim for claim in rows("claims", Claim)}
 #: The paper's statements in its order, then its open problem and extensions, with the properties that examine them.
 STATEMENTS = rows("statements", StatementRow)

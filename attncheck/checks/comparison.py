@@ -25,9 +25,9 @@ from attncheck.methods import drawn_blocks
 
 (_ENERGY,) = (functional for functional in FUNCTIONALS if functional.name == "output_energy")
 _INPUTS_AND_GRAM = frozenset({"inputs", "input_gram"})
-# Draws with at most this many entries of literal matrices, and of scores, are cheap.
+# A draw is cheap if its explicit weight matrices and its scores have at most these numbers of entries.
 _CHEAP_WEIGHTS, _CHEAP_SCORES = 4_000, 64
-# Number of draws for computing the distance between the exact law and the matched Gaussian.
+# Number of draws from which `gaussian_distance` is computed.
 _DISTANCE_DRAWS = 10_000
 
 
@@ -39,7 +39,7 @@ def _sides(functional: Functional) -> frozenset[str]:
 
 def _claim(functional: Functional) -> str:
     sides = _sides(functional)
-    # Inputs and their Gram matrix may each have the right law but not match.
+    # Inputs and a Gram matrix may both have the right law, although the matrix is not that of the inputs.
     return next(iter(sides)) if len(sides) == 1 and functional.needs != _INPUTS_AND_GRAM else "joint"
 
 
@@ -62,19 +62,22 @@ _HINTS = {
     frozenset({"inputs", "outputs"}): "the outputs do not belong to these inputs, or have the wrong law",
     frozenset({"scores", "outputs"}): (
         "the outputs do not follow from these scores: the attention map, its temperature, axis or mask, W_V, W_O or "
-        "H^{-1/2}"
+        "H^{-1/2} is wrong"
     ),
 }
 
 
 def _also(functional: Functional, setting: Setting) -> str:
-    """Return the possible cause in the position vectors, or "" if functionals of exposed inputs report it instead."""
+    """Return the possible cause in the position vectors, or an empty string.
+
+    It is empty if the check does not use the inputs although they are exposed: then checks of the inputs report it.
+    """
     has_inputs = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not has_inputs else ""
 
 
 def _distance(setting: Setting) -> float:
-    """Return the Kolmogorov distance to detect: smaller for cheap draws."""
+    """Return the Kolmogorov distance that the check must detect, which is smaller if draws are cheap."""
     layer = setting.layer
     cheap = layer.weight_entries <= _CHEAP_WEIGHTS and layer.num_heads * layer.seq_len**2 <= _CHEAP_SCORES
     return 0.045 if cheap else 0.07
@@ -111,16 +114,17 @@ def compared(
 
 
 def of_call(sizes: Callable[[Any], FloatArray]) -> Callable[[Any, Any], tuple[FloatArray, IntArray]]:
-    """Return a measure of one call of the subject: the sizes of its draws, and their number."""
+    """Return a measure that takes one call of the subject, and returns `sizes` of its draws and the number of draws."""
     return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
 
 
 def between_calls(
     quantity: str, sizes: Callable[[Any], FloatArray], calls: int, **fields: Any
 ) -> CheckOf[Any, Any, Any]:
-    """Return the check that draws differ no more between calls of the subject, `calls` of them, than within one call.
+    """Return the check that draws from different calls of the subject differ no more than draws from one call.
 
-    `sizes` gives a number for each draw of a sample, and `fields` are the other fields of the check.
+    `quantity` names what `sizes` measures, `sizes` maps a sample to one number per draw, `calls` is the number of calls
+    in a look, and `fields` are the other fields of the check.
     """
     return CheckOf(
         null="calls of the simulator differ no more than the draws of one call do",
@@ -142,9 +146,9 @@ def _of_layer(sample: Sample) -> tuple[AttentionLayer, Sample]:
 
 @functools.lru_cache(maxsize=256)
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
-    """Return the Kolmogorov distance of the exact law of log Σ y² from that of a Gaussian with equal covariance.
+    """Return how far the law of log Σ y², over positions and neurons, is from that of a Gaussian with equal covariance.
 
-    A bound on the sampling error is subtracted.
+    The distance is Kolmogorov's, computed from draws of both laws. A bound on its sampling error is subtracted.
     """
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)

@@ -37,10 +37,10 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the size of each draw's whitened output with a mixture of the heads' shares in the covariance Σ_y.
+    """Pair the size of each draw's whitened output with a combination of the heads' shares of the output covariance.
 
-    The coefficients of the mixture are random, but the same for all draws. Σ_y is the outputs' covariance given scores
-    and values.
+    The covariance Σ_y of the outputs, given scores and values, is a sum over heads; a head's share is its part of that
+    sum, relative to Σ_y. The coefficients of the combination are random numbers, the same in all draws.
     """
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights
@@ -118,9 +118,9 @@ CHECKS = (
     _check(
         name="conditional.shift",
         rejects=Rejected.of("shifted_outputs", on=regimes.LINEAR),
-        null="the whitened outputs are independent of the direction of a constant added to the outputs",
+        null="the whitened outputs have mean 0 along the direction that a constant added to the outputs would have",
         alternative=of_direction("with that direction"),
-        reads="whitened mean of the outputs along a constant:",
+        reads="mean of the whitened outputs along the direction of an added constant:",
         family=lambda setting: Association(residuals(setting)),
         measure=_shift,
         hint="something is added to the outputs, such as a bias",

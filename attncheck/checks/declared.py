@@ -28,9 +28,9 @@ STAGES = (
     IN_OUTPUTS,
 )
 _Setting = TypeVar("_Setting")
-# Kolmogorov distance to detect, and the larger one to settle for if the first takes too many draws.
+# Kolmogorov distance to detect, and the larger distance that is enough if the first one needs too many draws.
 _DISTANCE, _FAR = 0.07, 0.2
-# The same for correlations.
+# Correlation to detect, and the larger correlation that is enough if the first one needs too many draws.
 _CORRELATION, _STRONG = 0.14, 0.4
 # Correlation to detect if each draw contributes many entries.
 _ALONG = 0.07
@@ -77,7 +77,7 @@ class AlternativeOf(Generic[_Setting]):
     effect : callable Setting -> float
         Effect in the unit of the check's family.
     coarsest : callable Setting -> float, optional
-        Larger effect to settle for if detecting `effect` takes too many draws. None: settle for no other.
+        Larger effect that a look may detect instead if `effect` needs too many draws. None: no larger effect is enough.
     """
 
     text: str
@@ -91,7 +91,7 @@ class AlternativeOf(Generic[_Setting]):
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return the alternative that a law is off by a Kolmogorov distance of 0.07, plus `error` of the reference law.
+    """Return the alternative that a law is off by a Kolmogorov distance of 0.07, plus the `error` of the reference law.
 
     Examples
     --------
@@ -102,7 +102,9 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
 
 
 def of_correlation(where: str = "", size: float = _CORRELATION) -> AlternativeOf[Any]:
-    """Return the alternative that a correlation is 0.14; `where` completes its text, e.g. "between heads".
+    """Return the alternative that a correlation is 0.14.
+
+    `where` completes the description of the alternative, e.g. "between heads".
 
     Examples
     --------

@@ -20,8 +20,8 @@ from attncheck.layers.parts.scores import offset_variance
 
 #: Maximum number s of positions for whitening all scores of a head jointly, which takes s⁶ operations.
 MOST_POSITIONS = 16
-#: Names of derived data, which a check lists among its needs: single scores that are normal given inputs and keys, all
-#: scores whitened given inputs and keys, and scores whitened by rows and columns.
+#: Names of derived data, which a check can list among its needs. NORMAL: each score is normal given inputs and keys.
+#: WHITENED: all scores can be whitened given inputs and keys. BY_ROWS: they can be whitened by rows and by columns.
 NORMAL, WHITENED, BY_ROWS = "normal scores", "whitened scores", "scores whitened by rows and columns"
 
 
@@ -53,7 +53,8 @@ def _cause(layer: AttentionLayer) -> str:
     return "random biases" if offset_variance(layer) else "hidden scores"
 
 
-#: For each kind of derived data, a function that returns why the layer and exposed arrays do not determine it, or "".
+#: For each kind of derived data, a function of layer and exposed arrays. It returns the reason why these do not
+#: determine the data, or an empty string.
 DERIVED: Mapping[str, Callable[[AttentionLayer, Collection[str]], str]] = {
     NORMAL: _not_normal,
     WHITENED: _not_whitened,

@@ -35,8 +35,8 @@ _OUTPUTS = frozenset({"outputs"})
 CALLS = 16
 # Number of calls that reveals a matrix shared by all draws of a call.
 _FEW_CALLS = 4
-# Single float32 numbers may coincide by chance. Draws of at least _NUMBERS distinct numbers do not, nor do runs of _RUN
-# draws of which at least _NUMBERS are nonzero.
+# Single float32 numbers may be equal by chance. So only draws with at least _NUMBERS distinct numbers are compared, or
+# runs of _RUN draws of which at least _NUMBERS are nonzero: if these are equal, it is no coincidence.
 _RUN, _NUMBERS = 6, 3
 # Probability that a float32 number lies on the float16 grid.
 _HALF_GRID = 2.0**-13
@@ -57,7 +57,7 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint64]]]:
-    """Return the measure that hashes each draw of one array; masked scores are ignored."""
+    """Return the measure that computes a hash of each draw of one array; masked scores are ignored."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
         values = sample.need(field)
@@ -68,9 +68,10 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
 
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
-    """Hash each draw of an array (draws, numbers), or each run of draws if most draws have too few distinct numbers.
+    """Return a hash of each draw of an array (draws, numbers).
 
-    Signs and order within a draw are ignored: mirrored or permuted draws count as repeats.
+    If most draws have too few distinct numbers, each run of consecutive draws is hashed instead. Signs and order within
+    a draw are ignored, so mirrored or permuted draws have equal hashes.
     """
     values = np.abs(numbers)
     ordered = np.sort(values, axis=1)
@@ -95,7 +96,7 @@ def _distinct(ordered: FloatArray) -> IntArray:
 def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     """Pair the output sizes of neighbouring draws, as normal scores of their ranks, in two arrays (pairs,).
 
-    The first array is scaled so that, under random pairing, the sum of products has the variance that `Association`
+    The first array is scaled so that, if pairs are random, the sum of products has the variance that `Association`
     assumes.
     """
     size = _output_sizes(sample)
@@ -111,9 +112,10 @@ def _weight_distance(of: HeadMatrix, layer: AttentionLayer) -> Check:
     """Return the check that neighbouring draws do not share the matrix `of` (W_Q, W_K or W_V)."""
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Pair the sizes of whitened images in neighbouring draws; the third array gives the head of each pair.
+        """Pair the sizes that the whitened images of the matrix have in neighbouring draws.
 
-        Means per head are subtracted later, because a wrong scale of one head is no dependence.
+        The images are scores, keys or values; the third array gives the head of each pair. Means per head are
+        subtracted later, because a wrong scale of one head is no dependence.
         """
         energy, dof = of.energy(sample)
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)
@@ -141,19 +143,25 @@ def _weight_distance(of: HeadMatrix, layer: AttentionLayer) -> Check:
 
 
 def _sides(sample: Sample) -> FloatArray:
-    """Return each draw's largest and negated smallest output, (draws, 2); 0 if tiny or half-precision."""
+    """Return each draw's largest output and its negated smallest output, (draws, 2).
+
+    Tiny numbers become 0. All numbers become 0 if most of them have half precision.
+    """
     flat = sample.outputs.reshape(len(sample), -1)
     sides = np.stack([flat.max(axis=1), -flat.min(axis=1)], axis=1)
     sides[np.abs(sides) < _TINY] = 0.0
     nonzero = sides[sides != 0.0]
     if 2 * int(half_precision(nonzero).sum()) > nonzero.size:
-        # Half-precision numbers coincide by chance.
+        # Half-precision numbers may be equal by chance.
         sides[:] = 0.0
     return sides
 
 
 def _few_values(setting: Setting) -> str:
-    """Return the reason to exclude two-valued weights with saturating inputs: numbers may coincide by chance."""
+    """Return the reason to exclude a layer whose draws may coincide by chance, or an empty string.
+
+    Such a layer has two-valued weights and inputs that saturate.
+    """
     if setting.weights.continuous or linear(setting.layer):
         return ""
     return "two-valued weights and saturating inputs may repeat numbers by chance"

@@ -23,7 +23,7 @@ from attncheck.layers.requirements import OfLayer
 
 #: Neurons used for output sizes; more would add cost but little sensitivity.
 NEURONS = 8
-# Squared differences of logarithms due to rounding in single precision.
+# Largest sum of squared differences of logarithms that rounding in single precision explains.
 _ROUNDING = 1e-8
 # Smallest relative squared difference of outputs that single precision resolves.
 _CANCELLED = 1e-10
@@ -39,9 +39,9 @@ _Arrays = TypeVar("_Arrays")
 class FunctionalOf(Generic[_Described, _Arrays]):
     """A number computed from each draw, with the arrays that it needs and the layers or programs to which it applies.
 
-    `neurons` is the minimum number of neurons that the subject must return. `unit` is the scale of rounding errors: 1
-    for logarithms; 0 stands for the size of the values. `rejects` lists wrong simulators that the comparison with the
-    exact law must reject.
+    `neurons` is the minimum number of neurons that the subject must return. `unit` is the size of the numbers that were
+    rounded: 1 for logarithms, 0 if it is the size of the values themselves. `rejects` lists wrong simulators that the
+    comparison with the exact law must reject.
     """
 
     name: str
@@ -111,7 +111,7 @@ def _scores(sample: Sample) -> FloatArray:
 
 @kept
 def _inputs(sample: Sample) -> FloatArray:
-    """Return the inputs of two neurons, the same as in `_two_neurons`."""
+    """Return the inputs of two neurons, with the same indices as in `_two_neurons`."""
     return neighbours(sample.need("inputs"), 2)
 
 
@@ -121,13 +121,16 @@ def _gram(sample: Sample) -> FloatArray:
 
 @kept
 def _two_neurons(sample: Sample) -> FloatArray:
-    """Return the outputs of two neurons that rotate from draw to draw, (draws, positions, 2)."""
+    """Return the outputs of two neurons, (draws, positions, 2); each draw uses the next pair of neighbours."""
     return neighbours(sample.outputs, 2)
 
 
 @kept
 def _several_neurons(sample: Sample) -> FloatArray:
-    """Return the outputs of up to `NEURONS` neurons that rotate from draw to draw, (draws, positions, neurons)."""
+    """Return the outputs of up to `NEURONS` neurons, (draws, positions, neurons).
+
+    They are neighbours, and their indices shift by one from draw to draw.
+    """
     return neighbours(sample.outputs, NEURONS)
 
 
@@ -143,17 +146,18 @@ def log(values: FloatArray) -> FloatArray:
 
 @kept
 def _log_volumes(sample: Sample) -> FloatArray:
-    """Return log |det P| of every head, (draws, heads)."""
+    """Return log |det P| of every head's score matrix P, (draws, heads)."""
     return np.asarray(np.maximum(np.linalg.slogdet(_scores(sample))[1], -1e3))
 
 
 def _covariance_ratio(sample: Sample, axis: int, other: int) -> FloatArray:
-    """Correlate the log sizes of score columns (axis -2) or rows (axis -1) of the first head and the head `other`.
+    """Correlate, in each draw, the log sizes of score columns or rows between the first head and the head `other`.
 
-    Columns correlate more if the heads share keys, rows if they share queries.
+    With `axis` -2, columns are compared, which correlate more if the heads share keys. With `axis` -1, rows are
+    compared, which correlate more if they share queries.
     """
     squares = (sample.told_scores[:, [0, other]] ** 2).sum(axis=axis)
-    # Rows that are 0 but for rounding are equally small.
+    # Give equal sizes to all rows that consist of rounding errors.
     sizes = log(np.maximum(squares, _CANCELLED * squares.max(axis=-1, keepdims=True)))
     sizes -= sizes.mean(axis=-1, keepdims=True)
     product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)
@@ -249,7 +253,7 @@ def _output_energy(sample: Sample) -> FloatArray:
     unit=1.0,
 )
 def _output_contrast(sample: Sample) -> FloatArray:
-    """Return log Σ (y - ȳ)², which is larger for sharper weights."""
+    """Return log Σ (y - ȳ)², with ȳ the mean of y over positions; it is larger for sharper attention weights."""
     y = _several_neurons(sample)
     size = (y**2).sum(axis=(1, 2))
     spread = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
@@ -305,12 +309,12 @@ def _score_contrast(sample: Sample) -> FloatArray:
 
 @_functional("log Σ P²/(Σ y²)²", _OUTPUTS | _SCORES, "missing_head_scaling", regimes.STANDARD, unit=1.0)
 def _score_output_size(sample: Sample) -> FloatArray:
-    """Return log Σ P²/(Σ y²)², in which the inputs' length cancels."""
+    """Return log Σ P²/(Σ y²)² for scores P and outputs y; the length of the inputs cancels in this ratio."""
     return _score_energy(sample) - 2 * _output_energy(sample)
 
 
 @_functional(
-    "the correlation of two neighbouring heads' column sizes Σ_i P_ij², from column to column",
+    "the correlation over columns of the sizes Σ_i P_ij² between two neighbouring heads",
     _SCORES,
     "shared_keys",
     regimes.NARROW,
@@ -322,7 +326,7 @@ def _score_columns(sample: Sample) -> FloatArray:
 
 
 @_functional(
-    "the correlation of two neighbouring heads' row sizes Σ_j P_ij², from row to row",
+    "the correlation over rows of the sizes Σ_j P_ij² between two neighbouring heads",
     _SCORES,
     "shared_keys",
     regimes.TIED,
@@ -334,7 +338,7 @@ def _score_rows(sample: Sample) -> FloatArray:
 
 
 @_functional(
-    "the correlation of the column sizes Σ_i P_ij² of heads of two groups, from column to column",
+    "the correlation over columns of the sizes Σ_i P_ij² between heads of two groups",
     _SCORES,
     "shared_keys",
     regimes.GROUPS,
@@ -376,9 +380,10 @@ def _input_overlap(sample: Sample) -> FloatArray:
     unit=1.0,
 )
 def _input_products(sample: Sample) -> FloatArray:
-    """Return the correlation of x xᵀ, x the inputs of two neurons, with the Gram matrix X Xᵀ/n of all neurons.
+    """Return, for each draw, the correlation of the entries of x xᵀ with those of the Gram matrix X Xᵀ/n.
 
-    Diagonal and off-diagonal entries are centred separately.
+    Here x holds the inputs of two neurons, and X those of all n neurons. Diagonal and off-diagonal entries are centred
+    separately.
     """
     x, uneven, seq_len = _inputs(sample), _gram(sample).copy(), sample.layer.seq_len
     size = np.trace(uneven, axis1=1, axis2=2) / seq_len

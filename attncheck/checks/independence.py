@@ -30,7 +30,7 @@ _KEYS = QUERY.needs
 _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 #: Maximum number of tested pairs of heads: all pairs of 16 heads.
 MOST_PAIRS = 120
-# Factor that gives dropped positions eigenvalues above all others.
+# Dropped positions get eigenvalues that exceed a bound on all others by this factor.
 _BEYOND = 2.0
 
 
@@ -43,7 +43,7 @@ def standard(values: FloatArray) -> FloatArray:
 
 
 def _sizes(residual: Residual, variable: FloatArray) -> Pair:
-    """Pair the sizes of residuals with `variable`, standardised; draws with an empty residual are skipped."""
+    """Pair the size of each draw's residual with the standardised `variable`, skipping draws with an empty residual."""
     valid = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
     return residual.energy_scores(1)[valid], standard(variable[valid])
 
@@ -79,13 +79,19 @@ def _keys_values(sample: Sample, reference: Reference) -> Pair:
 
 
 def _all_entries(energies: Pair) -> FloatArray:
-    """Return each draw's sum of squares over all heads, χ² given the inputs, as a normal score; NaN if empty."""
+    """Return each draw's sum of squares over all heads as a normal score, or NaN if the draw has no squares.
+
+    Given the inputs, the sum has a χ² law under the null.
+    """
     energy, dof = (part.reshape(len(part), -1).sum(axis=1) for part in energies)
     return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), np.nan)
 
 
 def _values_with(energy: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure that pairs the size of value Grams with that of other images, both summed over heads."""
+    """Return a measure that pairs the size of the value Gram matrices with the size of scores or keys.
+
+    `energy` gives the latter; both sizes are summed over heads.
+    """
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         noise, weight = _all_entries(VALUE.energy(sample)), _all_entries(energy(sample))
@@ -106,7 +112,7 @@ def _tie(
     claim: str = "independence",
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that a residual is uncorrelated with another variable; `between` names the two."""
+    """Return the check that a residual is uncorrelated with another variable; `between` holds the names of the two."""
     noise, variable = between
     return Check(
         name=f"independence.{name}",
@@ -150,7 +156,10 @@ def head_pairs(count: int) -> list[tuple[int, int]]:
 
 
 def _block(sample: Sample) -> Residual:
-    """Return whitened scores, (draws, heads, rows, columns), or their largest visible block if some are hidden."""
+    """Return the whitened scores, (draws, heads, rows, columns).
+
+    If the subject hides masked scores, return the largest block of which all scores are visible.
+    """
     residual = sample.whitened_scores
     if "masked scores" in sample.exposed:
         return residual
@@ -165,10 +174,11 @@ def _block_rank(setting: Setting) -> int:
 
 
 def _pairs(sample: Sample, reference: Reference) -> Pair:
-    """Return sizes of one head's whitened scores along another's eigenvectors, and the eigenvalues, (values, pairs).
+    """Return data that test whether two heads share W_Q, in two arrays (values, pairs of heads).
 
-    For whitened scores N_a and N_b with N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. Its squares weighted by
-    Λ add up to tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
+    For whitened scores N_a and N_b of two heads with N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. The first
+    array holds the sizes of the rows of Uᵀ N_a as normal scores, the second the eigenvalues Λ. The squares of Uᵀ N_a,
+    weighted by Λ, add up to tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
     """
     block = _block(sample)
     rows, columns = np.asarray(block.kept.any(axis=-1)), block.kept.any(axis=-2).sum(axis=-1)
@@ -187,10 +197,11 @@ def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
     """Return the check that each head's W_O is independent of its matrix `of` (W_Q, W_K or W_V)."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
-        """Pair sizes of whitened outputs with sizes of another matrix of each head.
+        """Pair the sizes of whitened outputs with the sizes of the images of another matrix in each head.
 
-        Outputs are projected on the eigenvectors of Σ_h w_h W_h W_hᵀ, w_h the size of head h's other matrix and W_h
-        from `head_directions`. The projections are still independent normals, and the eigenvalues mix the sizes w_h.
+        Outputs are projected on the eigenvectors of Σ_h w_h W_h W_hᵀ, where w_h is the size of the images of head h's
+        other matrix and W_h is head h's part of `head_directions`. The projections are still independent normals, and
+        the eigenvalues mix the sizes w_h.
         """
         residual, directions = sample.output_residual, sample.head_directions.values
         energy, dof = of.energy(sample)
@@ -211,7 +222,7 @@ def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
         claim="independence",
         stage=GIVEN_SCORES,
         needs=VALUES_GIVEN | of.needs,
-        null=f"sizes of the heads' parts of the whitened output are independent of those of the heads' {of.images}",
+        null=f"sizes of the heads' parts of the whitened output are independent of the sizes of their {of.images}",
         alternative=of_direction(),
         reads=f"standardised covariance of the whitened output's sizes with those of its heads' {of.images}:",
         family=lambda setting: Association(setting.output_rank),
@@ -278,7 +289,7 @@ CHECKS = (
         (_SCORE_SIZE, "the inputs' Gram matrix"),
         _KEYS,
         lambda sample, reference: _sizes(sample.whitened_scores, _trace(sample)),
-        "the scores see other inputs than those exposed, or normalised ones",
+        "the scores are computed from other inputs than the exposed ones, e.g. normalised ones",
         Rejected.of("scores_sized_by_inputs", on=regimes.NARROW),
         requires=UNTIED,
     ),

@@ -20,12 +20,12 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
 
 _INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
-# Inputs are counted beyond this many standard deviations of h + e.
+# Inputs are counted if they exceed φ at this many standard deviations of its argument h + e.
 _FAR = 4.0
 
 
 def _far_value(layer: AttentionLayer) -> float:
-    """Return φ(4σ), which an input exceeds if h + e exceeds four standard deviations σ."""
+    """Return φ(4σ), with φ the activation; an input exceeds it if h + e exceeds four standard deviations σ."""
     return float(nonlinearity.of_inputs(layer.inputs)(np.array([_FAR * layer.inputs.hidden_std]))[0])
 
 
@@ -56,7 +56,7 @@ _ONE_LENGTH = (
 
 
 def _reaching(layer: AttentionLayer) -> bool:
-    """Return whether the activation preserves inputs beyond 4 standard deviations."""
+    """Return whether the activation does not saturate before 4 standard deviations of its argument."""
     if layer.activation == "clip":
         return layer.clip > _FAR * layer.inputs.hidden_std
     return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4
@@ -81,9 +81,9 @@ def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return probability integral transforms of n tr G/σ², G the Gram matrix of inputs of n neurons and s positions.
+    """Return probability integral transforms of n tr G/σ², with G the Gram matrix of the inputs.
 
-    The law of n tr G/σ² is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
+    For n neurons and s positions, its law is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
     """
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)

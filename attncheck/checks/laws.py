@@ -34,26 +34,29 @@ from attncheck.theory.limits.rows import score_std
 
 _Method = Literal["collapsed", "limit"]
 
-#: Target error of a computed cdf; part of the allowance of every check that uses it.
+#: Target error of a computed cdf. Every check that uses such a cdf allows for this error.
 LAW_ERROR = 0.004
 # Factor on the number of draws, because the estimated error is itself uncertain.
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
-# Entries of the initial draws of a law: enough that `exceedance` need add little for variances that were not drawn.
+# Number of entries in the first draws of a law. With so many, `exceedance` adds little for variances that were not
+# drawn.
 _TAIL_ENTRIES = 30_000_000
-# Maximum cost of all draws of a law, in units of about half a nanosecond, and the minimum number of draws.
+# _LAW_COST is the maximum cost of all draws of a law, in units of about half a nanosecond.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
-# Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
+# Number of standard errors in an error bound: at each point, a larger error has a probability below 1e-8.
 _SPAN = 6.0
-# With probability 1 - e^-18, variances above all N drawn ones have probability at most _NOT_DETECTED/N.
+# With probability 1 - e^-18, a further draw exceeds the largest of N variances with probability at most
+# _NOT_DETECTED/N.
 _NOT_DETECTED = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
 _EMPIRICAL_DRAWS = 60_000
 _EMPIRICAL_ENTRIES = 400_000_000
 _LEAST_VARIANCE = 1e-300
-# If the typical draw is below this fraction of the standard deviation, laws are compared at its scale too.
+# If most draws are smaller than the standard deviation by this factor, laws are compared at the scale of these draws
+# too.
 _RARE = 0.05
 # Probability that an empirical law leaves its band.
 _BAND_ERROR = 1e-8
@@ -78,7 +81,7 @@ class Scalar:
     mean: float = 0.0
 
     def values(self, arrays: Arrays) -> FloatArray:
-        """Return the value of this number in each draw, (draws,)."""
+        """Return the values of this scalar, (draws,)."""
         if self.direction:
             return np.asarray(neighbours(arrays.outputs, 2)[:, :, 0] @ np.array(self.direction))
         assert arrays.scores is not None
@@ -99,7 +102,7 @@ class Scalar:
         else:
             scale, grams = (layer.output_std * layer.head_factor) ** 2, draws.value_gram
         variances: FloatArray = scale * ((rows[..., None, :] @ grams)[..., 0, :] * rows).sum(axis=(1, 2))
-        # Variances below rounding error belong to the atom at 0.
+        # Variances that are rounding errors become 0, an atom of the law.
         lengths = np.sqrt(np.diagonal(grams, axis1=-2, axis2=-1))
         rounding = 1e-14 * scale * ((np.abs(rows) * lengths).sum(axis=2) ** 2).sum(axis=1)
         return np.where(variances > rounding, variances, 0.0)
@@ -125,20 +128,20 @@ def last_position(layer: AttentionLayer) -> Scalar:
 
 @functools.lru_cache(maxsize=256)
 def random_direction(layer: AttentionLayer) -> Scalar:
-    """Return one neuron's outputs projected on a unit direction over the positions, fixed by the layer."""
+    """Return one neuron's outputs projected on a random unit vector over positions, which depends on the layer only."""
     vector = stream(0, "direction", layer.key).standard_normal(layer.seq_len)
     return Scalar(tuple(float(x) for x in vector / np.linalg.norm(vector)))
 
 
 def one_score(layer: AttentionLayer) -> Scalar:
-    """Return the first head's score of the last position with the first position visible to it."""
+    """Return the first head's score of the last position with the first position that is visible to it."""
     entry = (0, -1, int(np.argmax(visible(layer)[-1])))
     shape = (layer.num_heads, layer.seq_len, layer.seq_len)
     return Scalar(entry=entry, mean=float(np.broadcast_to(mean_offset(layer), shape)[entry]))
 
 
 def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
-    """Return the numbers whose laws are tested on every layer: an output, a projection of outputs, and a score."""
+    """Return the scalars whose laws are tested on every layer: an output, a projection of outputs, and a score."""
     return last_position(layer), random_direction(layer), one_score(layer)
 
 
@@ -154,7 +157,10 @@ def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MarginalLaw:
-    """The law of a `Scalar`: a normal mixture over `size` drawn conditional variances, with a cdf error bound."""
+    """The law of a `Scalar`: a mixture of normal laws over `size` drawn conditional variances.
+
+    `error` bounds the error of its distribution function.
+    """
 
     mixture: ScaleMixture
     error: float
@@ -181,7 +187,7 @@ class MarginalLaw:
 
 @functools.lru_cache(maxsize=256)
 def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "collapsed") -> MarginalLaw:
-    """Compute the law of a marginal by a method, with a cdf error below `LAW_ERROR` where affordable.
+    """Compute the law of a scalar by a method, with a cdf error below `LAW_ERROR` if enough draws are affordable.
 
     Examples
     --------
@@ -197,7 +203,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the marginals whose laws are computed from the same draws as that of `marginal`."""
+    """Return the scalars whose laws are computed from the same draws as that of `marginal`."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(scalar for scalar in usual(layer) if method == "collapsed" or scalar.direction)
@@ -205,7 +211,7 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tup
 
 @functools.lru_cache(maxsize=256)
 def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
-    """Compute laws of several marginals from common draws, adding draws until all errors are below `LAW_ERROR`.
+    """Compute the laws of several scalars from common draws, adding draws until all errors are below `LAW_ERROR`.
 
     The number of draws is at most that of `affordable_draws`.
     """
@@ -255,7 +261,7 @@ def affordable_draws(layer: AttentionLayer, most: int, method: _Method = "collap
 
 
 def _law(variances: FloatArray) -> MarginalLaw:
-    """Return the law with these conditional variances."""
+    """Return the mixture of normal laws with these conditional variances."""
     mixture = condense(variances, np.ones(len(variances)))
     return MarginalLaw(mixture, _error(mixture, len(variances)), len(variances))
 
@@ -267,7 +273,10 @@ def conditional_variances(
     method: _Method,
     known: Sequence[FloatArray] = (),
 ) -> list[FloatArray]:
-    """Return conditional variances, (marginals, draws) per block; `known` holds the blocks computed before."""
+    """Return the conditional variances of scalars, one array (marginals, draws) per block of draws.
+
+    `known` holds the blocks that were computed before.
+    """
     outputs = any(marginal.direction for marginal in marginals)
     scores = any(not marginal.direction for marginal in marginals)
     grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
@@ -310,7 +319,7 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
 
 
 def _scales(law: MarginalLaw) -> list[float]:
-    """Return the standard deviation of a law and, if rare draws dominate it, the root of the median variance."""
+    """Return the standard deviation of a law and, if rare draws dominate it, the square root of the median variance."""
     variances, weights = law.mixture.variances, law.mixture.weights
     order = np.argsort(variances)
     middle = np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())
@@ -326,7 +335,7 @@ def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: Weight
 
 @functools.lru_cache(maxsize=8)
 def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weights: WeightLaws) -> FloatArray:
-    """Return the values of several marginals in draws by explicit weight matrices, (marginals, draws)."""
+    """Return the values of several scalars in draws by explicit weight matrices, (marginals, draws)."""
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)

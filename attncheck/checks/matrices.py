@@ -43,8 +43,10 @@ class HeadMatrix:
         Arrays needed to whiten the images.
     energy : callable Sample -> (squares, dof)
         Sums of squares of the whitened images, χ² given the inputs, and their degrees of freedom, (draws, matrices).
-    count, dof : callable Setting -> int
-        Number of matrices, and degrees of freedom of one of them in a draw.
+    count : callable Setting -> int
+        Number of matrices in a layer.
+    dof : callable Setting -> int
+        Degrees of freedom of the images of one matrix in a draw.
     several : Requirement
         Requirement that the layer has several such matrices.
     stage : str
@@ -108,8 +110,8 @@ def _by_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
         rejects=Rejected.of("one_head_larger", on=layer),
         claim="head_scales",
         needs=frozenset({"outputs"}) | of.needs,
-        null=f"the whitened {of.images} of all heads have one scale: the ratio of one head's to the others' has an F "
-        "law",
+        null=f"the whitened {of.images} of all heads have one scale: the variance ratio of one head to the others "
+        "has an F law",
         alternative=Alternative.of(
             "a head's standard deviation off by 4% from that of the others (variance ratio 1.0816)", 1.0816, 1.44
         ),
@@ -161,9 +163,9 @@ def gram_checks(
     of : HeadMatrix
         W_K or W_V.
     factors : callable
-        Bartlett factors of a sample's whitened Gram matrices.
+        Function that returns the Bartlett factors of a sample's whitened Gram matrices.
     rejects : sequence of Rejected
-        Wrong simulators that the checks must reject, in the order scale, law, heads (and copies), groups.
+        Wrong simulators that the checks must reject, in this order: scale, law, heads (and copies), groups.
     """
     kind, matrix = of.images[:-1], of.name
     field = f"{kind}_gram"
@@ -241,7 +243,7 @@ def gram_checks(
 
 
 def _copies(grams: FloatArray) -> tuple[int, int]:
-    """Return how many draws have bitwise equal Gram matrices in two groups of heads."""
+    """Return how many draws have bitwise equal Gram matrices in two groups of heads, and the number of draws."""
     ordered = np.sort(hashes(grams.reshape(*grams.shape[:2], -1)), axis=1)
     equal = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
     nonzero: BoolArray = (grams != 0.0).any(axis=(2, 3))
@@ -249,7 +251,7 @@ def _copies(grams: FloatArray) -> tuple[int, int]:
 
 
 def _differ_in_groups(sample: Sample, field: str) -> tuple[int, int]:
-    """Return how many draws have Gram matrices that differ within a group of heads."""
+    """Return how many draws have Gram matrices that differ within a group of heads, and the number of draws."""
     layer, grams = sample.layer, sample.need(field)
     grouped = grams.reshape(len(grams), layer.kv_heads, layer.group_size, -1)
     spread = np.abs(grouped - grouped[:, :, :1]).max(axis=(1, 2, 3))

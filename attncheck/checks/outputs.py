@@ -22,7 +22,7 @@ from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import A_LIMIT, NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
 
 _OUTPUTS = frozenset({"outputs"})
-# Bound on the probability that rounding makes a correct draw 0.
+# Bound on the probability that a correct draw is rounded to 0.
 _ZEROS = 1e-9
 # From width _WIDE on, sigmoid weights do not all underflow if the standard deviation of the scores is at most
 # _SMALL_SCORES.
@@ -33,7 +33,7 @@ _GIVEN = frozenset({"outputs", "attention", "input_gram"})
 
 
 def _conditional(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return probability integral transforms of one output per draw, given scores and inputs."""
+    """Return the probability integral transform of one output per draw, given scores and inputs."""
     draw = np.arange(len(sample))
     position, neuron = draw % sample.layer.seq_len, (draw // sample.layer.seq_len) % sample.coordinates
     weights = sample.variance_weights[draw, position]
@@ -43,7 +43,7 @@ def _conditional(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return the numbers of positive and of nonzero sums over positions."""
+    """Return the number of positive sums and that of nonzero sums; each sum adds a neuron's outputs over positions."""
     sums = sample.outputs.sum(axis=1)
     return int((sums > 0).sum()), int((sums != 0).sum())
 
@@ -53,13 +53,17 @@ def _score_scale(layer: AttentionLayer) -> float:
 
 
 def _tame(layer: AttentionLayer) -> bool:
-    """Return whether practically no draw has sigmoid weights that all underflow; True for other attention maps."""
+    """Return False if all sigmoid weights of a draw may underflow at once; True for the other attention maps."""
     wide = min(layer.width, layer.head_width) >= _WIDE
     return layer.attention_map != "sigmoid" or (wide and _score_scale(layer) <= _SMALL_SCORES)
 
 
 def _may_be_constant(layer: AttentionLayer) -> bool:
-    """Return whether all neurons of an input may be 0, or equal before a layer norm, which makes them 0."""
+    """Return whether all neurons of an input may be 0.
+
+    With relu this happens by chance. A layer norm maps neurons to 0 if all have the same value, as clipped ones may
+    have.
+    """
     clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation == "relu" or (layer.norm == "layer" and clipped)
 
@@ -86,7 +90,7 @@ _NEVER_ZERO = (
 )
 
 
-# Outputs beyond _FAR_OUT standard deviations are counted; those below _ZERO are rounding errors of 0.
+# Outputs beyond _FAR_OUT standard deviations are counted. Outputs below _ZERO count as 0, up to rounding.
 _FAR_OUT, _ZERO = 4.0, 1e-12
 
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
@@ -112,7 +116,7 @@ def _width_check(
     claim: str = "outputs",
     requires: OfLayer = _MODERATE_WEIGHTS,
 ) -> Check:
-    """Return the check that a marginal, one number per draw, has its exact law at finite width."""
+    """Return the check that a scalar, one number per draw, has its exact law at finite width."""
 
     def law(layer: AttentionLayer) -> laws.MarginalLaw:
         return laws.marginal_law(layer, marginal(layer))
@@ -144,7 +148,7 @@ def _limit_check(
     rejects: Rejected,
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that a marginal, one number per draw, is no further from its limit than computed."""
+    """Return the check that a scalar, one number per draw, is no further from its limit than the computed distance."""
 
     def law(layer: AttentionLayer) -> laws.MarginalLaw:
         return laws.marginal_law(layer, marginal(layer), "limit")
@@ -183,7 +187,7 @@ def _limit_check(
     )
 
 
-# Maximum distance of the law at this width from the limit for which checks of the limit run.
+# Checks of the limit run only if the law at the layer's width is at most this far from the limit.
 _FAR = 0.05
 
 CHECKS = (

@@ -49,15 +49,19 @@ def register(
     alternative : Alternative
         Deviation that determines sample sizes.
     reads : str
-        Description of the effect, shown before its value.
+        Description of the effect, displayed before its value.
     family : callable Setting -> Family
         Statistical family of the measured data.
     fault : callable (layer, size, rng) -> mapping
         Wrong simulator that the check must reject. The first line of its docstring describes it.
     needs : iterable of str
         Arrays that a simulator must return; see `attncheck.Draws`.
-    claim, source, unseen : str
-        The tested statement (default: `null`), where it is proved, and what a pass does not show.
+    claim : str
+        The tested statement; by default `null`.
+    source : str
+        Where the statement is proved.
+    unseen : str
+        What a pass does not show.
     **fields
         Further fields of `Check`, such as ``hint``, ``requires`` and ``kind``.
 

@@ -28,10 +28,10 @@ RATIO = 4
 #: Reference draws by explicit weight matrices per draw of the subject, for non-Gaussian weights.
 LITERAL_RATIO = 2
 _SINGLE = float(np.finfo(np.float32).eps)
-#: Draws of a sample per draw that is compared exactly, and the minimum number of draws compared exactly.
+#: There is one draw with given inputs per PER_ANSWER draws of a look, and at least _FEWEST_ANSWERS of them.
 PER_ANSWER = 32
 _FEWEST_ANSWERS = 2
-# Spawn keys of the streams of `score_sizes` and `pair`, different from all those of `functionals`.
+# Spawn keys of the random streams of `score_sizes` and `pair`, which differ from all keys in `functionals`.
 _SIZES_KEY, _ANSWERS_KEY = 2**31, 2**31 + 1
 
 
@@ -40,10 +40,10 @@ _Case = TypeVar("_Case")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReferenceOf(abc.ABC, Generic[_Case]):
-    """Functionals of reference draws, `RATIO` of them per draw of the subject.
+    """Reference draws of a correct layer or program, reduced to the numbers (functionals) that checks compare.
 
-    `seed` is independent of the seeds of the subject and of other looks. Only functionals in `wanted` are computed (all
-    if None); `wanted` does not affect the draws.
+    There are `RATIO` reference draws per draw of the subject. `seed` is independent of the seeds of the subject and of
+    other looks. Only functionals in `wanted` are computed (all if None); `wanted` does not affect the draws.
     """
 
     case: _Case
@@ -64,7 +64,10 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
         coordinates: int,
         drawn: Iterable[Any],
     ) -> dict[str, FloatArray]:
-        """Return the values of the wanted functionals on all draws of a layer or program; `drawn` yields parts."""
+        """Return the values of the wanted functionals on all draws of a layer or program.
+
+        `described` is the layer or program; `drawn` yields the draws in parts.
+        """
         selection = [
             f
             for f in functionals
@@ -76,7 +79,7 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference(ReferenceOf[AttentionLayer]):
-    """Functionals of reference draws by the collapsed method, which is exact in law; see `ReferenceOf`.
+    """Reference draws of a layer by the collapsed (matrix-free) method, which is exact in law; see `ReferenceOf`.
 
     `draw_on` calls the subject on given inputs.
     """
@@ -90,7 +93,10 @@ class Reference(ReferenceOf[AttentionLayer]):
 
     @cached_property
     def pair(self) -> Pair:
-        """Answers of the subject and of a correct simulator to the same inputs, one per `PER_ANSWER` draws."""
+        """The subject and a correct simulator, with inputs for both.
+
+        There is one draw of inputs per `PER_ANSWER` draws of a look.
+        """
         assert self.draw_on is not None
         size = max(_FEWEST_ANSWERS, self.size // PER_ANSWER)
         return pair_of(self.draw_on, self.layer, size, self._stream(_ANSWERS_KEY))
@@ -123,10 +129,10 @@ class Reference(ReferenceOf[AttentionLayer]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LiteralReference(Reference):
-    """Reference draws by explicit weight matrices with laws `laws`, `LITERAL_RATIO` per draw of the subject.
+    """Reference draws of a layer by explicit weight matrices that follow `laws`.
 
-    The draws have the fields and precision of the subject's sample `like`. `blocks` maps each property to its number
-    of draws per block.
+    There are `LITERAL_RATIO` of them per draw of the subject. They have the fields and the precision of the subject's
+    sample `like`. `blocks` maps each property to its number of draws per block.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)
@@ -162,7 +168,7 @@ class LiteralReference(Reference):
         return {name: np.concatenate([part[name] for part in parts]) for name in self._kept}
 
     def _seen(self, name: str, values: FloatArray) -> FloatArray:
-        """Hide the scores that the subject hides, and round to its precision."""
+        """Set masked scores to −inf if the subject hides them, and round to single precision if the subject does."""
         if name == "scores" and "masked scores" not in self.like.exposed:
             values = np.where(visible(self.layer), values, -np.inf)
         single = precision(self.like.need(name)) == _SINGLE

@@ -105,7 +105,7 @@ def modules_with(properties: Iterable[str]) -> tuple[str, ...]:
 
 
 def claim_named(name: str) -> Claim:
-    """Return a claim by name; for an unknown one, a claim that says so.
+    """Return a claim by name; for an unknown name, return a claim whose statement says that it is unknown.
 
     Examples
     --------

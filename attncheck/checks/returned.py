@@ -16,7 +16,7 @@ from attncheck.layers.draws import Batch
 
 #: Fields that a subject may return; outputs are required.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
-#: Fields including the substitutes for key_gram and scores.
+#: The same fields with "keys" and "attention", which can be returned in place of "key_gram" and "scores".
 EVERY_FIELD = (*FIELDS, "keys", "attention")
 
 # Names of the axes after the draws.
@@ -33,12 +33,12 @@ _AXES = {
 _GRAMS = ("input_gram", "key_gram", "value_gram")
 #: Largest accepted magnitude; products of three such numbers do not overflow.
 LARGEST = 1e100
-# Tolerance for asymmetry and negative diagonals of Gram matrices, relative to the largest diagonal entry.
+# Tolerance for asymmetry and for negative diagonal entries of a Gram matrix, relative to its largest diagonal entry.
 _ROUNDING = 1e-2
 # Relative error of row sums and recomputed weights in half precision.
 _HALF = 1e-2
-# A masked score below minus this many typical scores is a placeholder. Even at width 1, where a score is a product of
-# six normals, fewer than one score in 1e8 is that low; scores to which a mask of -1e4 was added are.
+# A masked score is a placeholder if it is below −_FILLED times a typical score, as after adding a mask of −1e4. Even at
+# width 1, where a score is a product of six normals, fewer than one score in 1e8 is that low.
 _FILLED = 1e3
 
 
@@ -84,13 +84,13 @@ def validated(layer: AttentionLayer, arrays: Mapping[str, Any], size: int) -> di
 def with_scores(layer: AttentionLayer, arrays: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Return arrays with scores in place of attention weights, for linear and sigmoid attention.
 
-    Softmax determines scores only up to a constant per row, and relu only positive ones, so those weights stay.
+    Weights of softmax and relu stay: softmax determines scores only up to a constant per row, relu only positive ones.
 
     Raises
     ------
     InputError
-        For weights that do not fit the layer: nonzero behind the mask, softmax rows that do not add up to 1, or
-        weights that disagree with given scores.
+        For weights that do not fit the layer: masked weights that are not 0, softmax rows that do not add up to 1, or
+        weights that disagree with the returned scores.
 
     Examples
     --------
@@ -142,7 +142,10 @@ def _refuse_unless(is_valid: bool, value: object, problem: str, remedy: str) -> 
 
 
 def _as_array(name: str, value: Any) -> NDArray[Any]:
-    """Return the value as a floating-point array; it is not copied, as it may be huge before its shape is checked."""
+    """Return the value as a floating-point array.
+
+    It is not copied, because it may be huge before its shape is checked.
+    """
     if np.ma.is_masked(value):
         refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:
@@ -156,7 +159,7 @@ def _as_array(name: str, value: Any) -> NDArray[Any]:
 
 
 def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
-    """Reject invalid numbers, and set placeholders in masked scores to −inf in place."""
+    """Refuse invalid numbers, and replace the placeholders of masked scores by −inf, in place."""
     hidden = ~visible(layer) if name == "scores" else np.zeros((), dtype=bool)
     if hidden.any() and _filled(layer, value, hidden):
         value[..., hidden] = -np.inf
@@ -171,7 +174,7 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
 
 
 def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> bool:
-    """Return whether masked entries hold placeholders: far too low, or all the same number."""
+    """Return whether masked scores hold placeholders: numbers far below any score, or one number throughout."""
     behind = scores[..., hidden]
     clipped = layer.activation == "clip" and not layer.norm
     input_scale = min(layer.inputs.hidden_std, layer.clip) if clipped else layer.inputs.scale
@@ -182,13 +185,14 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> boo
         return False
     if behind.flat[0] != 0.0:
         return True
-    # A zero input makes zero scores, including its score with itself, which is never masked.
+    # An input of 0 has scores of 0, also with itself, which no mask hides. A masked 0 is no placeholder beside such an
+    # input.
     nonzero = np.diagonal(scores, axis1=-2, axis2=-1) != 0.0
     return bool((nonzero[..., :, None] & nonzero[..., None, :] & hidden).any())
 
 
 def _check_gram(name: str, grams: FloatArray) -> None:
-    """Reject matrices that are not Gram matrices up to rounding."""
+    """Refuse matrices that are not Gram matrices up to rounding."""
     diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
     rounding = _ROUNDING * np.abs(diagonal).max(axis=-1)[..., None, None]
     if (diagonal < 0.0).any():

@@ -14,7 +14,9 @@ from attncheck.checks.whitening import Residual
 
 
 def neighbours(values: FloatArray, most: int) -> FloatArray:
-    """Return up to `most` neighbouring neurons of each draw, (draws, positions, most), rotating from draw to draw.
+    """Return up to `most` neighbouring neurons of each draw, (draws, positions, most).
+
+    The indices of the neurons shift by one from draw to draw.
 
     Examples
     --------
@@ -92,8 +94,8 @@ def centred(weight: FloatArray, valid: BoolArray) -> FloatArray:
 def rotating_pairs(residual: Residual, axis: int) -> tuple[FloatArray, FloatArray]:
     """Pair values along an axis; return the first value of each pair (noise), and the second one, centred (weight).
 
-    Pairs are disjoint and rotate from draw to draw. No value is noise in one pair and weight in another, so the noise
-    is i.i.d. N(0, 1) given the weight.
+    Pairs are disjoint in each draw, and change from draw to draw. No value is noise in one pair and weight in another
+    of the same draw, so the noise is i.i.d. N(0, 1) given the weight.
     """
     values, retained = np.moveaxis(residual.values, axis, 1), np.moveaxis(residual.kept, axis, 1)
     rounds = _partners(values.shape[1])

@@ -36,18 +36,18 @@ from attncheck.layers.parts.mask import nested
 from attncheck.layers.parts.rotary import rotated_by
 from attncheck.layers.parts.scores import mean_offset, offset_covariance, one_covariance
 
-# Maximum covariance entries in memory.
+# Maximum number of covariance entries that are in memory at a time.
 _ENTRIES = 2**21
 
 
 def whiten_jointly(
     layer: AttentionLayer, scores: FloatArray, gram: FloatArray, keys: FloatArray, mask: BoolArray, eps: float
 ) -> tuple[Residual, Residual]:
-    """Whiten scores given inputs and keys; return also the whitened scores that W_Q = W_K would give, in equal shape.
+    """Whiten all scores of a head at once, given inputs and keys.
 
-    For s positions, `gram` (draws, s, s) is the inputs' Gram matrix and `mask` (s, s) marks the scores to whiten.
-    `keys` are those of each head before rotation, (draws, heads, s, head width), or without rotary positions their
-    Gram matrices, (draws, heads, s, s).
+    The second result has the same shape: the whitened scores that W_Q = W_K would give. For s positions, `gram` (draws,
+    s, s) is the inputs' Gram matrix and `mask` (s, s) marks the scores to whiten. `keys` are those of each head before
+    rotation, (draws, heads, s, head width), or without rotary positions their Gram matrices, (draws, heads, s, s).
     """
     whitened, directions = np.zeros((2, *scores.shape))
     retained = np.zeros(scores.shape, dtype=bool)
@@ -72,14 +72,20 @@ def whiten_jointly(
 def _plain_products(
     layer: AttentionLayer, grams: FloatArray, rows: IntArray, columns: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return ⟨k^j, k^l⟩/ν for each pair of visible entries (i, j) and (k, l), and ⟨k^i, k^j⟩/ν for each entry."""
+    """Return two arrays of products of keys, divided by the head width ν.
+
+    They hold ⟨k^j, k^l⟩/ν for each pair of visible scores (i, j) and (k, l), and ⟨k^i, k^j⟩/ν for each visible score.
+    """
     return grams[:, :, columns[:, None], columns], grams[:, :, rows, columns]
 
 
 def _rotated_products(
     layer: AttentionLayer, keys: FloatArray, rows: IntArray, columns: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the products of `_plain_products` with rotated keys: R_{j-i} k^j for k^j, and R_{l-k} k^l for k^l."""
+    """Return the products of `_plain_products` with rotated keys.
+
+    R_{j-i} k^j replaces k^j, and R_{l-k} k^l replaces k^l, where R_m rotates by m positions.
+    """
     rotated = rotated_by(layer, keys[:, :, columns], columns - rows)
     covariance = rotated @ rotated.swapaxes(-1, -2) / layer.head_width
     return covariance, (rotated * keys[:, :, rows]).sum(axis=-1) / layer.head_width
@@ -104,7 +110,7 @@ class Sample:
 
     @property
     def case(self) -> AttentionLayer:
-        """The layer, under the name shared with programs."""
+        """The layer; programs' samples have a field of this name too."""
         return self.layer
 
     @classmethod
@@ -160,7 +166,7 @@ class Sample:
 
     @property
     def exposed(self) -> frozenset[str]:
-        """Names of the exposed arrays, with "masked scores" if scores behind the mask are finite too."""
+        """Names of the exposed arrays, with "masked scores" if scores are finite at masked positions too."""
         names = set(self.arrays)
         if self.scores is not None and np.isfinite(self.scores).all():
             names.add("masked scores")
@@ -185,7 +191,10 @@ class Sample:
 
     @cached_property
     def told_scores(self) -> FloatArray:
-        """Scores, or attention weights if scores are not exposed; 0 if masked, (draws, heads, positions, positions)."""
+        """The returned scores, or attention weights if the subject returns no scores; masked entries are 0.
+
+        The shape is (draws, heads, positions, positions).
+        """
         scores = self.need("attention") if self.scores is None else self.scores
         return np.where(visible(self.layer), scores, 0.0)
 
@@ -204,8 +213,8 @@ class Sample:
         """Whitened scores, i.i.d. N(0, 1) given inputs and keys, (draws, heads, positions, positions).
 
         They solve P = σ_Q F N Bᵀ for N, with F Fᵀ the Gram matrix of the inputs and B Bᵀ that of the keys. If masked
-        scores are hidden, only visible entries are kept. For rotary layers, and for masks other than the causal one
-        that hide scores, see the docstring of ``attncheck.checks.sample``.
+        scores are hidden, only visible entries are retained. Rotary layers, and masks other than the causal one that
+        hide scores, are described in the docstring of ``attncheck.checks.sample``.
         """
         if self._whitens_jointly:
             return self._jointly_whitened[0]
@@ -214,7 +223,7 @@ class Sample:
 
     @cached_property
     def tied_direction(self) -> Residual:
-        """The whitened scores that W_Q = W_K would give, a function of inputs and keys alone."""
+        """The whitened scores that the layer would have with W_Q = W_K, a function of inputs and keys alone."""
         if self._whitens_jointly:
             return self._jointly_whitened[1]
         return self._whiten_scores(self.need("key_gram"))
@@ -236,9 +245,9 @@ class Sample:
         values = rows.inverse_root.swapaxes(-1, -2) @ np.where(mask, matrices, 0.0) @ columns.inverse_root
         return Residual(values, rows.kept[..., :, None] & columns.kept[..., None, :] & mask)
 
-    # If masked scores are hidden, use triangular roots in P = σ_Q U N Lᵀ: U of the inputs, starting from the last
-    # position, and L of the keys, from the first. P_ij then depends on N_kl with k ≥ i and l ≤ j only, so the visible
-    # part of P depends on the visible part of N.
+    # If masked scores are hidden, solve P = σ_Q U N Lᵀ for N with triangular roots of the Gram matrices: an upper one U
+    # for the inputs, and a lower one L for the keys. P_ij then depends only on N_kl with k ≥ i and l ≤ j, so the
+    # visible part of P depends only on the visible part of N.
     @cached_property
     def _row_whitener(self) -> Whitener:
         if not self._hidden:
@@ -253,7 +262,7 @@ class Sample:
 
     @cached_property
     def _hidden(self) -> bool:
-        """Whether the subject hides masked scores."""
+        """Whether the subject hides masked scores, by returning −inf or placeholders for them."""
         return "masked scores" not in self.exposed
 
     @cached_property
@@ -289,7 +298,10 @@ class Sample:
         return bartlett_residual(grams, retained, self.layer.head_width, self.rounding * side.condition)
 
     def gram_energy(self, name: str) -> tuple[FloatArray, FloatArray]:
-        """Return ν tr(whitened Gram) of keys or values and its degrees of freedom, per draw and group of heads."""
+        """Return ν tr(whitened Gram) of keys or values, with ν the head width, and its number of degrees of freedom.
+
+        Both are arrays (draws, groups of heads).
+        """
         # A matrix that is not a Gram matrix of these inputs may have a negative energy.
         energy = np.maximum(np.trace(self._whitened_grams(name), axis1=-2, axis2=-1), 0.0)
         rank = self._inputs_spectrum.kept.sum(axis=-1)[:, None]
@@ -358,6 +370,6 @@ Arrays = Draws | Sample
 
 
 def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:
-    """Return whether all visible scores of a head are whitened at once, not by rows and columns."""
+    """Return whether all visible scores of a head are whitened at once, instead of by rows and by columns."""
     hidden = "masked scores" not in exposed
     return one_covariance(layer) or (hidden and not nested(visible(layer)))

@@ -36,7 +36,10 @@ def entries(setting: Setting) -> int:
 
 
 def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return probability integral transforms of one visible score per draw, rotating over heads and positions."""
+    """Return the probability integral transform of one visible score per draw.
+
+    The head and the positions of the score change from draw to draw.
+    """
     layer, gram = sample.layer, sample.need("input_gram")
     rows, columns = np.nonzero(visible(layer))
     draw = np.arange(len(sample))
@@ -65,7 +68,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     """Return log sizes of input-whitened scores per group of heads, for the subject and for reference draws."""
     layer, residual = sample.layer, sample.input_whitened_scores
     rank = Setting(layer, sample.exposed).input_rank
-    # Scores of inputs of lower rank, e.g. after relu, have a different law.
+    # If inputs have a lower rank, e.g. after relu, their scores have another law.
     full = residual.kept[:, 0].any(axis=-1).sum(axis=-1) == rank
     squares = (residual.values[full] ** 2).sum(axis=(2, 3))
     squares = squares.reshape(len(squares), layer.kv_heads, layer.group_size).sum(axis=-1)

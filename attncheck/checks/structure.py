@@ -25,8 +25,8 @@ from attncheck.layers.parts.scores import small_with_inputs
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import SEVERAL_NEURONS, SEVERAL_POSITIONS
 
-# Factor on inputs that make the scores of the right simulator small: scores of narrow layers have heavy tails, and the
-# subject's may be thousands of times larger.
+# Further factor on inputs with which a correct simulator has small scores. Scores of narrow layers have heavy tails, so
+# the subject's may be thousands of times larger.
 _SMALLER = 1e-2
 # Size from which every number in single precision is an integer.
 _LARGE = 2.0**24
@@ -42,7 +42,7 @@ def _repeats(pair: Pair) -> BoolArray:
 
 
 def _draws(pair: Pair) -> BoolArray:
-    """Return which odd draws change with the inputs of even draws."""
+    """Return which draws of odd index change if the inputs of draws of even index are replaced."""
     outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at(np.s_[::2])), pair.tolerance)
     return _any(outputs[1::2], scores[1::2])
 
@@ -70,7 +70,7 @@ def _hidden(pair: Pair) -> BoolArray:
     """
     mask, draws = visible(pair.layer), np.arange(len(pair.inputs))
     if mask.all() and not (pair.known and len(mask) > 2):
-        raise NotExaminedError("every position sees all others, and scores of three positions are not exposed")
+        raise NotExaminedError("the mask hides no input, and there are no scores of three or more positions")
     _require_fixed_weights(pair)
     j = (-1 - draws) % len(mask)
     outputs, scores = pair.usual[0].changes(pair.subject(pair.fresh_at((draws, j))), pair.tolerance)
@@ -80,10 +80,11 @@ def _hidden(pair: Pair) -> BoolArray:
 
 
 def _order(pair: Pair) -> BoolArray:
-    """Return which draws violate the layer's declared dependence on positions when the inputs are permuted.
+    """Return which draws contradict the layer's declared dependence on positions if the inputs are permuted.
 
-    A layer that ignores positions permutes outputs and scores like the inputs; draws that do not are wrong. In a layer
-    that uses positions, all draws are wrong if none of the subject's, but all of a correct simulator's, use them.
+    If the layer is declared to ignore positions, outputs and scores must be permuted like the inputs; draws in which
+    they are not are wrong. If it is declared to use positions, all draws are wrong if a correct simulator uses them in
+    every draw, and the subject in none.
     """
     order = permutation(pair.layer.seq_len)
     ours, theirs = (reordered(pair, order, respond) for respond in pair.both)
@@ -102,8 +103,9 @@ def _order(pair: Pair) -> BoolArray:
 def _scaling(pair: Pair) -> BoolArray:
     """Return which draws have scores or outputs that do not grow as declared when the inputs are doubled.
 
-    Doubled inputs multiply outputs by a power of 2 if the attention weights are homogeneous in the scores or the inputs
-    normalised, and nearly by 2 if the scores are so small that positive weights are nearly constant.
+    Outputs are multiplied by a power of 2 if the inputs are normalised, or if the attention weights are homogeneous in
+    the scores. They are multiplied by nearly 2 if the weights are positive and the scores so small that weights are
+    nearly constant.
     """
     layer, traits, wrong = pair.layer, pair.layer.map.traits, []
     homogeneous = not refusing(layer, "homogeneous scores")
@@ -114,12 +116,15 @@ def _scaling(pair: Pair) -> BoolArray:
     elif small_with_inputs(layer) and traits.positive and not traits.may_vanish:
         wrong.append(_grown_otherwise(pair, _SMALLER * pair.small, lambda answer: answer.outputs))
     if not wrong:
-        raise NotExaminedError("no exposed array is declared to grow in proportion")
+        raise NotExaminedError("no exposed array is declared to grow in proportion to the inputs")
     return np.asarray(np.logical_or.reduce(wrong))
 
 
 def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
-    """Return which draws of an array grow unlike a correct simulator's when inputs scaled by `factor` are doubled."""
+    """Return which draws of an array grow by another factor than a correct simulator's when the inputs are doubled.
+
+    The inputs are multiplied by `factor` first; `read` selects the array.
+    """
     times = growth(pair, pair.right, factor, read)
     if not times:  # all weights of the right simulator vanish
         return np.zeros(len(pair.inputs), dtype=np.bool_)
@@ -132,7 +137,10 @@ def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
 
 
 def growth(pair: Pair, respond: Respond, factor: float, read: _Read) -> float:
-    """Return the median draw's ratio of array lengths after and before inputs scaled by `factor` are doubled."""
+    """Return by which factor the length of an array grows in the median draw when the inputs are doubled.
+
+    The inputs are multiplied by `factor` first; `read` selects the array.
+    """
     one, two = (np.linalg.norm(_rows(read(respond(scale * factor * pair.inputs))), axis=1) for scale in (1.0, 2.0))
     return float(np.median(two[one > 0.0] / one[one > 0.0])) if one.any() else 0.0
 
@@ -145,7 +153,7 @@ def _rows(values: FloatArray | None) -> FloatArray:
 def _decimal(values: FloatArray) -> float:
     """Return the coarsest of 1, 0.1, …, 1e-7 of which all values are multiples, or 0 if there is none.
 
-    The result is 0, too, if all values are 0 or one is at least 2²⁴.
+    It is also 0 if all values are 0, or if a value is at least 2²⁴.
 
     Examples
     --------
@@ -175,8 +183,8 @@ def permutation(s: int) -> NDArray[np.intp]:
 def random_by_position(pair: Pair) -> bool | None:
     """Return whether the use of positions varies from draw to draw, as under dropout, or None if this is not known.
 
-    A small input at one position alone leaves scores at 0, or at their biases. Outputs are then sums of at most H²
-    images of this input, one for each W_V and W_O, with factors that are the same in all draws.
+    If the input is small at one position and 0 at the others, scores are 0 or equal to their biases. Then outputs are
+    sums of at most H² products of this input with W_V W_O, for H heads, with factors that are the same in all draws.
     """
     s, images = pair.layer.seq_len, []
     size = pair.small if small_with_inputs(pair.layer) else 1.0
@@ -189,8 +197,8 @@ def random_by_position(pair: Pair) -> bool | None:
     return bool(sizes[most] > CLEAR * sizes[0]) if len(sizes) > most and sizes[0] else None
 
 
-# A right simulator may draw projections from a root of the Gram matrix. With one neuron the root is linear in an input,
-# so that it cannot be told from fixed weights.
+# A correct simulator may draw projections from a root of the inputs' Gram matrix instead of weights. With one neuron,
+# the root is linear in the inputs, so such a simulator cannot be told from one that draws weights.
 _APART = SEVERAL_POSITIONS & SEVERAL_NEURONS
 
 
@@ -242,21 +250,23 @@ def _check(
 
 
 CHECKS = (
-    _check("repeats", _repeats, "equal calls give numbers equal to 1%, whatever is called in between"),
+    _check("repeats", _repeats, "a repeated call gives the same numbers up to 1%, whatever calls come in between"),
     _check("draws", _draws, "a draw does not change with the inputs of other draws"),
     _check(
         "weights",
         _weights,
-        "with equal inputs in all draws no two have equal outputs: each has its own weights",
+        "if all draws have equal inputs, no two have equal outputs, because each has its own weights",
         cause="draws of a call share their weights; each draw needs its own",
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _check("hidden", _hidden, "outputs ignore hidden inputs, and scores ignore third positions", _APART),
-    _check("order", _order, "outputs and scores follow inputs to other positions, if declared", _APART),
+    _check("hidden", _hidden, "outputs do not depend on hidden inputs, nor scores on third positions", _APART),
+    _check("order", _order, "outputs and scores depend on the order of inputs if and only if it is declared", _APART),
     _check(
         "scaling",
         _scaling,
         "doubling the inputs multiplies scores and outputs by the declared factors",
-        excluded=lambda setting: "with declared biases nothing grows in proportion" if setting.weights.biased else "",
+        excluded=lambda setting: (
+            "with declared biases, no array grows in proportion to the inputs" if setting.weights.biased else ""
+        ),
     ),
 )

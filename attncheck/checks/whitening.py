@@ -16,15 +16,18 @@ from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 
 # Bound for normal scores: Φ(-37) is about the smallest float.
 _LARGEST_SCORE = 37.0
-# Where the lower tail probability is below this, rounding cannot have made it smaller than the upper one.
+# If the lower tail probability is below this, it is the smaller one, whatever its rounding error.
 _PLAINLY = 0.49
-# Maximum rounding error of whitened Gram matrices whose factors are used.
+# Bartlett factors are used only if the whitened Gram matrix has a rounding error below this.
 _LEGIBLE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Residual:
-    """Values that are i.i.d. N(0, 1) under the null where the mask `kept`, of equal shape, is True, and 0 elsewhere."""
+    """Values that are i.i.d. N(0, 1) under the null where the mask `kept` is True, and 0 where it is False.
+
+    `values` and `kept` have the same shape.
+    """
 
     values: FloatArray
     kept: BoolArray
@@ -58,7 +61,7 @@ class Residual:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Whitener:
-    """Inverse roots R of a batch of Gram matrices, Rᵀ gram R = I; columns that are not kept are 0."""
+    """Inverse roots R of a batch of Gram matrices: Rᵀ gram R = I, except that columns of R that are not kept are 0."""
 
     inverse_root: FloatArray
     kept: BoolArray
@@ -75,7 +78,7 @@ class Whitener:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spectrum(Whitener):
-    """Gram matrices U Λ Uᵀ: inverse root U Λ^{-1/2}, kept directions, and root U √Λ."""
+    """Inverse roots U Λ^{-1/2} of Gram matrices U Λ Uᵀ, the mask of kept directions, and the roots U √Λ."""
 
     root: FloatArray
 
@@ -88,8 +91,8 @@ class Spectrum(Whitener):
 
 
 def precision(array: FloatArray) -> float:
-    """Return the rounding unit: of float32 if every value is a float32, else of float64."""
-    # If the first draw is in double precision, the others are not read.
+    """Return the rounding unit of float32 if every value is a float32 number, and otherwise that of float64."""
+    # Look at the first draw alone first: if it needs double precision, the others need not be read.
     single = _single(array[:1]) and _single(array)
     return float(np.finfo(np.float32 if single else np.float64).eps)
 
@@ -116,7 +119,8 @@ def spectrum(gram: FloatArray, eps: float) -> Spectrum:
 def triangular(gram: FloatArray, eps: float) -> Whitener:
     """Return upper triangular inverse roots of Gram matrices (..., s, s), by Gram–Schmidt over the positions.
 
-    A position is dropped if its residual is below eps^0.6 of the terms that cancel in it; errors are as in `spectrum`.
+    A position is dropped if its squared residual is below eps^0.6 of the squared sum of the terms that cancel in it.
+    Errors are as in `spectrum`.
     """
     size = gram.shape[-1]
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))
@@ -133,9 +137,9 @@ def triangular(gram: FloatArray, eps: float) -> Whitener:
 
 
 def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
-    """Return F with gram = F Fᵀ for Gram matrices (..., s, s), dropping only rounding errors.
+    """Return F with gram = F Fᵀ for Gram matrices (..., s, s), dropping only directions that are rounding errors.
 
-    Correlations have errors of size eps, however different the lengths of positions are. `spectrum` drops more
+    Correlations have errors of size eps, even if positions have very different lengths. `spectrum` drops more
     directions, which matters where sums of rows cancel.
     """
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))[..., None]
@@ -170,7 +174,7 @@ def bartlett_residual(wishart: FloatArray, retained: BoolArray, dof: int, roundi
     ranks = retained.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
-        # A matrix of rank 1 is a single number here, which has a small relative error.
+        # For rank 1, the matrix is a single number with a small relative error.
         lost = rounding[np.nonzero(where)[0]] * (rank > 1)
         factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, lost)
         # Boolean indexing copies, so write the block through an explicit index.
@@ -182,7 +186,7 @@ def bartlett_residual(wishart: FloatArray, retained: BoolArray, dof: int, roundi
 
 
 def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Return the Bartlett factors of (draws, r, r) matrices as normal scores, and a mask of the entries to use."""
+    """Return Bartlett factors of Wishart matrices (draws, r, r) as normal scores, and a mask of the entries to use."""
     rank = wishart.shape[-1]
     columns = min(rank, dof)
     factor = _semi_cholesky(wishart, columns, dof * rounding)
@@ -206,7 +210,7 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
 def chi_square_scores(dof: FloatArray | IntArray | int, squares: FloatArray) -> FloatArray:
     """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, computed from the smaller tail."""
     below = np.asarray(special.chdtr(dof, squares))
-    # Skip the upper tail where the lower one is smaller.
+    # Compute the upper tail only where the lower one may not be the smaller one.
     above = special.chdtrc(dof, squares, out=np.ones_like(below), where=~(below < _PLAINLY))
     near = below < above
     scores = special.ndtri(np.where(near, below, above))

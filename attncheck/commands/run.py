@@ -39,7 +39,7 @@ def run(
     false_alarm
         Probability of a violated verdict for a correct simulator, over the whole run.
     draws
-        Number of draws per look at every case, whatever their cost; only with --profile thorough.
+        With --profile thorough: draws that a look may take at any case, however costly.
     min_examined
         Minimum number of examined results for a pass.
     record

@@ -29,7 +29,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, Weigh
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 Change = Callable[[AttentionLayer], Mapping[str, Any]]
 
-# Candidate factors of a standard deviation, by layer.
+# Candidate factors of a standard deviation: name in the message, and the factor as a function of the layer.
 _FACTORS: dict[str, Callable[[AttentionLayer], float]] = {
     "√n": lambda layer: layer.width**0.5,
     "n": lambda layer: float(layer.width),
@@ -48,12 +48,12 @@ _FACTORS: dict[str, Callable[[AttentionLayer], float]] = {
     "√(4/3)": lambda layer: (4 / 3) ** 0.5,
     "0.02·√n": lambda layer: 0.02 * layer.width**0.5,
 }
-# Further factors, tried only if widths differ: at a single width, they cannot be told from other numbers.
+# Further factors, which are tried only if layers differ in width: at a single width, they are numbers like any others.
 _POWERS: dict[str, Callable[[AttentionLayer], float]] = {
     "n^(1/4)": lambda layer: layer.width**0.25,
     "head_dim^(1/4)": lambda layer: layer.head_width**0.25,
 }
-# Sets of matrices that may have a wrong scale.
+# Fields with the standard deviations of W_Q, W_K, W_V and W_O, and the sets of them that may be wrong together.
 _SCORES, _KEYS, _VALUES, _OUTPUTS = "query_std", "key_std", "value_std", "output_std"
 _SETS: tuple[tuple[str, ...], ...] = (
     (_SCORES,),
@@ -67,8 +67,8 @@ _SETS: tuple[tuple[str, ...], ...] = (
 )
 _MATRIX = {_SCORES: "W_Q", _KEYS: "W_K", _VALUES: "W_V", _OUTPUTS: "W_O"}
 _MATRIX_OF = ("query", "key", "value", "output")
-# Matrices of nn.Linear that may have undeclared biases, and the standard deviation of nn.Linear's default entries
-# times √fan-in.
+# _UNDECLARED lists sets of nn.Linear modules that may have undeclared biases. _LINEAR is the standard deviation of
+# nn.Linear's default weights, times √fan-in.
 _UNDECLARED = (_MATRIX_OF, _MATRIX_OF[:3], _MATRIX_OF[3:])
 _LINEAR = 3.0**-0.5
 _FIELDS: Mapping[str, tuple[Any, ...]] = {
@@ -85,23 +85,25 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "position_reach": (1.0,),
     "tied_query_key": (True, False),
 }
-# Fields that change together.
+# Fields to set together with a field in order to change it.
 _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
-# Faults that a candidate with another scale or another field covers already.
+# Faults with the same effect as a candidate with another scale or another field, whose message is preferred.
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
-# Score factors tried if a subject returns outputs only, whose sizes do not determine the scale of the scores.
+# Score factors to try if a subject returns outputs only: sizes of outputs do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
-# Factors by which, or by whose inverse, the scores behind the attention weights may differ from the returned scores.
+# Attention weights may be computed from scores that differ from the returned ones by one of these factors, or its
+# inverse.
 _TEMPERATURES = ("√head_dim", "2")
-# Questions in the message, by factor of the scores or outputs.
+# Questions to ask in the message, by the matrix of wrong scale and by its factor.
 _QUESTIONS: Mapping[tuple[str, ...], Mapping[str, str]] = {
     (_SCORES,): {"√n": "is the division by √n missing?", "1/√n": "are they divided by √n twice?"},
     (_OUTPUTS,): {"√H": "is H^{-1/2} missing?", "1/√H": "is H^{-1/2} applied twice?"},
 }
-# Questions on initialisers that change the scale of matrices by a known factor; W_O is never packed.
+# Questions to ask about initialisers, by the factor by which they change the scale of a matrix. W_O is never packed
+# with other matrices.
 _INITIALISERS = {"1/√3": "nn.Linear's default, within ±1/√fan_in?", "√2": "He's?"}
 _PACKED = {"1/√2": "Xavier's for matrices packed in one, as in nn.MultiheadAttention?"}
 
@@ -167,7 +169,7 @@ def candidates(
         yield from (
             Candidate(fault.name, fault.what, fault.subject, rank=4 if fault.name in _COVERED else 0)
             for fault in (*FAULTS.values(), *MISTAKES)
-            # Scales with any factor are separate candidates.
+            # Faults of a standard deviation are left out, because candidates of `_scaled` cover them.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
     yield from _drawn_otherwise(laws, receives_inputs, exposed)
@@ -176,7 +178,7 @@ def candidates(
 
 
 def _at_other_temperature(text: str, power: float) -> Candidate:
-    """Return a candidate whose attention weights are those of its returned scores times a factor."""
+    """Return a candidate that computes the attention weights from a multiple of the scores that it returns."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         return attention_weights(layer, _FACTORS[text](layer) ** power * scores)
@@ -187,7 +189,7 @@ def _at_other_temperature(text: str, power: float) -> Candidate:
 
 
 def _with_parts(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield candidates with an optional part that no layer declares."""
+    """Yield candidates with an optional part, such as a window, that none of the layers declares."""
     for part in named_parts():
         if not any(part.present(layer) for layer in layers):
             for text, fields in part.undeclared.items():
@@ -220,7 +222,10 @@ def scaled_by(factors: Mapping[str, float]) -> Change:
 
 
 def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, float]:
-    """Return scaled standard deviations; if W_Q is W_K, both get the geometric mean, which keeps the score scale."""
+    """Return the layer's standard deviations, multiplied by `factors`.
+
+    If W_Q is W_K, both factors are replaced by their geometric mean, which gives the scores the same scale.
+    """
     if layer.tied_query_key:
         both = (factors.get(_SCORES, 1.0) * factors.get(_KEYS, 1.0)) ** 0.5
         factors = {**factors, _SCORES: both, _KEYS: both}
@@ -228,7 +233,10 @@ def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, flo
 
 
 def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
-    """Return a name for matrices of wrong scale that includes those that the `exposed` arrays cannot distinguish."""
+    """Return a name for matrices of wrong scale.
+
+    It includes other matrices whose scale would have the same effect on the `exposed` arrays.
+    """
     if tuple(matrices) == (_SCORES,):
         return f"{'W_Q' if 'key_gram' in exposed else 'W_Q, W_K'} or the scaling of the scores"
     if tuple(matrices) == (_OUTPUTS,):
@@ -240,7 +248,7 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
     hidden = {field for field, gram in ((_KEYS, "key_gram"), (_VALUES, "value_gram")) if gram not in exposed}
     for matrices in _SETS:
         if len(matrices) == 1 and matrices[0] in hidden:
-            continue  # the candidate of W_Q or W_O names this matrix too
+            continue  # the message of the candidate for W_Q or W_O names this matrix too
         by_value: dict[tuple[float, ...], list[str]] = {}
         several = len({layer.head_width for layer in layers}) > 1
         for text, factor in (_FACTORS | _POWERS if several else _FACTORS).items():
@@ -267,7 +275,10 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 
 
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
-    """Return a simulator that multiplies scores by `factors` if queries and keys are tied, and else calls `untied`."""
+    """Return a simulator that multiplies scores by `factors` in layers with tied queries and keys.
+
+    For other layers it calls the simulator `untied`.
+    """
 
     def score(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
         return factors[layer] * dot_products(layer, projections, rng)
@@ -283,7 +294,10 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, receives_inputs: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield candidates with other weight laws; returned or given inputs may keep the declared law of their matrices."""
+    """Yield candidates with other laws of the weights.
+
+    The law of the inputs may stay the declared one if the subject returns inputs or receives them from attncheck.
+    """
     for name in WEIGHT_LAWS:
         by_matrix = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         input_laws = [laws.inputs] * (receives_inputs or bool({"inputs", "input_gram"} & exposed))
@@ -337,7 +351,7 @@ def _with_changed_field(layers: Sequence[AttentionLayer], laws: WeightLaws) -> I
 
 
 def _changed(layer: AttentionLayer, change: Change) -> Mapping[str, Any]:
-    """Return the changed fields, or none if they make the layer invalid or leave it equal."""
+    """Return the changed fields of a layer, or no fields if the change makes the layer invalid or does not alter it."""
     changes = change(layer)
     try:
         return changes if layer.replace(**changes) != layer else {}

@@ -22,17 +22,17 @@ from attncheck.records.text import in_alternatives
 #: Maximum number of causes shown.
 MOST_CAUSES = 3
 _UNKNOWN = "no known cause fits"
-# Texts for stages whose names are not those of computed quantities.
+# Texts for the stages of the computation whose names do not fit into a sentence.
 _TEXTS = {DRAWS: "dependence between draws", INPUTS: "the law of inputs"}
 # Stages before the attention weights.
 _EARLY = STAGES[: STAGES.index(WEIGHTS_OR_VALUES)]
-# A hint shared by this many checks is not specific.
+# A hint is not specific if at least this many checks have it.
 _GENERIC = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """A likely cause, with the violated checks that hint at it, the most specific first."""
+    """A likely cause, with the violated checks whose hint it is, the most specific check first."""
 
     hint: str
     tallies: tuple[Tally, ...]
@@ -49,7 +49,10 @@ def stage(claim: str) -> tuple[int, str]:
 
 
 def most_informative(results: Sequence[Result]) -> Mapping[str, Tally]:
-    """Return result counts by check, from single cases only or, if none of them is violated, from pools too."""
+    """Return the results by check, which causes are derived from.
+
+    They include pools only if no single case is violated.
+    """
     tallies = tallied([result for result in results if not of_pool(result)])
     return tallies if violated(tallies) else tallied(results)
 
@@ -57,8 +60,8 @@ def most_informative(results: Sequence[Result]) -> Mapping[str, Tally]:
 def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
     """Return the violated checks, the most specific first.
 
-    Specific checks come before limit checks and checks with a common hint. Further criteria are a larger share of
-    violated cases, an earlier stage of the computation, and a larger effect.
+    Limit checks, and checks whose hint many other checks have too, come last. Among the others, a larger share of
+    violated cases, then an earlier stage of the computation, then a larger effect comes first.
     """
     sharing = Counter(tally.hint for tally in tallies.values() if tally.examined)
 
@@ -79,7 +82,7 @@ def by_cause(tallies: Iterable[Tally]) -> list[Cause]:
 
 
 def hints(tallies: Mapping[str, Tally]) -> list[Explanation]:
-    """Return the hints of the violated checks in order, for use if no cause was fitted."""
+    """Return the hints of the violated checks in order, for runs in which no cause could be fitted."""
     texts = dict.fromkeys(cause.hint or _UNKNOWN for cause in by_cause(violated(tallies)))
     return [Explanation(text, Certainty.HINTED) for text in texts][:MOST_CAUSES]
 
@@ -119,7 +122,10 @@ def stage_of(name: str) -> str:
 
 
 def sharpness(result: Result) -> float:
-    """Return an effect's distance from its declared value, in half-widths of its interval; ratios are logarithmic."""
+    """Return the distance of an effect from its declared value, in units of half the width of its interval.
+
+    For ratios, the distance and the interval are those of their logarithms.
+    """
     values = result.effect, result.low, result.high, result.null_effect
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):
@@ -131,7 +137,7 @@ def sharpness(result: Result) -> float:
 
 
 def sharpest(tally: Tally) -> Result:
-    """Return the violated result of a check with the largest `sharpness`."""
+    """Return the violated result of a check that has the largest `sharpness`."""
     bad = [result for result in tally.worst if result.verdict == Verdict.VIOLATED]
     return max(bad or tally.worst, key=lambda result: (sharpness(result), result.id))
 
@@ -152,7 +158,7 @@ def sharpest_first(tallies: Mapping[str, Tally]) -> list[Tally]:
 
 
 def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
-    """Return the most specific violated result with a diagnosis, on its smallest layer."""
+    """Return the violated result with a diagnosis on the smallest layer of the most specific check that has one."""
     smallest = (tally.smallest for tally in violated(tallies))
     return next((result for result in smallest if result is not None and result.diagnosis), None)
 

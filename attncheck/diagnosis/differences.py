@@ -28,22 +28,24 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
 _SIZE = 4_000
-# Entries of the largest array in a diagnosis.
+# Maximum number of entries of an array in a diagnosis.
 _ENTRIES = 2**21
 #: Maximum draws from a second call of a layer.
 SECOND_CALL = 2_000
 # Minimum draws of a second call.
 _FEWEST = 1_000
-# Endings of features that are relative to a median of the sample, and so not independent between draws.
+# Endings of the names of features that are relative to a median of the sample, and so are not independent between
+# draws.
 _CENTRED = (" by head", " by overlap", " by attention", " along a call")
-# Share of repeated draws reported as a cause; 12,000 single-precision numbers have about ten repeats by chance.
+# Repeats are reported if at least this share of draws repeats. In 12,000 single-precision numbers, about ten repeat by
+# chance.
 _AGAIN = 0.01
 # False-alarm probability when comparing two calls.
 _DISTINCT = 1e-6
 
 
 def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result]) -> list[str]:
-    """Return messages on how fresh draws of a violated layer or program differ from the declaration.
+    """Return messages on how a violated layer or program differs from its declaration, from fresh draws.
 
     For a program, the messages name its lines; the last message is the text of the most informative of `results`.
     """
@@ -64,7 +66,7 @@ def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result])
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
-    """Return messages for estimates that differ from the declaration by more than chance explains."""
+    """Return a message for each estimate that differs from the declared value by more than chance explains."""
 
     @functools.cache
     def reference() -> Sample:
@@ -77,7 +79,10 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
 
 
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:
-    """Yield causes found by comparing draws within one call, and with a second call of each layer if available."""
+    """Yield causes that show in comparisons of the draws of one call, or of two calls with the same layer.
+
+    `samples` are first calls, and `later` second calls, of which there may be none.
+    """
     if laws.gaussian:
         for sample in samples:
             yield from _repeats(sample)

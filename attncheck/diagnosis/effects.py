@@ -26,10 +26,11 @@ from attncheck.subject import Subject
 
 # Maximum number of violated checks whose effects are compared.
 _MOST = 2
-# Distance of two effects beyond chance, in half-widths of the 99% interval of their difference: 4.5 standard errors.
+# Two effects differ beyond chance if their distance exceeds this many half-widths of the 99% interval of their
+# difference, which are 4.5 standard errors.
 _DISTINCT = 1.75
-# Smallest p-value of a t-test between the effects of looks. Intervals of effects are those of the declared law, and too
-# narrow for effects with heavy tails.
+# Smallest p-value of a t-test with which the effects of two series of looks count as equal. The test is needed because
+# intervals of effects hold for the declared law, and are too narrow for effects with heavy tails.
 _UNLIKELY = 0.01
 _EXACT = {check.name for check in EXACT}
 
@@ -42,7 +43,9 @@ def reproduces(
     laws: WeightLaws,
     seed: int,
 ) -> bool:
-    """Return whether fresh draws of a candidate have the effects of the sharpest violated checks on a layer.
+    """Return whether fresh draws of a candidate have the same effects as the subject's on a layer.
+
+    The effects are those of the violated checks with the largest `sharpness`.
 
     Parameters
     ----------
@@ -85,9 +88,12 @@ def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Resu
 
 
 def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: int) -> bool:
-    """Return whether a check's effect on fresh draws of a subject agrees with that in `result`, within both errors."""
+    """Return whether the effect of a check on fresh draws of a subject agrees with the effect in `result`.
+
+    The errors of both effects are taken into account.
+    """
     cost = Cost(result.affordable, result.level, result.power)
-    with contextlib.suppress(InputError):  # draws that the check refuses differ from those of the result
+    with contextlib.suppress(InputError):  # if the check refuses the draws, they differ from the subject's
         (outcome,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)
         intervals = [(estimate.effect, estimate.low, estimate.high) for estimate in (result, outcome)]
         numbers = [number for interval in intervals for number in interval if number is not None]
@@ -100,7 +106,7 @@ def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: 
 
 
 def _vary_as_much(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Return whether the effects of two series of looks differ by no more than their own spread explains (t-test).
+    """Return whether the mean effects of two series of looks are equal up to the spread in both series (t-test).
 
     Examples
     --------

@@ -11,14 +11,18 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.statistics import features_of
 
-# Minimum variance of a direction, relative to the mean; below it is rounding.
+# Directions are dropped if their variance, relative to the mean over directions, is below this: it is rounding.
 _SHARE = 1e-4
-# Features are rounded to this multiple of the sample's rounding unit, or to this share of their size if larger.
+# Features are rounded to multiples of _ROUNDING rounding units of the sample, or of _STEP times their size if that is
+# larger.
 _ROUNDING, _STEP = 100.0, 1e-5
 
 
 class _SampleStatistics:
-    """Features of a sample, with a map from values to normal scores of their ranks among the sample's values."""
+    """Features of a sample, with a map from values of a feature to normal scores.
+
+    The score of a value is that of its rank among the values in the sample.
+    """
 
     def __init__(self, values: FloatArray, rounding: float) -> None:
         # Values that are equal up to rounding must tie: otherwise rounding would decide their order.
@@ -28,7 +32,8 @@ class _SampleStatistics:
         uniques = [np.unique(row, return_counts=True) for row in self.sorted]
         self._different = [different for different, _ in uniques]
         self._values = np.concatenate(self._different)
-        # Where each feature begins in the flat arrays: k distinct values have 2k + 1 ranks, each with a normal score.
+        # Index at which each feature begins in the flat arrays. A feature with k distinct values has 2k + 1 normal
+        # scores.
         self._begin = np.cumsum([[0, *(len(array) for array in self._different[:-1])]], axis=1).T
         self._last = np.array([[len(array) - 1] for array in self._different])
         self._scores = np.concatenate([_scores_of(counts) for _, counts in uniques])
@@ -47,7 +52,10 @@ class _SampleStatistics:
 
 
 def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
-    """Return 2k + 1 normal scores for k distinct values: below the first, at it, between it and the next, and so on."""
+    """Return 2k + 1 normal scores, given how often each of k sorted distinct values occurs.
+
+    They are the scores of a number below the first value, equal to it, between it and the second value, and so on.
+    """
     upto = np.concatenate([[0], np.cumsum(counts)])
     # The number of smaller values plus the number of smaller or equal ones: twice the middle rank.
     below_and_upto = 2.0 * np.repeat(upto, 2)[:-1]
@@ -58,9 +66,9 @@ def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
 class SampleEmbedding:
     """Features of a sample, with a distance to other samples.
 
-    Values of another sample are ranked among those of this one, so heavy tails do no harm, and ranks become normal
-    scores. The means and mean squares of these scores are compared by a whitened distance. If both laws agree, the
-    squared distance is approximately chi-square with `dof` degrees of freedom.
+    Each value in the other sample is replaced by the normal score of its rank among the values in this one, so that
+    heavy tails do no harm. The means and mean squares of these scores are compared by a whitened distance. If both
+    samples have the same law, the squared distance is approximately chi-square with `dof` degrees of freedom.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -84,7 +92,7 @@ class SampleEmbedding:
         return np.asarray(self._features.sorted[self.names.index(name)])
 
     def distance(self, sample: Sample) -> float:
-        """Return the squared distance to another sample: about chi-square if both have the same law."""
+        """Return the squared distance to another sample; it is about chi-square if both samples have the same law."""
         features = features_of(sample)
         scores = self._features.scores(np.sort([features[name] for name in self.names], axis=1))
         means = np.concatenate([scores.mean(axis=1), np.einsum("fn,fn->f", scores, scores) / len(sample)])

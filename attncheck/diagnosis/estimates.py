@@ -28,11 +28,12 @@ OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and va
 INPUTS = "mean square of the inputs"
 #: Half the width of a 99.9% interval, in standard errors; twice as far is beyond chance.
 QUANTILE = 3.29
-# Digits shown: more if rounding would move the declared value across the end of the interval.
+# Numbers of digits to display: more digits are tried if rounding moves the declared value across an end of the
+# interval.
 _DIGITS = (3, 4, 5, 6)
-# Maximum distance between compared positions, if position vectors correlate them.
+# If position vectors correlate positions, pairs of positions up to this distance are compared.
 _STEPS = 3
-# Maximum numbers shown in a message.
+# Maximum count of numbers in a message.
 _MOST_LINES = 8
 _STAGES = {
     KEYS: declared.KEYS,
@@ -54,7 +55,7 @@ class Observation:
     positive : bool
         Whether the estimate is a mean of nonnegative numbers.
     source : str
-        Source of the declared value if it varies between samples.
+        Where the declared value comes from, if it is not the same for all samples.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Observation:
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether the declared value is more than 6.6 standard errors away, twice the interval's reach."""
+        """Whether the declared value is more than 6.6 standard errors away: twice the half-width of the interval."""
         return abs(self.value - self.declared) > self.high - self.low
 
     def holds(self, value: float) -> bool:
@@ -93,7 +94,10 @@ class Observation:
 
 
 def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Sample:
-    """Return draws of the exact law: outputs, scores and input Grams, or for other `laws` the arrays of `sample`."""
+    """Return a sample of the exact law.
+
+    It has outputs, scores and input Gram matrices. For `laws` that are not Gaussian, it has the arrays of `sample`.
+    """
     if not laws.gaussian:
         return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, blocks={}).sample
     exact = simulate(sample.layer, 4 * len(sample), seed)
@@ -148,14 +152,17 @@ def score_estimates(
         ours, theirs = (mean_square(source.need("scores")[..., mask]) for source in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
     name, self_scores = "mean score of a position with itself", _returned_scores(sample)
-    if layer.tied_query_key:  # untied, even biases leave this mean at 0
+    if layer.tied_query_key:  # if they are not tied, this mean is 0, even with biases
         yield _compared(name, self_scores, _returned_scores(reference()))
     else:
         yield mean_of(name, self_scores, 0.0)
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
-    """Compare squared scores with their variances given the inputs; if the means agree, compare entries too."""
+    """Compare the mean of squared scores with that of their variances given the inputs.
+
+    If these means agree, compare the ratios of squares and variances too.
+    """
     ours, theirs = (_per_draw(array) for array in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     residual = ours - (value / unit if unit else 1.0) * theirs
@@ -193,14 +200,20 @@ def mean_of(name: str, values: FloatArray, declared: float, ratio: bool = False)
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
-    """Compare the mean of `ours` with that of `theirs`, draws of the exact law; the interval includes both errors."""
+    """Compare the mean of `ours` with the mean of `theirs`, which are draws of the exact law.
+
+    The interval includes the errors of both means.
+    """
     half = QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive, source = float(ours.mean()), bool((ours >= 0.0).all()), "by draws of the exact law"
     return _around(name, mean, half, float(theirs.mean()), positive=positive, source=source)
 
 
 def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
-    """Yield names, whitened sums of squares and degrees of freedom, (draws, heads or 1), of matrices without biases."""
+    """Yield the name, sums of whitened squares and degrees of freedom, (draws, heads or 1), of each observable matrix.
+
+    Matrices that have biases are left out.
+    """
     exposed, layer, biased = sample.exposed, sample.layer, laws.biased
     is_rotary = layer.rotary_base is not None
     scored = {"input_gram", "keys" if is_rotary else "key_gram", "scores"} <= exposed
@@ -217,7 +230,7 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
 
 
 def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Explanation]:
-    """Yield explanations by scales that differ between heads, positions or neurons.
+    """Yield an explanation for each quantity whose scale differs between heads, positions or neurons.
 
     Scales are estimated relative to the declared ones. They differ if two 99.9% intervals do not overlap.
 
@@ -256,7 +269,10 @@ def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = G
 
 
 def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:
-    """Return mean squares, (draws, places), of the visible scores and of the outputs, by name and kind of place."""
+    """Return mean squares of the visible scores and of the outputs, each for every head or position.
+
+    Keys are the name of the quantity and the kind of index ("head", "position", …); arrays are (draws, indices).
+    """
     mean_squares = {(OUTPUTS, "position"): (sample.outputs**2).mean(axis=2)}
     if sample.scores is not None:
         squares = np.where(visible(sample.layer), sample.scores, 0.0) ** 2
@@ -266,9 +282,10 @@ def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:
 
 
 def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator[Explanation]:
-    """Yield an explanation if the ratio of the means of `ours` and `exact`, (draws, places), differs between places.
+    """Yield an explanation if the ratio of the means of `ours` and `exact`, (draws, indices), depends on the index.
 
-    Places where the exact law is 0, as for keys that no query sees, are left out.
+    `of` says what the indices are, e.g. heads. Indices at which the exact law is 0 are left out, e.g. keys that no
+    query sees.
     """
     indices = np.flatnonzero(exact.any(axis=0))
     means, declared = (array[:, indices].mean(axis=0) for array in (ours, exact))

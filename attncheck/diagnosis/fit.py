@@ -23,22 +23,24 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 #: Maximum number of layers fitted together.
 LAYERS = 3
-# Draws of a sample; more if the subject returns outputs only.
+# Number of draws of a sample, if the subject returns scores and if it returns outputs only.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
-# Draws per candidate in each round, and number of nearest candidates kept.
+# For each round, the number of draws per candidate, and the number of nearest candidates that enter the next round.
 _ROUNDS = ((300, 128), (1_500, 32), (6_000, 8))
-# Standard deviations of the difference of two distances by which a candidate may exceed the nearest one.
+# A candidate is dropped if its distance exceeds that of the nearest one by more than this many standard deviations of
+# the difference.
 _SPREADS = 6.0
-# Probability of excluding the true cause from a second fit, and draws of the second fit as a multiple of the sample's:
-# most of the error is then the sample's, which all candidates share.
+# _EXCLUSION_RISK is the probability of excluding the true cause from a second fit. That fit has _MORE times as many
+# draws as the sample: most of the error is then the sample's, which is the same for all candidates.
 _EXCLUSION_RISK, _MORE = 1e-6, 2
-# Maximum entries of the sample's arrays and of the corresponding weights.
+# Maximum number of entries of the sample's arrays, and of the weights of its draws.
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
-# Probability of rejecting the true cause, and of rejecting it on some of the layers.
+# Probability of rejecting the true cause after all layers (_REFUSED), and before all layers are compared (_REFUTED).
 _REFUSED, _REFUTED = 1e-3, 1e-12
-# Matrices that scale the scores.
+# Fields of the standard deviations that determine the scale of the scores.
 _OF_SCORES = ("query_std", "key_std")
-# Prefix and suffix of the best features for the scale of a matrix, those that need more arrays first.
+# For each standard deviation, the features that measure it best, as prefix and suffix of their names. The first ones
+# need more returned arrays.
 _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "key_std": (("size of key Gram of head", "over inputs"), ("size of key Gram of head", "")),
     "query_std": (("size of scores given keys", ""), ("size of scores", "size of scores")),
@@ -49,16 +51,17 @@ _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("size of outputs", "size of outputs"),
     ),
 }
-# Maximum distance of a candidate's log scale from the sample's, whose own error is a few percent.
+# A candidate is possible if its log scale differs from the fitted one by at most this. The fit has an error of a few
+# percent.
 _NEAR = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
 class FittedCause:
-    """A candidate with its fit: squared `distance` over all layers, p-value, and ranking penalty.
+    """A candidate with the result of its fit.
 
-    The penalty `cost` is log N per fitted parameter for N draws (Schwarz criterion), plus 2 log k for a field with k
-    values.
+    `distance` is the sum of squared distances over all layers. The penalty `cost`, used for ranking, is log N per
+    fitted parameter for N draws (Schwarz criterion), plus 2 log k if k values of the changed field were tried.
     """
 
     candidate: Candidate
@@ -80,7 +83,7 @@ def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _FittedScale:
-    """A fitted factor of a standard deviation, the error of its logarithm, and this logarithm by layer."""
+    """A fitted factor of a standard deviation, the standard error of its logarithm, and its logarithm on each layer."""
 
     factor: float
     error: float
@@ -97,8 +100,9 @@ def fitted(
 ) -> tuple[list[FittedCause], list[FittedCause]]:
     """Return fitting causes, best first, and rejected ones, nearest first, from one sample per violated layer.
 
-    Only the candidates `among` are tried, if any are given, or else those that are `possible`. Both are empty if the
-    samples fit the declaration and `among` is empty: the fault does not show in these draws or features.
+    If there are candidates in `among`, only these are tried, otherwise all those that are `possible`. In the second
+    case, both lists are empty if the samples fit the declaration, because then the fault does not show in these draws
+    or features.
     """
     embeddings = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
@@ -121,20 +125,20 @@ def fitted(
 
 
 def _two_neurons(sample: Sample) -> Sample:
-    """Return a sample with at most two neurons, as candidates have."""
+    """Return a sample with at most two neurons, because draws of candidates have two."""
     arrays = {name: values for name, values in sample.arrays.items() if name in FIELDS}
     few = {name: arrays[name][..., :2] for name in ("outputs", "inputs") if name in arrays}
     return Sample(sample.layer, **(arrays | few))
 
 
 def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
-    """Return one cause per law, the one with the lowest rank."""
+    """Return one cause for each law: the one whose candidate has the lowest rank."""
     causes: list[FittedCause] = []
     for cause in sorted(fits, key=lambda fit: (round(fit.distance, 3), fit.candidate.rank, fit.candidate.name)):
         if not causes or abs(cause.distance - causes[-1].distance) > 1e-2:
             causes.append(cause)
     causes.sort(key=lambda fit: (fit.distance + fit.cost, fit.candidate.name))
-    # A fitted factor that equals a known factor earlier in the list adds nothing.
+    # Leave out the candidate with fitted factors if a candidate with known factors precedes it.
     known = next((at for at, fit in enumerate(causes) if fit.candidate.scales), len(causes))
     return _by_field([fit for at, fit in enumerate(causes) if at < known or not fit.candidate.free])
 
@@ -155,9 +159,9 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
 def _cause(
     embeddings: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
-    """Return the fit of a candidate, from `more` times as many draws as the sample has.
+    """Return the fit of a candidate, with `more` times as many of its draws as the sample has.
 
-    Distances on the layers are added until their sum refutes the candidate.
+    Layers are compared one after another, until the sum of squared distances rejects the candidate.
     """
     distance, dof = 0.0, sum(sample.dof for sample in embeddings)
     farthest = float(scipy.stats.chi2.isf(_REFUTED, dof))
@@ -178,8 +182,8 @@ def _nearest(
 ) -> list[Candidate]:
     """Return at most `most` candidates, nearest first, that are not much farther away than the nearest one.
 
-    The distance of the true cause is about chi-square, so it exceeds the smallest distance by little. Far candidates
-    are drawn on the first layers only.
+    The squared distance of the true cause is about chi-square, so it is not much larger than the smallest distance.
+    Candidates that are far away on the first layers are not drawn on the others.
     """
     reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
     margin, farthest = _SPREADS * 2.0 * sum(embedding.dof for embedding in embeddings) ** 0.5, np.inf
@@ -224,7 +228,7 @@ def _with_same_arrays(arrays: Mapping[str, FloatArray], sample: Sample) -> Sampl
 def _scales(
     embeddings: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
 ) -> dict[str, _FittedScale]:
-    """Return the fitted factor of each standard deviation; those that the samples do not show count as correct."""
+    """Return the fitted factor of each standard deviation that the samples can show; the others count as correct."""
     scales: dict[str, _FittedScale] = {}
     for field in ("key_std", "query_std", "value_std", "output_std"):
         sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in embeddings[0].names)), None)
@@ -235,7 +239,7 @@ def _scales(
 
 
 def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
-    """Return whether a candidate's score scale is near the sample's."""
+    """Return whether the score scale of a candidate is near the fitted one; True if either is not known."""
     if not candidate.scales or "query_std" not in scales:
         return True
     expected = sum(np.log(candidate.scales[field]) for field in _OF_SCORES if field in candidate.scales)
@@ -244,8 +248,8 @@ def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
 
 
 def _fitted_scale(scales: Mapping[str, _FittedScale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
-    """Return the candidate with the sample's fitted scales."""
-    # Ignore differences within chance.
+    """Return the candidate whose standard deviations are multiplied by the fitted factors."""
+    # Leave out factors that differ from 1 by no more than chance explains.
     factors = {field: scale.factor for field, scale in scales.items() if abs(np.log(scale.factor)) > 3.0 * scale.error}
     parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
     text = f"{'; '.join(parts)} the declared standard deviation"
@@ -259,14 +263,17 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
 def _scale(
     embeddings: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
 ) -> _FittedScale:
-    """Return the factor between the sizes of the samples and those of draws from a simulator."""
+    """Return the factor of a standard deviation by which the samples differ from draws of a simulator.
+
+    `sizes` tells which features measure the standard deviation.
+    """
     log_ratios, variances = [], []
     for number, embedding in enumerate(embeddings):
         rng = np.random.default_rng([number, *seed.generate_state(4)])
         simulated = features_of(_with_same_arrays(draw(embedding.sample.layer, embedding.size, rng), embedding.sample))
         pairs = [(embedding.feature(name), simulated[name]) for name in embedding.names if _is(name, sizes)]
         log_ratios.append(0.5 * float(np.mean([ours.mean() - reference.mean() for ours, reference in pairs])))
-        # Sizes in one layer are dependent: use the error of the best one.
+        # Sizes in one layer are dependent, so use the error of the most accurate one.
         variances.append(min(0.25 * sum(float(one.var()) / len(one) for one in pair) for pair in pairs) + 1e-12)
     weights = 1.0 / np.array(variances)
     return _FittedScale(

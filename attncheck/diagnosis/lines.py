@@ -19,16 +19,16 @@ from attncheck.layers.program import Initial, Node
 from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.layers.program.lines import line_text
 
-# Relative spread of a constant ratio: rounding in single precision, amplified by sums.
+# Largest relative spread of a ratio that counts as constant: rounding in single precision, amplified by sums.
 _CONSTANT = 1e-3
-# Powers of the width that are named.
+# A constant ratio is described as a power of the width if it has one of these exponents.
 _POWERS = (-1.0, -0.5, 0.5, 1.0)
 # If more than this share of draws is wrong, the text does not give the share.
 _ALL = 0.995
 
 
 def wrong_functions(sample: ProgramSample) -> list[str]:
-    """Return a sentence on each line that is not its declared function of earlier lines, or that copies another line.
+    """Return a sentence on each line that differs from its declared function of earlier lines, or copies another line.
 
     Examples
     --------
@@ -57,19 +57,20 @@ def wrong_functions(sample: ProgramSample) -> list[str]:
 
 
 def wrong_laws(sample: ProgramSample) -> list[str]:
-    """Return a sentence on each mean, variance or correlation of initial vectors and products W h that is wrong.
+    """Return a sentence on each wrong mean, variance or correlation of initial vectors and of products W h.
 
-    Products are examined given earlier products with the same matrix, and for correlation with products of the same
-    vector. Sentences give 99.9% intervals; estimates are wrong if they differ by more than 6.6 standard errors.
+    Products are examined given earlier products with the same matrix W, and their correlations are those with earlier
+    products of the same vector h. Sentences give 99.9% intervals; an estimate is wrong if it differs from the declared
+    value by more than 6.6 standard errors.
     """
     differing = (estimate for estimate in _estimates(sample) if estimate.differs and estimate.beyond_chance)
     return list(map(str, differing)) if "vectors" in sample.exposed else []
 
 
 def wrong_sizes(sample: ProgramSample, exact: ProgramDraws) -> list[str]:
-    """Return a sentence on each score and result whose size differs beyond chance from that in exact draws.
+    """Return a sentence on each score and result whose size differs beyond chance from its size in `exact` draws.
 
-    Sizes are compared by logarithms, which have light tails; `exact` has at least as many neurons.
+    Sizes are compared by their logarithms, which have light tails. `exact` has at least as many neurons as `sample`.
     """
     scores = ((node, sample.need("scores")[:, [k]], exact.scores[:, [k]]) for k, node in enumerate(sample.case.scores))
     results = enumerate(results_of(sample.case.program))
@@ -93,7 +94,7 @@ def _sentence(line: Evaluated, width: int) -> str:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = line.actual / line.expected
     ratio = float(np.median(ratios))
-    spread = float(np.ptp(ratios))  # not a number, or infinite, where a line should be 0
+    spread = float(np.ptp(ratios))  # NaN or infinite if the line should be 0
     if ratio and spread < _CONSTANT * abs(ratio) < 0.1 * abs(ratio - 1.0):
         power = next((f" (n^{p:g})" for p in _POWERS if abs(ratio / width**p - 1.0) < _CONSTANT and width > 1), "")
         return f"{line_text(line.node)} is {ratio:.4g} times the declared line{power}"
@@ -116,7 +117,10 @@ def _estimates(sample: ProgramSample) -> Iterator[Observation]:
 
 
 def _of_pairs(sample: ProgramSample) -> Iterator[Observation]:
-    """Yield correlations of images with earlier ones by other matrices, 0 if these are independent, largest first."""
+    """Yield the correlation of each product W h with each earlier product by another matrix, largest first.
+
+    If the matrices are independent, it is 0.
+    """
     lines, pairs = [line_text(line) for line in vectors_of(sample.case.program)], earlier_images(sample.case)
     noise, weights = products_with_earlier(sample)
     sizes = np.sqrt((weights**2).mean(axis=0))
@@ -161,8 +165,8 @@ def _of_products(products: Sequence[_Product]) -> Iterator[Observation]:
 class _Product(NamedTuple):
     """A product W h, given earlier products with the same matrix W, in units of its standard deviation.
 
-    `values` are (draws, neurons), mean `squares` over all neurons (draws,), and `new` (draws,) says which draws have a
-    new direction.
+    `values` are (draws, neurons), and `squares`, (draws,), their mean squares over all neurons. `new`, (draws,), tells
+    in which draws h is not a combination of the vectors that W multiplied before.
     """
 
     node: Node
@@ -173,7 +177,10 @@ class _Product(NamedTuple):
 
 
 def _products(sample: ProgramSample) -> Iterator[_Product]:
-    """Yield the products W h whose h is, in some draws, not in the span of earlier vectors multiplied by W."""
+    """Yield the products W h that say something new about the matrix W.
+
+    In some draws, the vector h must not be a combination of the vectors that W multiplied before.
+    """
     lines, width = vectors_of(sample.case.program), sample.case.width
     gram, vectors = sample.need("gram"), sample.need("vectors")
     for images in sample.images:

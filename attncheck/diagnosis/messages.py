@@ -14,10 +14,11 @@ from attncheck.looks.result import violated
 from attncheck.records.schema import Result, case_label
 from attncheck.records.text import replay_command
 
-# Maximum numbers of violated checks and likely causes shown per item.
+# Maximum number of violated checks, and of likely causes, in the message on a test item.
 _MOST_LINES = 6
 _CAUSES = 2
-# Checks of the shape of a law, which assume a correct scale: name of the scale's estimate, and of the numbers tested.
+# Checks that test the shape of a law and assume its scale, with the name of the estimate of this scale, and the name of
+# the quantity in the message.
 _SHAPES = {
     "non_gaussianity.output_energy": (OUTPUTS, "the outputs"),
     "outputs.limit": (OUTPUTS, "the outputs"),
@@ -29,8 +30,8 @@ _SHAPES = {
 def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "", subject: str = "") -> str:
     """Return a message on the violated results of a test item, or "" if there are none.
 
-    The replay command uses `record` and the `subject` name, or else the Python `call`. `after` is the claim of a
-    test item that is violated at an earlier stage of the computation, if any.
+    The message ends with a replay command for the `record` and the name `subject`, or else with the Python `call`.
+    `after` is the claim of another test item that is violated at an earlier stage of the computation, or "".
     """
     bad = violated(results)
     if not bad:
@@ -62,17 +63,20 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
 
 
 def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
-    """Return likely causes from violated results ordered by `violated`.
+    """Return likely causes of the violated results `bad`, which are ordered as by `violated`.
 
-    Only the first claim counts, as its fault affects later ones. If a variance differs, checks of shape suggest only a
-    wrong scale.
+    Only results of the first claim count, because its fault affects later claims. If the diagnosis finds a wrong scale,
+    the checks of a shape that assume this scale suggest the wrong scale as their only cause.
     """
     hints = (_cause(result, diagnosis) for result in bad[:_MOST_LINES] if result.claim == bad[0].claim)
     return [cause for cause in dict.fromkeys(hints) if cause][:_CAUSES]
 
 
 def _cause(result: Result, diagnosis: Sequence[str]) -> str:
-    """Return a result's hint, or text on a wrong scale if its check assumes a scale that the diagnosis finds wrong."""
+    """Return the usual cause of a violated result, or the text that a scale is wrong.
+
+    The latter is returned if the check assumes a scale that is wrong according to the `diagnosis`.
+    """
     estimate, whose = _SHAPES.get(result.check, ("", ""))
     # A sentence on the estimate gives a number after the estimate's name.
     if estimate and any(re.match(rf"{estimate} [\d.-]", sentence) for sentence in diagnosis):

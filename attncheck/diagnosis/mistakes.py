@@ -50,7 +50,7 @@ _WITHOUT_ROTARY = (
     & CORRELATED_POSITIONS
 )
 _CAPPED = CAUSAL & OfLayer("a soft cap", lambda layer: layer.softcap is not None, "the layer declares no soft cap")
-# Score of masked positions in place of −∞, for maps of finite scores.
+# Score of masked positions in place of −∞, for attention maps that need finite scores.
 _MASKED = -1e9
 _MIXED = SEVERAL_HEADS & SEVERAL_POSITIONS
 
@@ -59,7 +59,7 @@ MISTAKES: list[Fault] = []
 
 
 def _sharing(*names: str) -> LiteralSimulator:
-    """Share the first head's projections among all heads."""
+    """Let all heads use the projections of the first head; `names` says which: queries, keys or values."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
         vectors = independent(layer, inputs, rng)
@@ -106,7 +106,7 @@ def _merged_by_view(layer: AttentionLayer, mixed: FloatArray, coordinates: int, 
 
 
 def _sliced(shared: bool) -> LiteralSimulator:
-    """Project a separate slice of the inputs in each head."""
+    """Divide the neurons of the inputs among the heads, and let each head project its own slice."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
         if _DIVIDED.reason(layer):
@@ -341,7 +341,10 @@ def _residual(drawn: Drawn) -> Drawn:
 
 @declared(MISTAKES, "one matrix of independent entries is drawn in place of W_Q W_Kᵀ", UNTIED)
 def _one_score_matrix(layer: AttentionLayer, size: int, rng: Rng) -> Drawn:
-    """Draw scores with the law of X M Xᵀ, without the matrices M, which may not fit into memory for all draws."""
+    """Draw scores with the law of X M Xᵀ for Gaussian matrices M.
+
+    The matrices themselves are not drawn, because they may not fit into memory for all draws.
+    """
 
     def score(layer: AttentionLayer, vectors: Projections, rng: Rng) -> FloatArray:
         root = gram_root(gram_of(vectors.inputs))[:, None]

@@ -18,7 +18,8 @@ from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 from attncheck.records.explanation import Explanation, exact
 
-# Maximum numbers of positions for changing positions one after another, and for exchanging them in pairs.
+# Positions are changed one after another if there are at most _MOST, and exchanged in pairs if there are at most
+# _EXCHANGED.
 _MOST, _EXCHANGED = 16, 6
 
 
@@ -45,7 +46,10 @@ def positions(pair: Pair) -> Iterator[Explanation]:
 
 
 def dependence(pair: Pair, respond: Respond, baseline: Answer) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s, s) and scores (s, s, s) change with the input at each of s positions, the last axis."""
+    """Return which outputs, (s, s), and scores, (s, s, s), change with the input at each position.
+
+    The last axis is the position of the changed input; s is the number of positions.
+    """
     outputs, scores = [], []
     for j in range(pair.layer.seq_len):
         of_outputs, of_scores = baseline.changes(respond(pair.fresh_at(np.s_[:, j])))
@@ -55,11 +59,14 @@ def dependence(pair: Pair, respond: Respond, baseline: Answer) -> tuple[BoolArra
 
 
 def permuted(pair: Pair) -> Iterator[Explanation]:
-    """Find dependence on the order of the inputs: change it, then exchange pairs to tell which position differs."""
+    """Find wrong dependence on the order of the inputs.
+
+    All positions are permuted first, then pairs of positions are exchanged to tell which position differs.
+    """
     s = pair.layer.seq_len
     (outputs, scores), (declared, of_scores) = pair.each(partial(displacement, pair, permutation(s)))
     if scores.any() and not of_scores.any():
-        yield exact(SCORES, "they do not follow the inputs to other positions, as they should without declared ones")
+        yield exact(SCORES, "they are not permuted with the inputs, as they should be without declared positions")
     elif outputs.any() and not declared.any():
         yield exact(stage_of_outputs(pair), _text_of_outputs(pair))
 
@@ -74,14 +81,14 @@ def _text_of_outputs(pair: Pair) -> str:
 
 
 def stage_of_outputs(pair: Pair) -> str:
-    """Return the stage of an explanation by outputs alone: after the scores, if the subject returns scores."""
+    """Return the stage at which outputs are wrong: after the scores, if the subject returns scores."""
     return AFTER if pair.known else IN_OUTPUTS
 
 
 def displacement(
     pair: Pair, order: NDArray[np.intp], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s,) and scores (s, s) are not permuted with the inputs when these are put in `order`."""
+    """Return which outputs, (s,), and scores, (s, s), are not permuted like the inputs if these are put in `order`."""
     outputs, scores = baseline.changes(reordered(pair, order, respond))
     return np.asarray(outputs.any(axis=0)), np.asarray(scores.any(axis=(0, 1)))
 

@@ -32,14 +32,15 @@ from attncheck.simulators.literal import LiteralSimulator
 
 #: Text of a finding that no known mistake explains.
 UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"
-# Draws whose matrices are determined, equations per unknown, and maximum number of unknowns of a draw.
+# Number of draws for which equations are solved, number of equations per unknown, and maximum number of unknowns of a
+# draw.
 _DRAWS, _EQUATIONS, _UNKNOWNS = 4, 1.5, 1024
-# Relative remainders below the first are rounding, and those above the second are deviations.
+# Relative remainders below _ROUNDED are rounding errors, and those above _WRONG are deviations.
 _ROUNDED, _WRONG = 1e-4, 1e-3
-# Singular values below this share of the largest are 0. The smallest one of a product of two Gaussian matrices of 32
-# rows is below it in 2% of draws, so a low rank must show in all draws.
+# Singular values below this share of the largest count as 0. For a product of two Gaussian matrices of 32 rows, the
+# smallest one is below it in 2% of draws, so a low rank is reported only if all draws have it.
 _ZERO = 1e-5
-# Decimals to which features are compared, relative to the largest.
+# Features are equal if they agree to this many decimals after division by the largest one.
 _DIGITS = 9
 # Largest factor of the scores that is fitted.
 _FACTOR = 16.0
@@ -47,7 +48,11 @@ _FACTOR = 16.0
 
 @dataclasses.dataclass(frozen=True)
 class _Calls:
-    """Inputs after the norm (draws, calls, s, n), scores (draws, calls, H, s, s) and outputs (draws, calls, s, k)."""
+    """Several calls of the subject on different inputs.
+
+    Arrays are the inputs after the norm, (draws, calls, s, n), the scores, (draws, calls, H, s, s), and the outputs,
+    (draws, calls, s, k), for s positions, n neurons, H heads and k returned neurons.
+    """
 
     layer: AttentionLayer
     inputs: FloatArray
@@ -56,7 +61,10 @@ class _Calls:
 
     @classmethod
     def of(cls, pair: Pair, unknowns: int, equations: int) -> _Calls | None:
-        """Return enough calls to determine `unknowns`, at `equations` per call, or None if that takes too many."""
+        """Return as many calls as determine `unknowns` numbers per draw, or None if these are too many.
+
+        Each call gives `equations` equations per draw.
+        """
         count = math.ceil(_EQUATIONS * unknowns / equations)
         if count >= len(pair.inputs) or unknowns > _UNKNOWNS:
             return None
@@ -74,7 +82,7 @@ class _Calls:
 
 
 def by_regression(pair: Pair) -> Iterator[Explanation]:
-    """Yield explanations by scores or outputs of another form than declared; none unless the subject returns scores."""
+    """Yield explanations if scores or outputs do not have the declared form, for a subject that returns scores."""
     if pair.known:
         yield from _scores(pair)
         yield from _outputs(pair)
@@ -127,9 +135,9 @@ def _of(heads: NDArray[np.intp], layer: AttentionLayer) -> str:
 
 
 def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) -> Iterator[tuple[str, FloatArray]]:
-    """Yield known faults in the attention weights, with the weights (draws, calls, H, s, s) that they give.
+    """Yield the text of each known fault in the attention weights, with the weights that it gives.
 
-    `scores` and the declared `weights` have the same shape.
+    The weights have the shape (draws, calls, H, s, s), like `scores` and the declared `weights`.
     """
     yield "outputs are those of attention weights that are transposed", weights.swapaxes(-1, -2)
     yield "outputs are those of the transposed scores", attention_weights(layer, scores.swapaxes(-1, -2))
@@ -177,7 +185,7 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
     factors = _factors(calls, outputs)
     if factors is not None:
         listing = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
-        yield exact(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {listing}")
+        yield exact(WEIGHTS_OR_VALUES, f"outputs are those of the returned scores times {listing}")
         return
     yield from [*weights_of_one_head(pair)] or [exact(AFTER, UNEXPLAINED)]
 
@@ -220,7 +228,7 @@ def _equal_heads(products: FloatArray) -> Iterator[Explanation]:
 
 
 def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:
-    """Return the factor of each head's scores that explains the outputs, or None if none does."""
+    """Return factors of the heads' scores with which the attention weights explain the outputs, or None."""
 
     def remainders(logs: FloatArray) -> FloatArray:
         features = calls.averages(attention_weights(calls.layer, np.exp(logs)[:, None, None] * calls.scores))
@@ -234,10 +242,11 @@ def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:
 
 
 def _solved(features: FloatArray, values: FloatArray) -> tuple[float, FloatArray | None]:
-    """Return the largest relative remainder over draws, and the solutions (draws, unknowns, k) if they are unique.
+    """Solve linear equations in each draw; return the largest relative remainder, and the solutions or None.
 
-    `features` are (draws, equations, unknowns), `values` (draws, equations, k). The remainder is infinite if a solution
-    needs all different equations, so that any values would fit.
+    `features` are (draws, equations, unknowns), `values` (draws, equations, k), and solutions (draws, unknowns, k);
+    they are None if not unique. The remainder is infinite if, in some draw, the number of distinct equations does not
+    exceed their rank, because then any values fit.
     """
     remainder, solutions, unique = 0.0, [], True
     for x, y in zip(features, values, strict=True):

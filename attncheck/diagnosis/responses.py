@@ -44,19 +44,21 @@ from attncheck.records.explanation import Explanation, exact
 from attncheck.simulators.literal import LiteralSimulator, independent
 from attncheck.subject import Subject
 
-# Draws of an answer, and the maximum number of positions, or blocks of neurons, changed one after another.
+# Number of draws of an answer, and maximum number of positions, or of blocks of neurons, that are changed one after
+# another.
 _DRAWS, _MOST = 48, 16
-# Draws of answers that are compared with those of known faults.
+# Number of draws of an answer that is compared with the answers of known faults.
 _FEW = 12
 # Default base of positional encodings.
 _BASE = 10_000.0
 # Maximum number of entries of the weight matrices in one call of the subject.
 _WEIGHTS = 2**22
-# Numbers that differ by less than the first share are equal; for small inputs, only differences above the second count.
+# Numbers are equal if they differ by less than the share _SHARE of the largest number. For small inputs, only
+# differences above the share _CLEAR count.
 _SHARE, _CLEAR = 1e-3, 1e-2
-# Number of inputs given to all draws: with one, rounded outputs may agree by chance.
+# Number of calls that give all draws the same inputs. In a single call, rounded outputs might agree by chance.
 _TIMES = 4
-# Maximum numbers shown in a message.
+# Maximum count of numbers in a message.
 _MOST_LINES = 6
 
 
@@ -96,7 +98,7 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 
 
 def _may_use_other_weights(pair: Pair) -> bool:
-    """Return whether no output or score is affine in an input, so that weights may depend on the inputs."""
+    """Return whether all outputs and scores are nonlinear in the inputs, so that weights may depend on the inputs."""
     with contextlib.suppress(InputError):  # the subject may refuse inputs of 0
         return pair.nonlinearity > CLEAR
     return False
@@ -105,10 +107,11 @@ def _may_use_other_weights(pair: Pair) -> bool:
 def reproducing(
     subject: Subject, layer: AttentionLayer, rng: np.random.Generator
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the known causes that use positions like the subject, and the others; none if it refuses the inputs.
+    """Return the known causes that use positions like the subject, and those that do not.
 
-    The comparison covers which inputs change which outputs and scores, whether outputs and scores are permuted with the
-    inputs, and the attention weights where scores are 0. Causes that change only weights are left out.
+    Compared are which inputs change which outputs and scores, whether outputs and scores are permuted with the inputs,
+    and the attention weights where scores are 0. Causes that change only the law of the weights are left out. Both
+    lists are empty if the subject refuses the inputs.
     """
     matching: list[Candidate] = []
     differing: list[Candidate] = []
@@ -125,7 +128,10 @@ def reproducing(
 
 
 def answering(candidate: Candidate, exposed: frozenset[str]) -> Subject | None:
-    """Return a candidate as a subject that receives inputs and returns the `exposed` arrays, or None if impossible."""
+    """Return a candidate as a subject that receives its inputs and returns the `exposed` arrays.
+
+    Return None if the candidate cannot receive inputs.
+    """
     on_inputs = _on_inputs(candidate.draw)
     if on_inputs is None:
         return None
@@ -138,7 +144,7 @@ def answering(candidate: Candidate, exposed: frozenset[str]) -> Subject | None:
 
 
 def _on_inputs(draw: Draw) -> DrawOn | None:
-    """Return a simulator as a function of its inputs, or None if its projections differ from the declared ones."""
+    """Return a candidate's simulator as a function of its inputs, or None if it changes the projections."""
     changes = draw.changes if isinstance(draw, MisreadLayer) else lambda layer: {}
     simulator = LiteralSimulator() if isinstance(draw, MisreadLayer) else draw
     if not isinstance(simulator, LiteralSimulator) or simulator.project is not independent:
@@ -147,7 +153,11 @@ def _on_inputs(draw: Draw) -> DrawOn | None:
 
 
 def _uses(pair: Pair, respond: Respond) -> FloatArray:
-    """Return how outputs, and scores if the subject returns them, depend on positions, and weights at scores of 0."""
+    """Return in one array how the answers use positions.
+
+    It holds which outputs (and scores, if the subject returns them) change with which input, which are not permuted
+    like the inputs, and the attention weights at scores of 0.
+    """
 
     def exposed(inputs: FloatArray) -> Answer:
         answer = respond(inputs)
@@ -165,7 +175,7 @@ def _allclose(one: FloatArray, two: FloatArray) -> bool:
 
 
 def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Explanation]:
-    """Return the findings on the layer reduced to one head, if they explain more; else an empty list."""
+    """Return the findings on the layer reduced to one head if they say what is wrong, otherwise an empty list."""
     with contextlib.suppress(InputError):  # the subject may not support it
         explanations = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
         if explanations and explanations[0].text != UNEXPLAINED:
@@ -182,7 +192,7 @@ def _first_difference(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Expl
 
 
 def _mixed_draws(pair: Pair) -> Iterator[Explanation]:
-    """Find draws that depend on the inputs of others, by changing the inputs of every other draw."""
+    """Find draws that depend on the inputs of other draws, by changing the inputs of every second draw."""
     answer = pair.subject(pair.fresh_at(np.s_[::2]))
     outputs, scores = (change[1::2].any() for change in pair.usual[0].changes(answer))
     if scores:
@@ -220,7 +230,11 @@ def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
         if np.abs(gap).max() > _SHARE * np.abs(baseline.scores).max():
             if outputs:
                 added = _added(pair.layer, gap)
-                yield exact(INPUTS, f"inputs of 0 give scores and outputs: {added}, as if to the inputs")
+                yield exact(
+                    INPUTS,
+                    "inputs of 0 give scores and outputs other than 0, as if something were added to the inputs: "
+                    f"{added}",
+                )
             else:
                 usually = "declared" if declared.scores.any() else "0"
                 text = f"inputs of 0 give scores other than {usually}: {_added(pair.layer, gap)}"
@@ -232,7 +246,10 @@ def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
 
 
 def _encoded(pair: Pair) -> bool:
-    """Return whether the sinusoidal encoding of a draw's index is added to inputs: its negative gives outputs of 0."""
+    """Return whether a sinusoidal encoding of the draw's index is added to the inputs.
+
+    If so, inputs that are the negative of this encoding give outputs of 0.
+    """
     draws, _, n = pair.inputs.shape
     neurons = np.arange(n)
     angles = np.arange(draws)[:, None, None] * _BASE ** (-(neurons - neurons % 2) / n)
@@ -269,9 +286,9 @@ def _negated(pair: Pair) -> Iterator[Explanation]:
     baseline, negated = pair.usual[0], pair.subject(-pair.inputs)
     changed = baseline.changes(negated)[1].any()
     if changed:
-        yield exact(SCORES, "they change when all inputs change their sign: queries or keys have a bias, or a kink")
+        yield exact(SCORES, "they change when all inputs change sign: queries or keys have a bias, or are not linear")
     elif baseline.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
-        text = "outputs do not change their sign with all inputs: something is added, or not linear"
+        text = "outputs do not change sign when all inputs do: something is added, or is not linear"
         yield exact(stage_of_outputs(pair), text)
 
 
@@ -288,7 +305,10 @@ def _doubled(pair: Pair) -> Iterator[Explanation]:
 
 
 def _small_inputs(pair: Pair) -> Iterator[Explanation]:
-    """Find nonlinearities and wrong weights, by small inputs: scores are nearly 0, so outputs must be linear."""
+    """Find nonlinearities and wrong attention weights, by calls with small inputs.
+
+    Small inputs make scores nearly 0, so the outputs must be linear in the inputs.
+    """
     layer = pair.layer
     if not small_with_inputs(layer):
         return
@@ -301,7 +321,7 @@ def _small_inputs(pair: Pair) -> Iterator[Explanation]:
         return
     ratios = [_nonlinear(respond, small, fresh) for respond in pair.both]
     if ratios[0] > _CLEAR and ratios[1] < _SHARE:
-        text = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
+        text = "outputs are not linear in small inputs: outputs for a sum of inputs are not the sum of their outputs"
         yield exact(stage_of_outputs(pair), text)
     elif layer.seq_len <= _MOST and ratios[1] < _SHARE and not has_offset(layer):  # offsets may differ between heads
         yield from weights_at_zero(pair)
@@ -313,7 +333,7 @@ def _nonlinear(respond: Respond, one: FloatArray, two: FloatArray) -> float:
 
 
 def _neurons(pair: Pair) -> Iterator[Explanation]:
-    """Find unused neurons, by changing one block of neurons of the inputs after another."""
+    """Find unused neurons of the inputs, by changing one block of neurons after another."""
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
     (outputs, scores), (declared, of_scores) = pair.each(partial(_used, pair, blocks))
 
@@ -332,7 +352,7 @@ def _neurons(pair: Pair) -> Iterator[Explanation]:
 def _used(
     pair: Pair, blocks: Sequence[NDArray[np.intp]], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
-    """Return whether outputs (blocks,) and each head's scores (blocks, heads) change with blocks of neurons."""
+    """Return whether outputs, (blocks,), and each head's scores, (blocks, heads), change with each block of neurons."""
     output_flags, score_flags = [], []
     for block in blocks:
         output_changes, score_changes = baseline.changes(respond(pair.fresh_at(np.s_[..., block])))
@@ -342,7 +362,7 @@ def _used(
 
 
 def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
-    """Find unequal scores for equal inputs at all positions, unless positions are declared to matter."""
+    """Find scores that differ although all positions have equal inputs, unless the declared scores use positions."""
     same = np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1)
     mask = visible(pair.layer)
     answers = [respond(same) for respond in pair.both]
@@ -369,7 +389,10 @@ def _share_of_zeros(answer: Answer, mask: BoolArray) -> float:
 
 
 def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
-    """Return ratios of scores to the first score, (positions, positions), or None if they vary over draws or heads."""
+    """Return the ratio of each score to the first one, (positions, positions).
+
+    Return None if the ratios differ between draws or heads.
+    """
     if answer.scores is None:
         return None
     first = answer.scores[:, :, :1, :1]
@@ -395,7 +418,7 @@ def _equal_heads(pair: Pair) -> Iterator[Explanation]:
 
 
 _LINEAR = (_zero_inputs, _negated, _doubled, _small_inputs, by_regression)
-# A group runs only if no earlier one found anything, because its findings may follow from earlier ones.
+# A group of tests runs only if no earlier group has findings, because its own findings could be their consequences.
 _TESTS = (
     (_mixed_draws,),
     (_shared_weights,),

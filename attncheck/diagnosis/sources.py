@@ -32,15 +32,18 @@ from attncheck.records.tallies import Tally, layers_of
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
 
-# Maximum number of deviations shown, and the size of the sample that is drawn if several causes fit, relative to the
-# first sample.
+# _DEVIATIONS is the maximum number of deviations in an explanation. If several causes fit, a sample is drawn that is
+# _AGAIN times as large as the first one.
 _DEVIATIONS, _AGAIN = 2, 4
 _NUMBERS = re.compile(r"[-\d.]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Fits:
-    """Texts of the causes that fit all samples or, failing that, the layer with the fewest features, best first."""
+    """Texts of fitting causes, best first.
+
+    They fit the samples of all layers or, if no cause does, the sample of the plainest layer.
+    """
 
     everywhere: tuple[str, ...] = ()
     plainest: tuple[str, ...] = ()
@@ -48,7 +51,10 @@ class Fits:
 
 @dataclasses.dataclass(frozen=True)
 class Deviations:
-    """Exact deviations of a subject on a layer, and known causes, `matching` or `differing` in the use of positions."""
+    """Exact deviations of a subject on a layer, and known causes.
+
+    Causes in `matching` use positions like the subject, causes in `differing` do not.
+    """
 
     layer: AttentionLayer | None = None
     explanations: tuple[Explanation, ...] = ()
@@ -58,10 +64,10 @@ class Deviations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Violations:
-    """Results of a run with violations, and data that can explain them: draws of a subject, or samples of files.
+    """Results of a run with violations, and the data that can explain them: draws of a subject, or samples of files.
 
-    Random streams are separate from those of the run. If the subject fails here, its results are explained without
-    the missing data.
+    Random streams are separate from those of the run. If a call of the subject fails, results are explained without its
+    data.
 
     Attributes
     ----------
@@ -88,7 +94,10 @@ class Violations:
 
     @cached_property
     def line(self) -> Explanation | None:
-        """The first wrong line of a program; its certainty is exact if a check that compares numbers is violated."""
+        """The first wrong line of a program, or None.
+
+        It is exact if a violated check compares numbers, otherwise estimated.
+        """
         result = diagnosed(self.tallies)
         if result is None or "program" not in result.case or len(result.diagnosis) < 2:
             return None
@@ -98,7 +107,7 @@ class Violations:
 
     @cached_property
     def layers(self) -> list[AttentionLayer]:
-        """The violated layers on which causes are easiest to tell apart, plainest first.
+        """Violated layers, plainest first, because causes are easiest to tell apart on plain layers.
 
         Plain layers have several positions and few features.
         """
@@ -112,7 +121,7 @@ class Violations:
 
     @cached_property
     def unread_fields(self) -> list[set[str]]:
-        """The fields that the subject does not read, one set per layer, up to the first layer on which it fails."""
+        """The fields that the subject does not read, one set for each layer up to the first one on which it fails."""
         fields: list[set[str]] = []
         with own_arithmetic(), contextlib.suppress(InputError):
             for subject, layer in self._callable:
@@ -122,7 +131,10 @@ class Violations:
 
     @cached_property
     def calls(self) -> tuple[list[Sample], list[Sample]]:
-        """Samples of the layers on which the subject works, all with the same arrays, and samples of second calls."""
+        """Samples of a first and of a second call of the subject, for each layer on which both succeed.
+
+        All samples have the same arrays. Samples of files count as first calls.
+        """
         first = [sample for sample in self.files if sample.exposed == self.files[0].exposed][:LAYERS]
         second: list[Sample] = []
         for subject, layer in self._callable:
@@ -143,7 +155,7 @@ class Violations:
 
     @cached_property
     def deviations(self) -> Deviations:
-        """The exact deviations on the first layer that has any; if none has, an object without explanations."""
+        """The exact deviations on the first layer that has any; an object without explanations if no layer has one."""
         deviations = Deviations()
         for subject, layer in self._callable if self._receives_inputs else ():
             with own_arithmetic(), contextlib.suppress(InputError):
@@ -177,13 +189,18 @@ class Violations:
 
     @cached_property
     def fits(self) -> Fits:
-        """Causes that fit the samples, if need be larger ones, and that reproduce the effects of violated checks."""
+        """Causes that fit the samples and have the effects of the violated checks.
+
+        Fitting causes are tested on larger samples too, unless there is a single one and the answers to given inputs
+        confirm it.
+        """
         several = [self.samples[:count] for count in sorted({1, len(self.samples)}, reverse=True) if self.samples]
-        # Layers with more features may have several faults; the first one has the fewest features.
+        # If no cause fits all layers, fit the first one alone: it has the fewest features, while others may have
+        # several faults.
         for samples in several:
             with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
                 causes, _ = self.fitted(samples)
-                # The answers of a subject that receives its inputs tell causes apart, too, if it returns scores.
+                # If a subject receives its inputs and returns scores, its answers tell causes apart too.
                 sure = self._receives_inputs and not self.outputs_alone
                 if len(causes) > (1 if sure else 0) and self.subject is not None:
                     with contextlib.suppress(InputError):
@@ -195,7 +212,11 @@ class Violations:
         return Fits()
 
     def _is_possible(self, candidate: Candidate) -> bool:
-        """Return whether a candidate may use positions like the subject, and deviate exactly if the subject does."""
+        """Return whether a candidate may be the cause, given the exact deviations of the subject.
+
+        A candidate is impossible if it uses positions differently from the subject, or changes only the law of the
+        weights although the subject deviates exactly.
+        """
         deviations = self.deviations
         if deviations.explanations and candidate.of_weights:
             return False
@@ -211,9 +232,10 @@ class Violations:
             return reproduces(candidate, sample.layer, sample.exposed, self.results, self.laws, self.seed)
 
     def deviates_alike(self, candidate: Candidate) -> bool:
-        """Return whether a candidate, if it can answer, has the first exact deviation of the subject, but for numbers.
+        """Return whether a candidate has the first exact deviation of the subject; numbers in its text may differ.
 
-        If the subject has none, the candidate must have none.
+        If the subject has no exact deviation, the candidate must have none. The result is True for a candidate that
+        cannot be called with inputs.
         """
         ours, sample = self.deviations, self.samples[0]
         subject = answering(candidate, sample.exposed) if self._receives_inputs else None
@@ -256,7 +278,7 @@ def explanations(violations: Violations) -> tuple[Explanation, ...]:
 def _unused(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
     """Yield a sentence on the fields that the subject never reads, if any.
 
-    With `on_plainest`, the plainest layer must set one of them; otherwise it must set none.
+    It is yielded with `on_plainest` if the plainest layer sets one of these fields, and without `on_plainest` if not.
     """
     ignored = violations.unread_fields
     names = never_read(violations.layers[: len(ignored)], ignored)
@@ -265,7 +287,10 @@ def _unused(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
 
 
 def _reproduced(violations: Violations) -> Iterator[Explanation]:
-    """Yield the known causes that use positions like the subject and fit: identified if there is only one."""
+    """Yield the known causes that use positions like the subject and whose draws fit the subject's.
+
+    The cause is identified if there is only one that deviates exactly as the subject does.
+    """
     deviations = violations.deviations
     causes, layer = deviations.matching if deviations.explanations else (), deviations.layer
     if not causes or violations.repeats:
@@ -287,7 +312,7 @@ def _deviating(violations: Violations) -> Iterator[Explanation]:
 
 
 def _of_lines(violations: Violations, certainty: Certainty) -> Iterator[Explanation]:
-    """Yield the first line of a program that is wrong, if it is known with this certainty."""
+    """Yield the first wrong line of a program, if its explanation has this certainty."""
     if violations.line is not None and violations.line.certainty == certainty:
         yield violations.line
 
@@ -299,13 +324,19 @@ def _repeated(violations: Violations) -> Iterator[Explanation]:
 
 
 def _fitting(violations: Violations) -> Iterator[Explanation]:
-    """Yield causes whose draws fit those of the subject; outputs alone can fit by chance."""
+    """Yield causes whose draws fit the subject's.
+
+    If the subject returns outputs alone, the text of a cause asks to check it, because outputs may fit by chance.
+    """
     note = " (fits the outputs; return scores to check it)" if violations.outputs_alone else ""
     yield from (Explanation(f"{text}{note}", Certainty.FITTED) for text in violations.fits.everywhere)
 
 
 def _uneven(violations: Violations) -> Iterator[Explanation]:
-    """Yield the first difference between scales of heads, positions or neurons, if all earlier stages are right."""
+    """Yield the first difference in scale between heads, positions or neurons.
+
+    Differences that may follow from a violation at an earlier stage are skipped.
+    """
     samples, laws = violations.calls[0], violations.laws
     root = seed_sequence(violations.seed, "uneven", role="diagnosis/reference")
     for sample in samples[:1] if violations.subject else ():
@@ -335,7 +366,7 @@ def _hinted(violations: Violations) -> Iterator[Explanation]:
 
 
 _Source = Callable[[Violations], Iterator[Explanation]]
-# Sources in order, each skipped if an earlier explanation excludes its certainty.
+# Sources of explanations, in order. A source is skipped if an earlier explanation excludes its kind of certainty.
 _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.OBSERVED, partial(_unused, on_plainest=True)),
     (Certainty.IDENTIFIED, _reproduced),

@@ -84,7 +84,7 @@ def _of_outputs(sample: Sample) -> Iterator[Feature]:
 
 
 def _of_calls(quantity: str, one: FloatArray, size: FloatArray) -> Iterator[Feature]:
-    """Yield features of dependence between draws of a call: neighbours, repeats, a trend."""
+    """Yield features that show dependence between the draws of a call: of neighbours, by repeats, or by a trend."""
     count = len(one)
     yield f"{quantity} of neighbouring draws", one * np.roll(one, 1)
     yield f"size of {quantity} over the draw before", size - np.roll(size, 1)
@@ -141,7 +141,7 @@ def _of_scores(sample: Sample) -> Iterator[Feature]:
 
 
 def _of_conditional_outputs(sample: Sample) -> Iterator[Feature]:
-    """Yield features of outputs relative to the size that their attention weights predict."""
+    """Yield features that relate the sizes of outputs to those that their attention weights predict."""
     A, y = sample.weights, sample.outputs
     expected = (A * A).sum(axis=(1, 3))
     by_head = (A * A).sum(axis=3)
@@ -156,7 +156,8 @@ def _of_conditional_outputs(sample: Sample) -> Iterator[Feature]:
             (y[:, i] * y[:, j]).sum(axis=-1) * (overlap - np.median(overlap)),
         )
     total, sharp = sizes.sum(axis=1), _log(expected.sum(axis=1))
-    # Outputs of 0 would make ranks depend on the medians, which differ between samples.
+    # Set the size of outputs that are 0 to the median; otherwise their ranks would depend on medians, which differ
+    # between samples.
     size = np.where(y.any(axis=(1, 2)), total - np.median(total), 0.0)
     yield "size of outputs by attention", size * (sharp - np.median(sharp))
     score = sample.need("scores")[:, 0, -1, 0]
@@ -164,7 +165,10 @@ def _of_conditional_outputs(sample: Sample) -> Iterator[Feature]:
 
 
 def _share(of_heads: FloatArray) -> FloatArray:
-    """Return the first head's share of the total minus the last head's, (draws,), for values (draws, heads)."""
+    """Return how much larger the first head's share of the sum over heads is than the last head's, (draws,).
+
+    `of_heads` are nonnegative numbers (draws, heads).
+    """
     return np.asarray((of_heads[:, 0] - of_heads[:, -1]) / (of_heads.sum(axis=1) + _TINY))
 
 

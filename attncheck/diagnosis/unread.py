@@ -15,17 +15,17 @@ from attncheck.layers.inputs import InputLaw
 from attncheck.subject import Subject
 
 _FIELDS = {field.name: field.default for field in dataclasses.fields(AttentionLayer)}
-# Attributes that hold all fields at once, as `vars` and `pickle` read them.
+# Attributes that give access to all fields at once; `vars` and `pickle` read them.
 _ALL_FIELDS = {"__dict__", "__getstate__", "__reduce__", "__reduce_ex__"}
-# Properties that a layer computes once; a watched layer computes them each time, which reads their fields.
+# Cached properties of a layer. A watched layer computes them each time, so that the fields that they need are read.
 _CACHED = {
     name: attribute.func
     for name, attribute in vars(AttentionLayer).items()
     if isinstance(attribute, functools.cached_property)
 }
-# Fields that a subject that receives its inputs need not read: inputs are drawn with them.
+# Fields of the law of the inputs. A subject need not read them if attncheck draws its inputs.
 _OF_INPUTS = {field.name for field in dataclasses.fields(InputLaw)} - {"norm"}
-# Draws of a call, as in a probe; maximum numbers of fields named, and of characters of a value shown.
+# Number of draws of a call, as in a probe; maximum number of fields in a message, and of characters of a value.
 _DRAWS, _NAMED, _MOST_FIELDS = 4, 4, 20
 
 
@@ -46,10 +46,10 @@ class _WatchedLayer(AttentionLayer):
 
 
 def unused_fields(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> set[str]:
-    """Return the names of the fields that change a layer but that a subject does not read to draw from it.
+    """Return the names of the fields that have an effect on a layer but that a subject does not read to draw from it.
 
-    Fields read by the subject's `supports` count as read. The set is empty for a module of one layer, and for a
-    function that draws its inputs without reading their width: both are written for one layer.
+    Fields that the subject's `supports` reads count as read. The set is empty for a module of one layer, and for a
+    function that draws its inputs without reading their width, because both are written for one layer.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def unused_fields(subject: Subject, layer: AttentionLayer, rng: np.random.Genera
     try:
         spied.reason_unsupported(layer)
         spied.draw(layer, _DRAWS, rng)
-    finally:  # the subject may keep the layer
+    finally:  # stop watching the layer, because the subject may retain it
         del fields["_noted"]
         vars(object)["__class__"].__set__(watched, AttentionLayer)
     if subject.form == "size" and "width" not in noted:
@@ -81,7 +81,9 @@ def unused_fields(subject: Subject, layer: AttentionLayer, rng: np.random.Genera
 
 
 def never_read(layers: Sequence[AttentionLayer], fields: Sequence[set[str]]) -> dict[str, Any]:
-    """Return the fields that are unread on every layer that sets them, with their value on the first such layer.
+    """Return the fields that are not read on any layer that sets them, with their values on the first such layer.
+
+    `fields` are the unread fields of each layer.
 
     Examples
     --------
@@ -102,22 +104,22 @@ def unused_text(values: Mapping[str, Any]) -> str:
     Examples
     --------
     >>> unused_text({"mask": "causal"})
-    "called once more, the subject does not read mask (here 'causal')"
+    "in a repeated call, the subject did not read mask (here 'causal')"
     """
     fields = [f"{name} (here {v!r})" if len(repr(v)) <= _MOST_FIELDS else name for name, v in values.items()]
     more = [f"{len(fields) - _NAMED} other fields"] if len(fields) > _NAMED else []
-    return f"called once more, the subject does not read {listed([*fields[:_NAMED], *more])}"
+    return f"in a repeated call, the subject did not read {listed([*fields[:_NAMED], *more])}"
 
 
 def _set_by(layer: AttentionLayer) -> Mapping[str, Any]:
-    """Return the non-default fields of a layer that have an effect, with their serialised values."""
+    """Return the fields of a layer that are not at their defaults and have an effect, with their serialised values."""
     idle = set(_idle(layer))
     return {name: value for name, value in layer.to_dict().items() if name not in idle and value != _FIELDS[name]}
 
 
 def _idle(layer: AttentionLayer) -> Iterator[str]:
-    """Yield fields that need not be read, or that other fields make ineffective."""
-    yield from ("width", "seq_len")  # a wrong shape is refused
+    """Yield the fields that need not be read, and those that have no effect because of other fields."""
+    yield from ("width", "seq_len")  # if not read, outputs have a wrong shape and are refused
     if layer.num_heads == 1:
         yield from ("num_heads", "head_scaling")
     if layer.tied_query_key:

@@ -15,16 +15,16 @@ from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.scores import has_offset, small_with_inputs
 from attncheck.records.explanation import Explanation, exact
 
-# Smallest relative difference of weights that is reported, above the nonlinearity of outputs in small inputs.
+# Smallest relative difference of weights that is reported; nonlinearity of the outputs in small inputs is below it.
 _CLEAR = 1e-2
-# Maximum number of weights shown in a message, and of positions.
+# Maximum number of weights in a message, and of positions of a layer.
 _MOST_LINES, _MOST = 6, 16
-# Decimals of displayed weights, and number of steps of the fit of factors.
+# Number of decimals of displayed weights, and number of steps in the fit of `_by_factors`.
 _DIGITS, _STEPS = 4, 50
 
 
 def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
-    """Find wrong attention weights at scores of 0, up to a common factor."""
+    """Find attention weights that are wrong where scores are 0; a common factor of all weights is ignored."""
     ours, declared = (common_weights(respond, pair) for respond in pair.both)
     if ours is None or declared is None:
         return
@@ -40,9 +40,10 @@ def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
 
 
 def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
-    """Find wrong attention weights at the scores of unchanged inputs, in a layer with one head.
+    """Find attention weights that are wrong at the scores of the usual inputs, in a layer with one head.
 
-    Outputs for small inputs at one position are that position's value times its weight at scores of 0.
+    The value of each position is known up to a factor, from the outputs if only this position has a small nonzero
+    input: they are the value times the position's weight at scores of 0.
     """
     layer, scores, y = pair.layer, pair.usual[0].scores, pair.usual[0].outputs
     determined = layer.seq_len <= min(_MOST, layer.width - 1, layer.head_width, y.shape[-1] - 1)
@@ -66,9 +67,9 @@ def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
 
 
 def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:
-    """Return whether weights, (draws, s, s), are the declared ones times a factor per query and one per key.
+    """Return whether `weights`, (draws, s, s), are the declared ones times a factor per query and a factor per key.
 
-    If so, values or outputs that are not linear in the inputs explain the difference as well.
+    If so, the difference may also be due to values or outputs that are not linear in the inputs.
     """
     keys = np.ones_like(declared[:, :1])  # (draws, 1, s)
     for _ in range(_STEPS):  # alternating least squares
@@ -80,9 +81,10 @@ def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:
 
 
 def common_weights(respond: Respond, pair: Pair) -> FloatArray | None:
-    """Return attention weights (positions, positions) up to a factor, by giving one input at each position in turn.
+    """Return the attention weights (positions, positions) at scores of 0, up to a factor.
 
-    Return None if weights differ between draws or heads, as outputs are then not multiples of one vector.
+    The same small input is given at each position in turn. The result is None if weights differ between draws or heads,
+    because outputs are then not multiples of one vector.
     """
     s = pair.layer.seq_len
     answered = _of_single_inputs(respond, pair, np.repeat(pair.inputs[:, :1], s, axis=1))
@@ -94,7 +96,7 @@ def common_weights(respond: Respond, pair: Pair) -> FloatArray | None:
 
 
 def _of_single_inputs(respond: Respond, pair: Pair, inputs: FloatArray) -> FloatArray:
-    """Return outputs (draws, query, key, neurons) for a small input at the position of the key and none elsewhere."""
+    """Return outputs (draws, query, key, neurons) for a small input at the key's position and 0 at all others."""
     answers = []
     for j in range(pair.layer.seq_len):
         alone = np.zeros_like(inputs)

@@ -28,7 +28,11 @@ Draw = Callable[[np.random.Generator, int], Any]
 
 
 class Statistic(NamedTuple):
-    """Statistic of an assertion: family, measure of its data, smallest effect to find, and conversion to user units."""
+    """Statistic of an assertion.
+
+    It consists of the family, a function that computes the family's data, the smallest effect to detect, and a function
+    that converts effects to the user's unit.
+    """
 
     family: Family
     data: Callable[..., tuple[Any, ...]]
@@ -65,8 +69,8 @@ class Assertion:
 class Evidence:
     """Assertions about random draws that share one budget of false alarms.
 
-    The k-th assertion gets alpha/(k(k + 1)), so that any number of them keeps the budget. If a callable makes
-    the draws, a suspicious look is repeated on fresh draws. Arrays are tested once.
+    The k-th assertion gets alpha/(k(k + 1)), so that any number of them keeps the budget. If draws come from a
+    callable, a suspicious look is repeated on fresh draws. Draws given as arrays are tested once.
 
     Parameters
     ----------
@@ -114,7 +118,7 @@ class Evidence:
 
         Parameters
         ----------
-        draw : callable (rng, size) -> array, (size,), or array, (draws,)
+        draw : callable (rng, size) -> array of shape (size,), or array of shape (draws,)
         law : frozen continuous distribution of SciPy, or its distribution function
         effect : float
             Smallest distance between distribution functions to be found, in (0, 1).
@@ -147,7 +151,7 @@ class Evidence:
 
         Parameters
         ----------
-        draw : callable (rng, size) -> array, (size,), or array, (draws,)
+        draw : callable (rng, size) -> array of shape (size,), or array of shape (draws,)
         std : float
             Expected standard deviation.
         effect : float
@@ -171,7 +175,7 @@ class Evidence:
 
         Parameters
         ----------
-        draw : callable (rng, size) -> two arrays, (size,), or two arrays, (draws,)
+        draw : callable (rng, size) -> two arrays of shape (size,), or two arrays of shape (draws,)
         effect : float
             Smallest correlation of normal scores with ranks to be found, in (0, 1).
         """
@@ -195,7 +199,7 @@ class Evidence:
 
         Parameters
         ----------
-        draw : callable (rng, size) -> array, (size,), or array, (draws,)
+        draw : callable (rng, size) -> array of shape (size,), or array of shape (draws,)
         family : Family
             E.g. ``attncheck.evidence.Count(probability)``.
         measure : callable
@@ -221,15 +225,15 @@ class Evidence:
     def assert_p_values(self, measure: Callable[[int], tuple[Mapping[str, float], Mapping[str, float]]]) -> None:
         """Assert that true nulls hold and wrong ones are rejected, by p-values computed from random numbers.
 
-        A suspicious look is repeated with other seeds, at the same size. All true nulls together are violated with a
-        chance of at most the budget of the assertion. Wrong nulls must be rejected at the same level in the last look;
-        how often they are not depends on their power alone.
+        A suspicious look is repeated with other seeds, at the same size. The chance that any true null is violated is
+        at most the budget of the assertion. Wrong nulls must be rejected at the same level in the last look; how often
+        that fails depends on their power alone.
 
         Parameters
         ----------
         measure : callable (seed) -> two mappings
             Maps a seed to the p-values of nulls that hold, by name, and to those of nulls that do not. All random
-            numbers must depend on the seed: others would repeat one p-value in each look.
+            numbers must depend on the seed, because equal ones would give equal p-values in each look.
 
         Raises
         ------
@@ -343,7 +347,7 @@ def _message(name: str, statistic: Statistic, outcome: Outcome, violated: bool) 
 
 
 def _planned(statistics: Mapping[str, Statistic], level: float, power: float) -> int:
-    """Return the number of draws with which one look detects every alternative."""
+    """Return the number of draws with which one look detects the alternatives of all statistics."""
     sizes = [s.family.size(s.alternative, level, power, MOST_DRAWS) for s in statistics.values()]
     if None in sizes:
         effects = [s.alternative for s in statistics.values()]
@@ -379,7 +383,7 @@ def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
 
 
 def _by_partner(x: FloatArray, y: FloatArray) -> tuple[FloatArray, list[int]]:
-    """Return x in the order of y, and its length: the data of a `Trend` test of a single call."""
+    """Return x sorted by y, and the number of values: the data of a `Trend` test of a single call."""
     return x[np.argsort(y, kind="stable")], [x.size]
 
 

@@ -38,7 +38,7 @@ from attncheck.evidence.ranks import (
 from attncheck.evidence.summaries import NormalScore
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
-# Cells of [0, 1] in condensed data.
+# Number of cells of [0, 1] by which condensed data are counted.
 _CELLS = 2**16
 # Relative rounding error of short sums in single precision.
 _ROUNDING = 4e-6
@@ -86,12 +86,12 @@ class Uniform(Family):
 
     @property
     def null_effect(self) -> float:
-        """The allowance."""
+        """The largest distance that the null allows."""
         return float(self.allowance)
 
     @property
     def continuous(self) -> bool:
-        """True without an allowance; with one, p-values are conservative."""
+        """Whether p-values are uniform under the null: only without an allowance; with one, they are conservative."""
         return self.allowance == 0.0
 
     def test(self, values: ArrayLike) -> Outcome:
@@ -113,7 +113,7 @@ class Uniform(Family):
             count = int(counts.sum())
             difference = np.cumsum(counts)[:-1] / count - edges
             summary = score_of_sum(total, count, self.allowance)
-            # Cells are too coarse to plot the tails.
+            # There is no plot, because the cells are too coarse for the tails.
             return self._outcome(float(np.abs(difference).max()), count, None, summary)
 
         return CondensedData(sums, conclude).add(*data)
@@ -181,7 +181,7 @@ class TwoSample(Family):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects on blocks of draws can be compared with effects on blocks of draws from another law."""
+        """Whether a rank test may compare effects on blocks of a sample with effects on blocks of reference draws."""
         return self.per_draw == 1
 
     @property
@@ -202,16 +202,20 @@ class TwoSample(Family):
         return _outcome_of_two(distance, ours.size, theirs.size, plot, summary)
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the counts of both samples up to points that divide the first data, `data`, evenly.
+        """Condense two samples to their counts up to fixed points, which divide the values in `data` evenly.
 
-        The distance decreases by at most the probability between two points.
+        The distance decreases by at most the probability between two points. More data can be added, but do not change
+        the points.
         """
         ours, theirs = (finite_array("values", part).ravel() for part in data)
         points = np.unique(cells_of(np.concatenate([ours, theirs])))
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
         def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[IntArray, ...]:
-            """Count both samples up to each point and up to each point plus rounding, (2, points); return sizes too."""
+            """Count the values of both samples up to each point, and up to each point plus rounding, each (2, points).
+
+            The third array holds the sizes of both samples.
+            """
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
             return *below, np.array([part.size for part in both])
@@ -241,7 +245,7 @@ class TwoSample(Family):
         return least_power(distance - critical, effective)
 
 
-# Cached: plans with other allowances and caps try the same sizes.
+# Cached, because plans with other allowances and caps try the same sizes.
 @functools.lru_cache(maxsize=4096)
 def _critical(level: float, count: int) -> float:
     """Return the Kolmogorov distance that the empirical law of `count` values exceeds with chance `level`."""
@@ -273,8 +277,8 @@ def one_sample_tail(distance: float, count: int) -> float:
 def least_power(margin: float, count: float) -> float:
     """Return the minimum over q of P(Binomial(count, q) > count·(q − margin)), for any real `count`.
 
-    The incomplete beta function replaces the binomial probability of a miss, which it never falls below. The bound is
-    thus valid and smooth in q, with its minimum near q = (1 + margin)/2, the middle of the grid.
+    The probability of the complement is replaced by an incomplete beta function, which is never smaller. The result is
+    thus a valid bound. It is smooth in q, with its minimum near q = (1 + margin)/2, the middle of the grid.
 
     Examples
     --------
@@ -298,7 +302,10 @@ def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[Fl
 
 
 def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> float:
-    """Return the largest F(x) − G(x + δ) or G(x) − F(x + δ) of two sorted arrays; δ is the rounding of x."""
+    """Return the largest value of F(x) − G(x + δ) and G(x) − F(x + δ), where δ is the rounding error of x.
+
+    F and G are the empirical distribution functions of two sorted arrays.
+    """
 
     def above(one: FloatArray, two: FloatArray) -> float:
         ranks = np.arange(1, one.size + 1) / one.size
@@ -308,13 +315,13 @@ def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callabl
 
 
 def band(count: int, error: float) -> float:
-    """Return the half width of a band that holds the whole distribution function with chance 1 − error."""
+    """Return the half-width of a band that contains the whole distribution function with chance 1 − `error`."""
     return math.sqrt(math.log(2.0 / error) / (2.0 * count))
 
 
 def _outcome_of_two(distance: float, ours: int, theirs: int, plot: Counts | None, summary: NormalScore) -> Outcome:
     p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
-    # Each law gets half the error.
+    # The bands of both distribution functions together have the error 1 − CONFIDENCE, half of it each.
     half = band(ours, 0.5 - 0.5 * CONFIDENCE) + band(theirs, 0.5 - 0.5 * CONFIDENCE)
     interval = _around(distance, half)
     return Outcome(p_value, distance, *interval, 0.0, ours, plot, summary=summary)

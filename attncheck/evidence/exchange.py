@@ -30,13 +30,13 @@ from attncheck.evidence.family import (
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
-# Maximum number of distinct marks kept in condensed data.
+# Maximum number of distinct hashes in condensed data.
 _REMEMBERED = 2**17
-# Minimum of the number of draws minus the number of calls; with fewer draws, there is no p-value.
+# There is a p-value only if the number of draws minus that of calls is at least this.
 _FEWEST = 30
-#: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
-#: most 2^-23, times the hazard x f(x)/(1 - F(x)). For a normal law this is about x², 28 for the largest of 10⁶ numbers;
-#: heavier tails have less.
+#: Bound on the chance that rounding makes a second number equal to the largest one, x, of a sample. The chance is the
+#: relative step of single precision, at most 2^-23, times x f(x)/(1 - F(x)), for numbers of density f and cdf F. For a
+#: normal law, the second factor is about x²: 28 for the largest of 10⁶ numbers. For heavier tails, it is smaller.
 TIE = 2.0**-23 * 32
 # Number of calls assumed in planning: with fewer calls, ties are rarer.
 _CALLS = 100
@@ -63,24 +63,24 @@ class Repeats(Family):
     _farthest = 1.0
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense integer marks, (draws,), equal for equal draws only, to the repeats and distinct marks.
+        """Condense hashes of draws, (draws,), to the number of repeats and the distinct hashes.
 
-        At most 2^17 marks are kept, selected by hash. Only repeats of kept marks count, so that the effect is a
-        lower bound.
+        Hashes are integers that are equal for equal draws only. At most 2^17 of them are retained, selected by another
+        hash. Only repeats of retained ones count, so that the effect is a lower bound.
         """
         conclude = Count(0.0).test
         return CondensedData(_remembered, lambda *parts: conclude(*parts[:2]), _merged).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of any repeat among `size` draws, if each repeats with chance `alternative`."""
+        """Return the chance of any repeat among `size` draws, if each draw is a repeat with chance `alternative`."""
         return Count(0.0).power(alternative, size, level)
 
 
 @dataclass(frozen=True)
 class Calls(Family):
-    """Kruskal–Wallis rank test for differences between calls; `calls` is the number per look, for planning.
+    """Kruskal–Wallis rank test for differences between calls; `calls` is the number of calls per look, for planning.
 
-    The effect is the share of the variance of the ranks between calls, minus its expectation under the null.
+    The effect is that share of the variance of the ranks that lies between calls, minus its expectation under the null.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class Calls(Family):
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums of the draws' ranks relative to the first data, `data`, and of their squares."""
+        """Condense to sums of ranks and of squared ranks; ranks are those among the values in `data`."""
         rank = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
@@ -127,7 +127,7 @@ class Calls(Family):
         if total == 0.0 or freedom == 0 or count <= freedom + 1:
             return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # there is a single call, or all values are equal
         statistic = (count - 1) * between / total
-        # Between-call over within-call variance: about noncentral chi-square if calls differ.
+        # The ratio of the variance between calls to that within calls is about noncentral chi-square if calls differ.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
         low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (TAIL, 1 - TAIL))
         effect = self._share(odds - freedom, count)
@@ -164,13 +164,13 @@ def _starts(sizes: IntArray) -> IntArray:
 
 
 def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
-    """Return the number of repeats, the number of marks, the distinct marks, and how often these were halved: 0."""
+    """Return the number of repeats, the number of hashes, the distinct hashes, and 0: how often these were halved."""
     different = np.unique(marks)
     return len(marks) - len(different), len(marks), different, 0
 
 
 def _merged(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Merge the condensed marks of two sets of draws."""
+    """Merge the results of `_remembered` for two sets of draws."""
     halved = max(one[3], two[3])
     first, second = _halved(one[2], halved), _halved(two[2], halved)
     marks = np.union1d(first, second)
@@ -182,7 +182,7 @@ def _merged(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
-    """Select about one mark in ``2**times`` by the leading bits of a multiplicative hash."""
+    """Select about one of ``2**times`` hashes, by the leading bits of a second, multiplicative hash."""
     mixed = marks * np.uint64(0x9E3779B97F4A7C15)
     return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks
 
@@ -191,9 +191,9 @@ def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
 class Trend(Family):
     """Permutation test for numbers that rise or fall from the first draw of a call to the last.
 
-    For exchangeable draws, the sum of normal score times position has mean 0 and known variance; sums and
-    variances add up over calls. The p-value is that of a correlation of normal numbers, whose tails are nearly the
-    same. The effect is the correlation of score and position.
+    Each number is replaced by the normal score of its rank. For exchangeable draws, the sum of score times position has
+    mean 0 and known variance; sums and variances add up over calls. The p-value is computed as for the correlation of
+    two normal samples, which has nearly the same tails. The effect is the correlation of score and position.
 
     Examples
     --------
@@ -213,7 +213,7 @@ class Trend(Family):
         return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums over calls; the scores are from ranks relative to the first data, `data`."""
+        """Condense to sums over calls; ranks are those among the values in `data`."""
         ranks = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:
@@ -223,7 +223,7 @@ class Trend(Family):
 
     @staticmethod
     def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
-        """Return Σ score · position over draws, its variance, the number of draws minus calls, and that of calls."""
+        """Return Σ score · position over all draws, its variance, the number of draws minus calls, and of calls."""
         sizes = np.asarray(counts, dtype=np.int64)
         starts = _starts(sizes)
         index = np.arange(len(scores)) - np.repeat(starts, sizes)
@@ -263,8 +263,8 @@ class Trend(Family):
 class Extremes(Family):
     """Test for ties at the largest number of each call, and of all calls: a continuous law has none.
 
-    The effect is the share of draws that tie. The null allows one tie by rounding per quarter of a million
-    extremes; the Poisson p-value is very conservative.
+    The effect is the share of draws that tie. The null allows ties by rounding: one in a quarter of a million extremes.
+    The Poisson p-value is very conservative.
 
     Examples
     --------
@@ -283,9 +283,10 @@ class Extremes(Family):
     _farthest = 1.0
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense the largest numbers of each draw, (draws, sides), and the draws of each call, (calls,).
+        """Condense `sides`, (draws, sides), and the number of draws of each call, (calls,).
 
-        Equal numbers must belong to different draws. A side whose largest number is 0 has no ties.
+        A side is a number of each draw whose largest values are compared, such as the largest output. Equal numbers
+        must belong to different draws. A side whose largest number is 0 has no ties.
         """
         return CondensedData(_reached, self._outcome, _higher).add(*data)
 
@@ -299,7 +300,7 @@ class Extremes(Family):
         return dataclasses.replace(outcome, p_value=p_value, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the power if each draw lies at one bound with chance `alternative`."""
+        """Return the power if, with chance `alternative`, the number of a draw is one value, the bound of its law."""
         share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
         draws = check_integer("size", size, 1, DRAWS)
         rate = _rate(_CALLS, 2)
@@ -308,14 +309,15 @@ class Extremes(Family):
 
 
 def _rate(calls: int, sides: int) -> float:
-    """Return the expected number of ties by rounding."""
+    """Return the expected number of ties that are due to rounding."""
     return TIE * sides * (calls + 1)
 
 
 def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatArray, IntArray]:
-    """Return draws, calls, ties within calls, the largest number at each side, and how many calls reach it.
+    """Return the numbers of draws and calls, the ties within calls, and the largest number of each side.
 
-    A tie is a further number equal to the nonzero largest of its call.
+    The last result is the number of calls whose largest number equals that of all calls, (sides,). A tie is a further
+    number that equals the largest number of its call, unless that is 0.
     """
     numbers, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
     tops = np.maximum.reduceat(numbers, _starts(sizes))

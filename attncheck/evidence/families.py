@@ -64,13 +64,14 @@ class Scale(Family):
         check_number("dof", self.dof, "pass the degrees of freedom of one draw, e.g. dof=64", above=0.0)
 
     def plannable(self, effect: float) -> float:
-        """Return the effect nearest to `effect` that `power` accepts."""
+        """Return the number nearest to `effect` that `power` accepts as an alternative."""
         return max(effect, 1e-9)
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense independent sums of squares, of any shape in units of the declared variance, and their dof.
+        """Condense independent sums of squares, in units of the declared variance, and their degrees of freedom.
 
-        `dof` broadcasts to the squares; `count` is the total of degrees of freedom.
+        Sums may have any shape, to which the degrees of freedom are broadcast; `count` is the total of degrees of
+        freedom.
         """
         return CondensedData(self._sums, self._outcome).add(*data)
 
@@ -199,10 +200,10 @@ class Count(Family):
         return min(1.0, chance)
 
 
-# Cached: a search for an effect tries many alternatives at one size.
+# Cached, because a search for an effect tries many alternatives at one size.
 @functools.lru_cache(maxsize=4096)
 def _significant(share: float, trials: int, probability: float) -> tuple[int, int]:
-    """Return the largest count with a lower tail, and the smallest with an upper tail, of chance at most `share`."""
+    """Return the largest count whose lower tail, and the smallest whose upper tail, has at most the chance `share`."""
     if probability == 0.0:
         return -1, 1
     most, fewest = (tail(share, trials, probability) for tail in (scipy.stats.binom.ppf, scipy.stats.binom.isf))

@@ -44,7 +44,7 @@ class Outcome:
     effect, low, high : float
         Observed effect and its 99% interval, in the family's unit.
     null_effect : float
-        Effect under the null, or the largest allowed if `at_most`.
+        Effect under the null, or the largest effect that the null allows if `at_most`.
     count : int
         Independent values used.
     plot : Plot or None
@@ -93,11 +93,11 @@ class CondensedData:
     Parameters
     ----------
     reduce : callable
-        Maps arguments of ``Family.test`` to these values.
+        Maps the arguments of ``Family.test`` to the condensed values.
     conclude : callable
-        Maps these values to the outcome.
+        Maps condensed values to the outcome.
     merge : callable
-        Combines the values of two sets of draws, in order.
+        Combines the condensed values of two sets of draws, in this order.
 
     Examples
     --------
@@ -131,13 +131,13 @@ class Family(ABC):
     """Base class of statistics with a known null law: test, minimum detectable effect and sample size.
 
     Sizes count draws, each of which may hold several values. Alternatives are true effects, in the unit of
-    ``Outcome.effect``. In `mde` and `size` an alternative and its mirror image beyond the null, if any (1/r for a
-    ratio r, −m for a component m), must both be detected.
+    ``Outcome.effect``. In `mde` and `size`, both the alternative and its counterpart on the other side of the null, if
+    there is one, must be detected: 1/r for a ratio r, −m for a component m.
     """
 
     #: Fewest independent values for a p-value.
     minimum_count: ClassVar[int] = 1
-    #: Whether small p-values can be trusted: far in the tail they are exact, or too large.
+    #: Whether very small p-values are valid: they are exact or too large, never too small.
     tail_exact: ClassVar[bool] = False
     #: Whether the statistic compares draws of different blocks, so that no block can stand for the whole sample.
     across_blocks: ClassVar[bool] = False
@@ -154,7 +154,7 @@ class Family(ABC):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects on blocks of draws can be compared with effects on blocks of draws from another law."""
+        """Whether a rank test may compare effects on blocks of a sample with effects on blocks of reference draws."""
         return False
 
     @property
@@ -168,11 +168,11 @@ class Family(ABC):
         return False
 
     def plannable(self, effect: float) -> float:
-        """Return the effect nearest to `effect` that `power` accepts."""
+        """Return the number nearest to `effect` that `power` accepts as an alternative."""
         return effect
 
     def test(self, *data: Any) -> Outcome:
-        """Return the outcome for one sample; `condensed` of each family says what its data are.
+        """Return the outcome for one sample; the docstring of each family's `condensed` describes the arguments `data`.
 
         The count of the outcome is 0 if there are too few values.
         """
@@ -184,10 +184,10 @@ class Family(ABC):
 
     @abstractmethod
     def condensed(self, *data: Any) -> CondensedData:
-        """Return condensed data, to which more can be added; `data` are arguments of `test`.
+        """Return condensed data, to which more data can be added; `data` are arguments of `test`.
 
-        Sums are exact but for rounding. P-values of distances are never smaller than for the full data. Ranks refer
-        to cells of these first data, so pass many draws, and whole calls.
+        Sums are exact up to rounding. P-values of distances are never smaller than for the full data. Ranks are those
+        among cells of equal frequency in `data`, so these should contain many draws, and whole calls.
         """
 
     def nothing(self) -> Outcome:
@@ -216,17 +216,17 @@ class Family(ABC):
     @property
     @abstractmethod
     def _farthest(self) -> float:
-        """Largest alternative considered."""
+        """Largest alternative that `mde` considers."""
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
-        """Return the alternatives that count as equally large."""
+        """Return the alternative, and its counterpart on the other side of the null if there is one."""
         return (alternative,)
 
     def _detects(self, alternative: float, size: int, level: float, target: float) -> bool:
         return all(self.power(effect, size, level) >= target for effect in self._mirrored(alternative))
 
 
-# Cached: checks of many layers repeat these searches.
+# Cached, because the checks of many layers repeat these searches.
 @functools.lru_cache(maxsize=4096)
 def _smallest_mde(family: Family, size: int, level: float, target: float) -> float:
     return smallest_real(
@@ -240,7 +240,7 @@ def _smallest_size(family: Family, alternative: float, level: float, target: flo
 
 
 def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the smallest number in (low, high] that passes a monotone predicate, or ``math.inf``.
+    """Return the smallest number in (low, high] for which a monotone predicate is true, or ``math.inf``.
 
     Examples
     --------
@@ -259,7 +259,7 @@ def smallest_real(passes: Callable[[float], bool], low: float, high: float) -> f
 
 
 def smallest_integer(passes: Callable[[int], bool], cap: int) -> int | None:
-    """Return the smallest number in 1..cap that passes a monotone predicate, or None.
+    """Return the smallest number in 1..cap for which a monotone predicate is true, or None.
 
     Examples
     --------

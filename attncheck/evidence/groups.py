@@ -32,9 +32,10 @@ from attncheck.evidence.summaries import NormalScore, normal_score
 
 #: Minimum number of draws in a block, and approximate maximum number of blocks in a look.
 BLOCK, BLOCKS = 16, 32
-# Efficiency of ranks of few blocks, relative to a normal statistic.
+# Efficiency of a rank test with few blocks, relative to a test with a normal statistic.
 _EFFICIENCY = 0.8
-# Noise of a block's distance, in units of 1/√count: larger alternatives shift the distances of all blocks.
+# Noise of the distance in a block, in units of 1/√n for n values. Alternatives above it shift the distances of all
+# blocks.
 _ABOVE_NOISE = 2.0
 
 
@@ -42,8 +43,8 @@ _ABOVE_NOISE = 2.0
 class EqualVariances(Family):
     """F test of whether one of several groups differs in variance from the others.
 
-    The most extreme group decides, with its p-value multiplied by the number of groups. Two groups make one
-    comparison, reported by the larger ratio.
+    The p-value is that of the most extreme group, multiplied by the number of groups. Two groups make only one
+    comparison, of which the larger ratio is reported.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ class EqualVariances(Family):
 
     @property
     def continuous(self) -> bool:
-        """True for two groups; with more groups, p-values are Bonferroni bounds."""
+        """Whether p-values are uniform under the null: only for two groups; otherwise they are Bonferroni bounds."""
         return self.groups == 2
 
     @property
@@ -102,7 +103,7 @@ class EqualVariances(Family):
         tails = np.minimum(below, above)
         if self.groups == 2:
             tails = np.where(ratios == ratios.max(), tails, 1.0)
-        # If p-values underflow, the most extreme ratio counts.
+        # If several p-values underflow to 0, the group with the most extreme ratio is reported.
         worst = int(np.lexsort((-np.abs(np.log(ratios)), tails))[0])
         ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(remainder_dof[worst])
         low, high = ratio / _above(one, rest, TAIL), ratio * _above(rest, one, TAIL)
@@ -124,13 +125,13 @@ class EqualVariances(Family):
 
 
 def _above(one: float, two: float, tail: float) -> float:
-    """Return the upper `tail` quantile of an F law, by inverting a lower quantile, because 1 − tail loses digits."""
+    """Return the upper `tail` quantile of an F law, computed from a lower quantile, because 1 − tail loses digits."""
     return 1.0 / float(special.fdtri(two, one, tail))
 
 
 @dataclass(frozen=True)
 class WithinGroups(Association):
-    """Association within groups: weights are centred in each group, so that groups may differ in scale.
+    """Association of noise and weight, with weights centred in each group, so that groups may differ in scale.
 
     Examples
     --------
@@ -152,16 +153,16 @@ class WithinGroups(Association):
         return CondensedData(sums, _of_centred).add(*data)
 
 
-# Powers of noise and weight whose sums determine those of centred weights.
+# Pairs (k, m) such that the sums of noise^k weight^m determine the sums with centred weights.
 _POWERS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2))
 
 
 def _of_centred(*sums: FloatArray) -> Outcome:
-    """Return the outcome for sums by group of ``noise**k * weight**m``, each (groups,), ordered as `_POWERS`."""
+    """Return the outcome from sums of ``noise**k * weight**m`` in each group, (groups,), in the order of `_POWERS`."""
     s = dict(zip(_POWERS, sums, strict=True))
     mean = s[0, 1] / np.maximum(s[0, 0], 1.0)
     weights = np.maximum(s[0, 2] - mean * s[0, 1], 0.0)
-    # A group of constant weight is centred to 0, up to rounding.
+    # Leave out groups whose weights are constant, so that centred weights are rounding errors.
     valid = weights > 1e-12 * s[0, 2]
     parts = s[0, 0], s[1, 1] - mean * s[1, 0], weights, s[2, 2] - 2.0 * mean * s[2, 1] + mean**2 * s[2, 0]
     return outcome_of_sums(*(part[valid].sum() for part in parts))
@@ -169,11 +170,12 @@ def _of_centred(*sums: FloatArray) -> Outcome:
 
 @dataclass(frozen=True)
 class LargestAssociation(Association):
-    """Largest association of several columns; under the null, noise is standard normal given its weight.
+    """Largest association among several columns of pairs of noise and weight.
 
-    ⟨noise, weight⟩/‖weight‖ of each column is then N(0, 1), however the columns depend on each other. The p-value is
-    that of the most significant column, times the number of columns; small p-values are nearly uniform. The effect is
-    that of the same column, with an interval that holds for all columns simultaneously.
+    Under the null, noise is standard normal given its weight. ⟨noise, weight⟩/‖weight‖ of each column is then N(0, 1),
+    however the columns depend on each other. The p-value is that of the most significant column, times the number of
+    columns; small p-values are nearly uniform. The effect is that of the same column, with an interval that holds for
+    all columns simultaneously.
 
     Parameters
     ----------
@@ -199,16 +201,16 @@ class LargestAssociation(Association):
 
     @property
     def comparable(self) -> bool:
-        """Whether there is a single column."""
+        """Whether `Blocks` may use the effects: only those of a single column."""
         return self.columns == 1
 
     @property
     def continuous(self) -> bool:
-        """True for a single column; with more columns, p-values are Bonferroni bounds."""
+        """Whether p-values are uniform under the null: only for one column; otherwise they are Bonferroni bounds."""
         return self.columns == 1
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense noise and weight, both (pairs, columns), to sums; `count` is that of the deciding column."""
+        """Condense noise and weight, both (pairs, columns), to sums; `count` is that of the most significant column."""
         if np.ndim(data[0]) != 2:
             refuse("noise", np.shape(data[0]), "must be two-dimensional", "pass arrays (pairs, columns)")
 
@@ -232,7 +234,7 @@ class LargestAssociation(Association):
 
 
 def _widened(columns: int) -> float:
-    """Return the factor by which intervals widen to cover the effects of all columns simultaneously."""
+    """Return the factor by which an interval must widen to hold for the effects of all columns simultaneously."""
     alone, all_of_them = (float(special.ndtri(0.5 * (1.0 - CONFIDENCE) / count)) for count in (1, columns))
     return all_of_them / alone
 
@@ -250,10 +252,10 @@ def block_of(size: int) -> int:
 
 @dataclass(frozen=True)
 class Blocks(Family):
-    """Rank test of a family's effects on blocks of a sample against those on blocks of a reference.
+    """Rank test that compares a family's effects on blocks of a sample with its effects on blocks of a reference.
 
-    Normal scores of the ranks have known mean and variance under the null, whatever the law of the draws, and
-    lighter tails than the normal law. The effect is the null effect plus the difference of means.
+    Normal scores of the ranks have known mean and variance under the null, whatever the law of the draws, and lighter
+    tails than the normal law. The effect is the family's null effect plus the difference of the mean effects.
 
     Parameters
     ----------
@@ -297,7 +299,7 @@ class Blocks(Family):
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
     def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
-        """Return the summary of a score, with the error of its effect estimated from all blocks."""
+        """Return the summary of the rank score `z`; the error of the effect is estimated from all blocks, `joint`."""
         information = count * (joint.size - count) / joint.size
         if isinstance(self.base, Uniform):
             return NormalScore(z, information, "shift")
@@ -313,7 +315,7 @@ class Blocks(Family):
         return CondensedData(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the approximate power; 0 for distances below the noise of a single block."""
+        """Return the approximate power; it is 0 if the alternative is a distance below the noise of a single block."""
         if size < BLOCK * max(BLOCK, self.minimum_count):
             return 0.0
         if isinstance(self.base, Uniform):

@@ -17,7 +17,7 @@ from attncheck.evidence.verdicts import Verdict
 _REMEDY = "make one entry per planned statistic"
 # Maximum number of names in a message.
 _NAMED = 5
-# Case key at the end of an id. Messages omit it, but keep names of pools.
+# Key of a case at the end of a result's id. Messages leave it out; names of pools stay.
 _CASE = re.compile("@[0-9a-f]{12}$")
 #: Verdicts that are not passes, the most serious first.
 BY_WEIGHT = ("violated", "incomplete", "inconclusive")
@@ -68,7 +68,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Finding:
-    """One reason why a run is not a pass."""
+    """One reason why a run does not pass."""
 
     part: str
     verdict: str
@@ -113,7 +113,7 @@ class Conclusion:
         return all(finding.verdict != "incomplete" for finding in self.findings)
 
     def unless(self, reason: str) -> Conclusion:
-        """Return a copy that is inconclusive instead of consistent if `reason` is not empty.
+        """Return a copy that is inconclusive for the given reason instead of a pass; an empty reason changes nothing.
 
         Examples
         --------
@@ -125,7 +125,9 @@ class Conclusion:
         return replace(self, findings=(Finding("verdicts", "inconclusive", reason),))
 
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
-        """Return a copy that includes the run's own final verdict, unless that is a pass or among the findings already.
+        """Return a copy with a further finding: the verdict with which the run ended.
+
+        It is not added if that verdict is a pass or that of another finding.
 
         Examples
         --------
@@ -140,7 +142,7 @@ class Conclusion:
 
 
 def weightiest(findings: Iterable[Finding]) -> str:
-    """Return the most serious verdict of findings, or "consistent".
+    """Return the most serious verdict of findings, or "consistent" if there are none.
 
     Examples
     --------
@@ -152,7 +154,9 @@ def weightiest(findings: Iterable[Finding]) -> str:
 
 
 class Ledger:
-    """Collector of a run's results, in any order; `run_seed` determines which p-values are tested for uniformity.
+    """Collector of the results of a run, in any order.
+
+    `run_seed` determines which p-values are tested for uniformity.
 
     Examples
     --------
@@ -184,7 +188,7 @@ class Ledger:
 
     @property
     def keyed_p_values(self) -> dict[str, float]:
-        """One first-look p-value per case, selected by a hash of the result's id, never by the value.
+        """The p-value of one first look per case, which is selected by a hash of the result's id, never by its value.
 
         Statistics of one case share draws, and dependent p-values would make the uniformity test fail for correct
         subjects.
@@ -192,7 +196,7 @@ class Ledger:
         return {case: self._best[case][1] for case in sorted(self._best)}
 
     def conclude(self, budget: Budget, ended: bool = True) -> Conclusion:
-        """Return the conclusion of a run; `ended` tells whether the run ended by itself."""
+        """Return the conclusion of a run; `ended` is False if the run was killed."""
         missing = len(self._planned - self._reported.keys())
         killed = [] if ended else [Finding("completeness", "incomplete", _KILLED)]
         if not self._reported and self._planned:
@@ -238,7 +242,7 @@ def _uneven(uniformity: Outcome | None, level: float) -> list[Finding]:
 
 
 def _names(ids: Iterable[str]) -> list[str]:
-    """Return the distinct names of ids, without their case keys."""
+    """Return the distinct names in the ids of results, without the keys of cases."""
     return list(dict.fromkeys(_CASE.sub("", id) for id in ids))
 
 
@@ -250,6 +254,9 @@ def _first(names: Sequence[str]) -> str:
 def _listed(
     part: str, verdict: str, count: int, names: Sequence[str], problem: str, noun: str = "result"
 ) -> list[Finding]:
-    """Return a finding that lists `names`, or none; long lists are cut."""
+    """Return a list with one finding that names results with a problem, or an empty list if `count` is 0.
+
+    The text of the finding gives only the first of many names.
+    """
     are = f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"
     return [Finding(part, str(verdict), f"{are} {problem}: {_first(names)}")] if count else []

@@ -14,8 +14,8 @@ from attncheck._lib.errors import check_integer, check_number, refuse
 from attncheck.evidence.family import Outcome, check_level, inside_unit, smallest_real
 from attncheck.evidence.verdicts import Trail, Verdict
 
-#: Number of statistics among which a run divides its budget, however many it plans, so that no result depends on the
-#: plan.
+#: Number of statistics among which a run divides its budget. It is the same for all runs, so that no result depends on
+#: how many statistics the run plans.
 ROOM = 10_000
 #: Size of the fourth look relative to the first.
 FOURTH_FACTOR = 8
@@ -52,7 +52,7 @@ class Budget:
 
     @property
     def looks_share(self) -> float:
-        """B': the part of the budget for single statistics."""
+        """B', the part of the budget that single statistics share."""
         return self.false_alarm * (1.0 - self.ledger_share)
 
     @property
@@ -97,9 +97,9 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
 
 
 def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
-    """Examine statistics on a fixed sample, with three disjoint blocks of it as the first three looks of `examine`.
+    """Examine statistics on a fixed sample, whose three disjoint blocks serve as the first three looks of `examine`.
 
-    There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive. For a correct
+    There is no fourth look: a statistic that is suspicious in the first two blocks only is inconclusive. For a correct
     simulator, the probability of this is at most the square of ``level``.
 
     Examples
@@ -116,8 +116,8 @@ def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float)
 def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
     """Return the chance π³ + π²(1 − π)·power_fourth that `examine` calls an alternative violated.
 
-    The power π is that of one look; `power_fourth` is practically 1 if π is at least 0.9. For a true null and uniform
-    p-values, both powers are the level ℓ, and the chance of a false violation is 2ℓ³ − ℓ⁴.
+    The power of one look is π; the fourth look has `power_fourth`, which is practically 1 if π is at least 0.9. For a
+    true null and uniform p-values, both powers are the level ℓ, and the chance of a false violation is 2ℓ³ − ℓ⁴.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
 
 
 def per_look_power(target: float) -> float:
-    """Return the power per look at which `detection` gives `target`.
+    """Return the power of one look at which the chance of `detection` is `target`.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def _suspicious(outcomes: Sequence[Outcome], level: float) -> bool:
 
 
 def _trail(outcomes: Sequence[Outcome], level: float, after_three: Verdict) -> Trail:
-    """Return the trail; `after_three` is the verdict if the third and last look is unsuspicious."""
+    """Return the trail of a statistic; `after_three` is the verdict if the third look is the last and unsuspicious."""
     if _suspicious(outcomes, level):
         verdict = Verdict.VIOLATED  # a suspicious first or second look is never the last
     else:

@@ -33,9 +33,9 @@ _LOG_NORMAL = math.pi / 8**0.5
 class Association(Family):
     """Test of association between noise and a weight; under the null, noise is standard normal given all else.
 
-    For any weight independent of the noise under the null, z = ⟨noise, weight⟩/‖weight‖ is exactly standard normal.
-    The effect is z/√count: a correlation if the noise has the declared variance, possibly above 1 otherwise. Its
-    interval uses the larger of the null's and the sample's spread.
+    If the weight is independent of the noise, z = ⟨noise, weight⟩/‖weight‖ is exactly standard normal. The effect is
+    z/√count, which is a correlation if the noise has the declared variance, and may exceed 1 otherwise. Its interval
+    uses the larger one of the spread under the null and the spread in the sample.
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ class Association(Family):
 
     @property
     def comparable(self) -> bool:
-        """Whether effects on blocks of draws can be compared with effects on blocks of draws from another law."""
+        """Whether a rank test may compare effects on blocks of a sample with effects on blocks of reference draws."""
         return True
 
     def plannable(self, effect: float) -> float:
-        """Return the effect nearest to `effect` that `power` accepts."""
+        """Return the number nearest to `effect` that `power` accepts as an alternative."""
         return min(1.0, max(-1.0, effect))
 
     def condensed(self, *data: Any) -> CondensedData:
@@ -88,7 +88,7 @@ class Association(Family):
 
 @dataclass(frozen=True)
 class Smooth(Family):
-    """One component of Neyman's smooth test: a shift, scale, skew or tail weight in uniform values.
+    """One component of Neyman's smooth test, for a shift, scale, skew or tail weight of values that should be uniform.
 
     The effect is the mean over values u of √(2k + 1) P_k(2u − 1), P_k a Legendre polynomial, which has mean 0 and
     variance 1 under the null. P-values use the normal limit: at `minimum_count` values, false alarms were 0.94 to 1.04
@@ -123,7 +123,7 @@ class Smooth(Family):
         check_integer("per_draw", self.per_draw, 1, "pass how many values one draw holds, e.g. per_draw=1")
 
     def effect(self, *data: ArrayLike) -> float:
-        """Return the mean component, also of fewer values than `minimum_count`."""
+        """Return the mean component; unlike `test`, it needs no minimum number of values."""
         return float(self._components(data[0]).mean())
 
     def condensed(self, *data: Any) -> CondensedData:
@@ -167,9 +167,9 @@ class Smooth(Family):
 
 
 def pair_sums(weight: ArrayLike) -> Callable[[ArrayLike, ArrayLike], tuple[FloatArray, ...]]:
-    """Return a function that computes the arguments of `outcome_of_sums` from noise and weight, both (pairs, ...).
+    """Return a function that maps noise and weight, both (pairs, ...), to the arguments of `outcome_of_sums`.
 
-    Weights are scaled by about the largest one, so that squares neither overflow nor vanish.
+    Weights are divided by about the largest of the given `weight`, so that squares neither overflow nor vanish.
     """
     exponent = int(np.frexp(np.abs(finite_array("weight", weight)).max())[1])
 
@@ -186,7 +186,7 @@ def pair_sums(weight: ArrayLike) -> Callable[[ArrayLike, ArrayLike], tuple[Float
 
 
 def outcome_of_sums(*sums: SupportsFloat) -> Outcome:
-    """Return the outcome for the number of pairs and the sums of noise·weight, weight² and (noise·weight)²."""
+    """Return the outcome from the number of pairs and the sums of noise·weight, weight² and (noise·weight)²."""
     count, products, weights, squares = map(float, sums)
     if weights <= 0.0:
         return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)
@@ -242,7 +242,7 @@ class Order(Family):
 
     @property
     def _weights(self) -> tuple[float, float, float]:
-        """Coefficients that give the slope from the mean logarithms at the three widths."""
+        """Coefficients of the mean logarithms at the three widths in the effect, their linear combination."""
         f, unit = self.ratio, math.log(self.ratio) * (self.ratio - 1.0)
         return 1.0 / unit, -(f + 1.0) / unit, f / unit
 
@@ -266,7 +266,7 @@ class Order(Family):
         return CondensedData(sums, conclude).add(*data)
 
     def _checked(self, logs: ArrayLike, widths: ArrayLike) -> FloatArray:
-        """Return the logarithms; raise `InputError` unless there are three widths that grow by the ratio."""
+        """Return the logarithms; raise `InputError` unless there are three widths, each `ratio` times the last."""
         values, sizes = finite_array("logs", logs), np.unique(finite_array("widths", widths))
         if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
             refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")
@@ -287,7 +287,8 @@ class Order(Family):
         z = (slope - self.order) / error if error > 0 else math.inf
         half = QUANTILE * error
         p_value = float(2.0 * special.ndtr(-abs(z)))
-        # The information uses the known spread: a spread estimated from the sample would depend on the sample's slope.
+        # Use the known spread of the logarithms: one that is estimated from the sample would depend on the sample's
+        # slope.
         information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
         summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
         return Outcome(p_value, slope, slope - half, slope + half, self.order, count, summary=summary)

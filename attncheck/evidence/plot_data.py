@@ -22,11 +22,12 @@ from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.evidence.family import CONFIDENCE
 
 _TAIL = 2.0 ** -np.arange(21, 5, -1)
-#: Evaluation points: 1/32 apart in the middle, and halving down to 2⁻²¹ in both tails.
+#: Probabilities at which distribution functions are compared: multiples of 1/32, and powers of 2 down to 2⁻²¹ in the
+#: tails.
 QUANTILES: FloatArray = np.concatenate([_TAIL, np.arange(1, 32) / 32, 1.0 - _TAIL[::-1]])
 #: Quantiles that are labelled in plots.
 LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
-# Entries of two matrices differ if their distance exceeds this share of the largest.
+# Entries of two matrices differ if their difference exceeds this share of the largest entry.
 _TOLERANCE = 1e-3
 # Maximum number of values in `Counts`, and of rows of a matrix.
 _MOST_VALUES, _MOST_ROWS = 10**8, 1000
@@ -34,9 +35,9 @@ _MOST_VALUES, _MOST_ROWS = 10**8, 1000
 
 @functools.lru_cache(maxsize=256)
 def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray]:
-    """Return the lowest and highest count inside the band at each of `QUANTILES`, for uniform values.
+    """Return the ends of the band that holds the counts of uniform values up to each of `QUANTILES`.
 
-    The level at each point holds for all laws up to Kolmogorov distance `allowance` from uniform.
+    At each point, the level holds for all laws up to Kolmogorov distance `allowance` from uniform.
 
     Examples
     --------
@@ -52,7 +53,9 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return a band, as lowest and highest numbers of first-sample values among the `pooled` smallest of both samples.
+    """Return the ends of the band that holds the number of values of the first sample among the smallest of both.
+
+    There is an entry for each number in `pooled`: how many of the smallest values of both samples are considered.
 
     Examples
     --------
@@ -65,7 +68,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 
 def _tail(points: int) -> float:
-    """Return the chance on each side of the interval at one point, if the band of all points has 99% coverage."""
+    """Return the chance on each side of the interval at one point, if the band over all points has 99% coverage."""
     return 0.5 * (1.0 - CONFIDENCE) / points
 
 
@@ -76,11 +79,11 @@ _Indices = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=_MOST_ROWS)]], ms
 
 
 class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
-    """Numbers of values, out of `count`, up to each of a few quantiles.
+    """Numbers of values, out of `count`, that lie at or below each of a few quantiles.
 
     They are compared with the uniform law, up to a difference of `allowance` in the distribution function, or with
-    `against` reference values. In that case, ``below[k]`` counts the values among the ``pooled[k]`` lowest of both
-    samples, and `labels` are quantiles of both samples at `LABELLED`.
+    `against` reference values. In the second case, ``below[k]`` counts the values among the ``pooled[k]`` lowest of
+    both samples, and `labels` are quantiles of both samples together, at the probabilities `LABELLED`.
     """
 
     below: Annotated[list[_Count], msgspec.Meta(min_length=1)]
@@ -106,7 +109,10 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
 
     @property
     def shares(self) -> FloatArray:
-        """The observed and expected shares of values between the quantiles and beyond the outermost, in two rows."""
+        """The observed and the expected shares of values in the intervals between quantiles, in two rows.
+
+        The first and the last interval extend beyond the outermost quantiles.
+        """
         cdfs = np.array([np.array(self.below) / self.count, self._expected(self.below)])
         return np.diff(cdfs, prepend=0.0, append=1.0)
 
@@ -127,18 +133,21 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
         return worst if outside[worst] > 0.0 else None
 
     def in_errors(self, below: ArrayLike) -> FloatArray:
-        """Return deviations of counts from expectation in standard errors, variance-stabilised by arcsin √share."""
+        """Return the deviations of counts from their expected values, in standard errors.
+
+        The variance is stabilised by the transformation arcsin √share.
+        """
         size = self.count * self.against / (self.count + self.against) if self.against else self.count
         observed, expected = np.asarray(below) / self.count, self._expected(below)
         return 2.0 * math.sqrt(size) * (np.arcsin(np.sqrt(observed)) - np.arcsin(np.sqrt(expected)))
 
     def _expected(self, below: ArrayLike) -> FloatArray:
-        """Return the expected distribution function at the quantiles: uniform, or of the reference values."""
+        """Return the expected distribution function at the quantiles: uniform, or that of the reference values."""
         return np.subtract(self.pooled, below) / self.against if self.against else QUANTILES
 
 
 class _Means(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """Observed and expected means, with half-widths of intervals for their differences."""
+    """Observed and expected means, with the half-widths of the intervals of their differences."""
 
     observed: _Numbers
     expected: _Numbers
@@ -156,7 +165,10 @@ class _Means(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class Matrix(_Means, frozen=True, kw_only=True, tag="matrix"):
-    """Matrix entries: `rows` are positions of queries, `columns` those of keys or inputs, as `axis` says."""
+    """Entries of a matrix.
+
+    Each of `rows` is the position of a query, and each of `columns` the position of a key or an input, as `axis` says.
+    """
 
     rows: _Indices
     columns: _Indices
@@ -165,7 +177,7 @@ class Matrix(_Means, frozen=True, kw_only=True, tag="matrix"):
 
 
 class Estimates(_Means, frozen=True, kw_only=True, tag="estimates"):
-    """Estimates of a `quantity` at the `indices` of heads, positions or the like, as `axis` says."""
+    """Estimates of a `quantity` at several `indices`; `axis` says what these are, such as heads or positions."""
 
     indices: _Numbers
     axis: str
@@ -192,7 +204,7 @@ def read_plot(raw: dict[str, Any] | None) -> Plot | None:
 
 
 def cdf_of_uniform(values: FloatArray, allowance: float) -> Counts:
-    """Return the number of sorted values up to each of `attncheck.evidence.plot_data.QUANTILES`.
+    """Return the number of sorted values that lie at or below each of `attncheck.evidence.plot_data.QUANTILES`.
 
     Examples
     --------
@@ -205,7 +217,9 @@ def cdf_of_uniform(values: FloatArray, allowance: float) -> Counts:
 
 
 def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> Counts:
-    """Count values up to quantiles of the joined samples: in the first of two sorted samples, and in both together.
+    """Count the values of the first of two sorted samples, and of both, up to quantiles of both samples together.
+
+    `rounding` maps a value to the distance within which others count as equal to it.
 
     Examples
     --------
@@ -229,7 +243,7 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
 
 
 def positions(observed: ArrayLike, expected: ArrayLike, axis: str, quantity: str) -> Matrix:
-    """Return observed and expected entries of a matrix with a row per query, and a column per key or input (`axis`).
+    """Return the plot of a matrix with a row for each query, and a column for each key or input (`axis`).
 
     Examples
     --------
@@ -245,7 +259,7 @@ def positions(observed: ArrayLike, expected: ArrayLike, axis: str, quantity: str
 def profile(
     indices: ArrayLike, observed: ArrayLike, half_width: ArrayLike, expected: float, axis: str, quantity: str
 ) -> Estimates:
-    """Return estimates at indices with half-widths of their intervals and a common expected value.
+    """Return the plot of estimates at several indices, with the half-widths of their intervals and one expected value.
 
     Examples
     --------

@@ -22,15 +22,17 @@ from attncheck.evidence.families import Count
 from attncheck.evidence.family import QUANTILE, Outcome, check_level, check_power
 from attncheck.evidence.summaries import Events, NormalScore, Summary
 
-#: Scores are clipped at this absolute value: p-values need not be accurate further out.
+#: Scores are clipped to this absolute value, so that p-values further out need not be accurate.
 CLIP = 4.5
-# Chance of each tail of a sample's count that is left out of the law of the sum.
+# Counts of a sample in either tail of this probability are neglected in the law of the sum.
 _EXCLUDED = 1e-18
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Summaries of one statistic on independent samples, by key: all scores or all events, with one kind of effect.
+    """Summaries of one statistic on several independent samples, by key.
+
+    All are `NormalScore` or all are `Events`, with one kind of effect.
 
     Examples
     --------
@@ -76,7 +78,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums over pooled scores: normal score, information, bias and common effect; `kind` is any of the scores."""
+    """Combination of pooled scores: normal score, information, bias and common effect.
+
+    `kind` is any of the scores; it gives the unit of the effect.
+    """
 
     kind: NormalScore
     z: float
@@ -97,7 +102,7 @@ def _sums(scores: Sequence[NormalScore]) -> _Sums:
     root = math.sqrt(information)
     z = weighed([min(max(score.z, -CLIP), CLIP) for score in scores]) / root
     bias = weighed([score.bias for score in scores]) / root
-    # Negative scores, down to -37 for a p-value of 1, only mean no excess.
+    # A negative one-sided score means only that there is no excess, however low it is (-37 for a p-value of 1).
     effect = max(z, 0.0) / root if scores[0].one_sided else weighed([score.z for score in scores]) / information
     return _Sums(scores[0], z, information, bias, effect)
 
@@ -129,12 +134,15 @@ def _outcome_of_events(events: Sequence[Events]) -> Outcome:
 
 
 def _expected(events: Sequence[Events]) -> tuple[int, float]:
-    """Return the total trials and the events expected under the null."""
+    """Return the total number of trials and the number of events expected under the null."""
     return sum(batch.trials for batch in events), math.fsum(batch.trials * batch.probability for batch in events)
 
 
 def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
-    """Return the exact (Poisson binomial) chances of at least and at most `hits` events, by convolution."""
+    """Return the exact probabilities of at least, and of at most, `hits` events in total.
+
+    The law of the total, a Poisson binomial law, is computed by convolution.
+    """
     start, law = 0, np.ones(1)
     for batch in sorted(events, key=lambda one: one.trials * one.probability):
         least, chances = _binomial(batch.trials, batch.probability)
@@ -145,10 +153,13 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
     return min(1.0, float(above.sum())), min(1.0, float(below.sum()))
 
 
-# Cached: most cases of a pool have the same number of trials, in every look.
+# Cached, because most cases of a pool have the same number of trials in every look.
 @functools.lru_cache(maxsize=64)
 def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
-    """Return the smallest count of non-negligible chance, and the chances of the counts from it on (read-only)."""
+    """Return the smallest count whose probability is not negligible, and the probabilities from this count on.
+
+    The array is read-only.
+    """
     least = int(scipy.stats.binom.ppf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     most = int(scipy.stats.binom.isf(_EXCLUDED, trials, probability)) if probability > 0.0 else 0
     chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))
@@ -164,7 +175,7 @@ def _kind(summary: Summary) -> tuple[Any, ...]:
 
 
 def _display(kind: NormalScore, effect: float) -> float:
-    """Return an effect in its displayed unit: a ratio instead of its logarithm."""
+    """Return an effect in the unit in which it is displayed: logarithms of ratios become ratios."""
     if kind.unit not in ("ratio", "size"):
         return effect
     return math.exp(min(effect, 700.0))

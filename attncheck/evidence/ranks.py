@@ -15,11 +15,11 @@ from scipy import special
 from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.evidence.summaries import NormalScore
 
-# Number of cells of an unknown law: so many that the share of one cell is undetectable in 10⁷ draws.
+# Number of cells for ranks of an unknown law. A change of the share of one cell is then undetectable in 10⁷ draws.
 _CELLS = 2**14
 # Number of bins of the ranks of a pooled sample. Tests on binned ranks lose less than 1% of their power.
 _BINS = 256
-# Normal probability up to one standard deviation.
+# Probability that a normal number is at most one standard deviation above its mean.
 _ONE_SIGMA = float(special.ndtr(1.0))
 # Lower bound of the spread of logarithms, so that no sample outweighs all others.
 _LEAST_SPREAD = 0.02
@@ -30,8 +30,8 @@ _LEAST = 1e-300
 def shift_score(values: FloatArray, allowance: float = 0.0) -> NormalScore:
     """Return the score of a shift of probability integral transforms, (count,), in standard deviations.
 
-    Without an allowance it uses normal scores. With an allowance a it uses the mean of the values, which moves by at
-    most a for laws at Kolmogorov distance a from uniform.
+    Without an allowance, the score is computed from normal scores of the values. With an allowance a, it is computed
+    from their mean, because for laws at Kolmogorov distance a from uniform the expected mean shifts by at most a.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def shifts(values: FloatArray, allowance: float) -> FloatArray:
     """Return the contribution of each value to the shift score, with mean 0 and variance 1 under the null."""
     if allowance > 0.0:
         return math.sqrt(12.0) * (values - 0.5)
-    # Count from the nearer end of [0, 1], for precision.
+    # Compute quantiles from the nearer end of [0, 1], for precision.
     near = np.clip(np.minimum(values, 1.0 - values), _LEAST, 0.5)
     return np.asarray(np.copysign(special.ndtri(near), values - 0.5))
 
@@ -62,13 +62,13 @@ def rank_score(
 ) -> NormalScore:
     """Return the van der Waerden score of a shift between two sorted samples.
 
-    Mean and variance are over all assignments of the joint values to the samples; the information depends on the
-    joint values only.
+    Its mean and variance are those over all assignments of the pooled values to the samples; the information depends on
+    the pooled values only.
 
     Parameters
     ----------
     rounding : callable
-        Maps each value to a tolerance: larger values within it count as equal.
+        Maps a value to a tolerance: a value that is larger by at most the tolerance counts as equal.
     logarithms : bool
         Whether values are logarithms: the effect is then their shift, otherwise the shift in standard deviations.
     """
@@ -85,10 +85,10 @@ def rank_score(
 
 
 def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> NormalScore:
-    """Return the rank score of a sample from its counts in ordered cells, `mine`, and the counts of both samples.
+    """Return the rank score of a sample from its counts in ordered cells, `mine`, and the counts of all values, `both`.
 
-    Values in a cell share its middle rank; cells must not depend on which sample a value belongs to. `spread` is
-    the standard deviation of values that are logarithms.
+    Values in a cell share its middle rank; cells must not depend on which sample a value belongs to. `spread` is the
+    standard deviation of values that are logarithms.
     """
     count, total = int(mine.sum()), int(both.sum())
     rest = total - count
@@ -107,7 +107,10 @@ def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> Norm
 
 
 def spread_of_cells(points: FloatArray, ranks: FloatArray) -> float:
-    """Return half the distance between the sorted points whose ranks are those of a normal law at ±1."""
+    """Return a robust standard deviation: half the distance between two points.
+
+    Their ranks are those of −1 and 1 under the standard normal law. `points` are sorted.
+    """
     low, high = np.searchsorted(ranks, (1.0 - _ONE_SIGMA, _ONE_SIGMA)).clip(max=len(points) - 1)
     return 0.5 * float(points[high] - points[low])
 
@@ -118,7 +121,9 @@ def cells_of(values: FloatArray) -> FloatArray:
 
 
 def ranker(values: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Return a function that ranks numbers among the cells of `values`, from 0 to 1; equal numbers have equal ranks.
+    """Return a function that gives numbers their rank, from 0 to 1, among cells that contain equally many of `values`.
+
+    Equal numbers have equal ranks.
 
     Examples
     --------

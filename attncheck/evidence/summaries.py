@@ -25,8 +25,9 @@ class NormalScore:
     information : float
         Inverse squared error of the estimated effect z/√information.
     unit : {"ratio", "size", "deviation", "shift", "excess"}
-        Kind of effect: logarithm of an estimated ratio, logarithm of the factor between two compared sizes, deviation
-        in the statistic's unit, shift in standard deviations, or score that is suspicious only if large.
+        Kind of effect. "ratio": logarithm of an estimated ratio. "size": logarithm of the factor between two compared
+        sizes. "deviation": deviation in the statistic's unit. "shift": shift in standard deviations. "excess": score
+        that is suspicious only if it is large.
     bias : float
         Largest absolute mean of z under the null.
 
@@ -55,7 +56,7 @@ class NormalScore:
 
     @property
     def effect(self) -> float:
-        """Estimated effect; 0 without information."""
+        """Estimated effect, or 0 if the information is 0."""
         return self.z / self.information**0.5 if self.information else 0.0
 
 
@@ -92,7 +93,7 @@ _LEAST = 1e-300
 
 
 def normal_score(below: float, above: float) -> float:
-    """Return the normal quantile with tail chances `below` and `above`, computed from the smaller one.
+    """Return the normal quantile whose lower and upper tails are `below` and `above`, computed from the smaller one.
 
     Examples
     --------

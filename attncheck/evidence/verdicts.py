@@ -12,11 +12,11 @@ from attncheck.evidence.family import Outcome
 
 
 class OutcomeLike(Protocol):
-    """Protocol of objects with a null effect: test outcomes and recorded results."""
+    """Protocol of objects with a null effect, such as outcomes of tests and recorded results."""
 
     @property
     def null_effect(self) -> float | None:
-        """Effect under the null, or the largest allowed."""
+        """Effect under the null, or the largest effect that the null allows."""
 
     @property
     def at_most(self) -> bool:
@@ -24,7 +24,7 @@ class OutcomeLike(Protocol):
 
 
 def allowed(outcome: OutcomeLike) -> str:
-    """Return the effect under the null, or the largest allowed, as text.
+    """Return as text the effect under the null, or "up to" the largest effect that the null allows.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Trail:
-    """Looks at one statistic, and their verdict.
+    """The outcomes of the looks at one statistic, and the verdict from them.
 
     Parameters
     ----------

@@ -25,17 +25,18 @@ AnyReference = Reference | ProgramReference
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """A kind of case, with the functions specific to it.
+    """A kind of case (layer or program), with the functions that are specific to it.
 
     Attributes
     ----------
     kind : str
     properties : tuple of str
     reference : callable
-        ``reference(setting, sample, seed, wanted, blocks)``: the reference draws of a look.
-    fixed, random : callable
-        ``fixed(name, profile)``: the fixed cases of a property. ``random(name, profile, seed)``: the random cases of a
-        run that concern a property.
+        ``reference(setting, sample, seed, wanted, blocks)`` returns the reference draws of a look.
+    fixed : callable
+        ``fixed(name, profile)`` returns the fixed cases of a property.
+    random : callable
+        ``random(name, profile, seed)`` returns those random cases of a run on which a property is tested.
     """
 
     kind: str
@@ -109,7 +110,10 @@ def domain_of(name: str) -> Domain:
 
 
 def case_of(name: str, description: Any, width: int) -> Case:
-    """Return a layer as it is, or a program as a case: at `width`, or at several widths if the property needs them."""
+    """Return a layer as it is, or a program as a case.
+
+    The case is at `width`, or at several widths if the property needs them.
+    """
     if not isinstance(description, Program):
         case: Case = description
         return case

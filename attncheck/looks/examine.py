@@ -20,7 +20,8 @@ from attncheck.subject import Subject
 def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> list[Result]:
     """Plan test items of one case and role, examine them on the same draws, and return one result per check.
 
-    The numbers depend on neither the process nor the other items. Raises InputError for an unusable subject.
+    Results do not depend on the process, nor on which other items are examined. Raises InputError for an unusable
+    subject.
     """
     started, one = time.perf_counter(), items[0]
     pairs = [(item, check) for item in items for check in item.checks]
@@ -50,7 +51,7 @@ def run_item(item: Item, subject: Subject, seed: int, cost: Cost) -> list[Result
 
 
 def probed(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> Plan:
-    """Return the plan of test items of one case, after a probe of the subject."""
+    """Return the plan of the test items of one case, after a trial call of the subject."""
     one = items[0]
     setting = subject.probe(one.case, stream(seed, one.case.key, role=f"{one.role}/probe"))
     return plan([check for item in items for check in item.checks], setting, cost)
@@ -59,7 +60,7 @@ def probed(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> Pl
 def take_look(
     item: Item, planned: Plan, subject: Subject, seed: int, look: int, factor: int, names: Sequence[str]
 ) -> dict[str, Outcome]:
-    """Return the outcomes of checks in one look; a check's draws do not depend on the other checks."""
+    """Return the outcomes of the named checks in one look; the draws of a check do not depend on the other checks."""
     checks = [check for check in planned.sizes if check.name in names]
     rng = stream(seed, item.case.key, look=look, role=item.role)
     reference = seed_sequence(seed, item.case.key, look=look, role=f"{item.role}/reference")

@@ -17,16 +17,18 @@ from attncheck.layers.inputs import NORMS
 from attncheck.layers.parts import named_parts
 from attncheck.layers.program import ProgramCase
 
-# Candidates per chosen layer.
+# Number of candidates that are drawn per chosen layer.
 _CANDIDATES = 8
-# Positions, heads and neurons of a small layer: large ones are expensive and reveal little more. One layer in
-# `_LARGE` may be large.
+# Maximum numbers of positions, heads and neurons of a small layer. Larger layers are expensive and reveal little more,
+# so only one layer in `_LARGE` may be larger.
 _POSITIONS, _HEADS, _NEURONS, _LARGE = 6, 4, 16, 5
 
 
 @functools.lru_cache(maxsize=4)
 def random_layers(count: int, run_seed: int, fixed: tuple[AttentionLayer, ...] = ()) -> tuple[AttentionLayer, ...]:
-    """Return random layers for all properties, chosen so that they and the `fixed` layers cover many pairs of traits.
+    """Return random layers for all properties.
+
+    They are chosen such that, together with the `fixed` layers, they cover many pairs of traits.
 
     Examples
     --------
@@ -44,7 +46,7 @@ def random_layers(count: int, run_seed: int, fixed: tuple[AttentionLayer, ...] =
 
 
 def layers_with_parts(run_seed: int) -> list[AttentionLayer]:
-    """Return one small layer per part that the paper's layer lacks, such as a window; the part's values are random.
+    """Return one small layer for each part that the paper's layer lacks, such as a window; its values are random.
 
     Examples
     --------
@@ -60,7 +62,7 @@ def layers_with_parts(run_seed: int) -> list[AttentionLayer]:
 
 @functools.lru_cache(maxsize=4)
 def random_programs(count: int, run_seed: int) -> tuple[ProgramCase, ...]:
-    """Return random programs at width 1: about two thirds with scores, followed by programs without scores."""
+    """Return random programs at width 1: first those with scores, about two thirds, then those without."""
     from attncheck.strategies import program_cases
 
     without = -(-count // 3)
@@ -91,7 +93,10 @@ def _pairs(layer: AttentionLayer) -> set[tuple[str, ...]]:
 
 
 def _choose(candidates: Sequence[AttentionLayer], count: int, chosen: Sequence[AttentionLayer]) -> list[AttentionLayer]:
-    """Return the layers `chosen` and `count` candidates, each of which adds the most new pairs of traits."""
+    """Return the layers `chosen`, extended by `count` of the candidates.
+
+    Candidates are added one after another, each time the one that adds most new pairs of traits.
+    """
     selection = list(chosen)
     visited = set[tuple[str, ...]]().union(*map(_pairs, selection))
     rest = {layer: _pairs(layer) for layer in candidates}
@@ -107,9 +112,9 @@ class _SearchEnded(BaseException):
 
 
 def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[Any]:
-    """Return at most `count` distinct layers or programs from a strategy, determined by seed and key.
+    """Return at most `count` distinct layers or programs drawn from a strategy, as determined by seed and key.
 
-    All are drawn before the first look, so that the search cannot look for cases that fail by chance.
+    All are drawn before the first look; otherwise the strategy could search for cases that fail by chance.
 
     Examples
     --------
@@ -126,8 +131,8 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
 
     examples: dict[Any, None] = {}
 
-    # Explicit settings: hypothesis's CI profile would ignore the seed, the health check for slow generation depends on
-    # a clock, and small layers are about one in four of all.
+    # Set all settings here: hypothesis's CI profile would ignore the seed, one health check depends on the clock, and
+    # another one would fail because only about one layer in four is small.
     @settings(
         max_examples=5 * count,
         phases=[Phase.generate],
@@ -151,9 +156,9 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
 
 @contextlib.contextmanager
 def _callbacks_restored() -> Iterator[None]:
-    """Restore garbage-collection callbacks: hypothesis adds one that would swallow a Ctrl-C.
+    """Restore the garbage-collection callbacks at the end, because hypothesis adds one that would swallow a Ctrl-C.
 
-    Callers defer Ctrl-C while hypothesis's callback is installed.
+    Callers defer Ctrl-C while this callback is installed.
     """
     callbacks = list(gc.callbacks)
     try:

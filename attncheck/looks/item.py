@@ -11,9 +11,10 @@ from attncheck.layers.case import Case
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One property on one layer or program; all items of a case use the same draws.
+    """One property to test on one layer or program; all items of a case use the same draws.
 
-    `role` is part of the key of the random streams. `only` names the only check to run; empty for all checks.
+    `role` is part of the key of the random streams. `only` is the name of the only check to run, or empty for all
+    checks.
     """
 
     property_name: str

@@ -26,9 +26,10 @@ def observe(
     rng: np.random.Generator,
     seed: np.random.SeedSequence,
 ) -> dict[str, Outcome]:
-    """Take one look at `factor` times the planned size; `rng` is the subject's stream, `seed` that of the reference.
+    """Take one look at `factor` times the planned size, and return the outcome of each check.
 
-    A check's draws do not depend on the other checks.
+    `rng` is the random stream of the subject, `seed` that of the reference. The draws of a check do not depend on the
+    other checks.
     """
     setting = planned.setting
     domain = domain_of(checks[0].property_name)
@@ -51,13 +52,13 @@ def observe(
     return outcomes
 
 
-#: Largest number of values kept uncondensed; first looks of the default profile have half as many.
+#: With more values than this, the data of a check are condensed. First looks of the default profile have half as many.
 MOST_RETAINED = 2**17
 
 
 @contextlib.contextmanager
 def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
-    """Convert numerical and input errors to an `InputError` that names check, subject and case."""
+    """Convert numerical errors and input errors to an `InputError` that names the check, the subject and the case."""
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:
@@ -67,7 +68,7 @@ def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting)
 
 
 class CheckData:
-    """Data of one check in one look, condensed once there are many."""
+    """Data of one check in one look; they are condensed when they become too many."""
 
     def __init__(self, check: AnyCheck, setting: Any) -> None:
         self._check, self._setting = check, setting
@@ -106,7 +107,7 @@ class CheckData:
         data, last = join(self._parts), self._parts[-1]
         self._parts, self._size = [], 0
         if any(np.size(column) == 0 for column in data):
-            # If one of two samples is empty, nothing can be compared, so only the last part is kept.
+            # An empty array, e.g. one of two samples, leaves nothing to test; retain only the last part.
             self._parts = [last]
         elif self._condensed is None:
             self._condensed = self._check.family_on(self._setting).condensed(*data)

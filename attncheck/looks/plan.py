@@ -16,7 +16,7 @@ from attncheck.evidence.groups import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
 
-# Maximum number of entries of an array of draws that are processed at a time: 16 MiB.
+# Maximum number of entries in an array of the draws that are processed at a time, i.e. 16 MiB.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
 #: Draws per call: enough to reveal repeats within a call, few enough for many calls per look.
@@ -40,13 +40,14 @@ class Plan:
     ----------
     setting : Setting or ProgramSetting
     chunk : int
-        Draws per call of the subject; independent of the sizes, so a shorter look has the first draws of a longer one.
+        Draws per call of the subject. They do not depend on the sizes, so the draws of a shorter look are the first
+        draws of a longer one.
     level, power : float
         Level and power of one look.
     sizes : dict of Check to int
-        Draws of each check in a look, in whole chunks, or all affordable draws.
+        Number of draws of each check in a look: whole chunks, or all affordable draws.
     excused : dict of str to str
-        Reasons why checks are not examined, by name of the check.
+        Reasons why checks are not examined, by the check's name.
     """
 
     setting: Setting | ProgramSetting
@@ -58,7 +59,7 @@ class Plan:
 
     @property
     def blocks(self) -> dict[str, int]:
-        """Draws per block for comparisons with explicit non-Gaussian matrices, by property."""
+        """Draws per block, by property, for comparisons with draws by explicit non-Gaussian matrices."""
         return {name: min(self.chunk, block_of(most)) for name, most in _most(self.sizes).items()}
 
 
@@ -84,7 +85,10 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
 
 
 def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) -> dict[AnyCheck, int]:
-    """Round sizes up to whole chunks of the draws that other checks of the same property take anyway."""
+    """Round the sizes of checks up to whole chunks, at no cost.
+
+    The further draws are taken anyway, for another check of the same property.
+    """
     most = _most(sizes)
     raised = {}
     for check, size in sizes.items():

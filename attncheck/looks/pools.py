@@ -39,8 +39,8 @@ from attncheck.subject import Subject
 
 #: The pool of all cases.
 ALL = "all"
-#: Pools of layers, with the features of ``attncheck.layers.features`` that all their layers have: single features, and
-#: pairs that often share a line of code.
+#: Pools of layers. All layers of a pool have one feature of ``attncheck.layers.features``, or two features that a line
+#: of code often combines.
 POOLS: Mapping[str, tuple[str, ...]] = {
     "causal": ("causal",),
     "grouped": ("grouped heads",),
@@ -95,9 +95,12 @@ class CasePool:
 
 
 def pools_of(results: Iterable[Result]) -> list[CasePool]:
-    """Group results on single cases into pools; of several pools of a check with equal cases, keep only the first."""
+    """Group results on single cases into pools.
+
+    If several pools of a check have the same cases, only the first is retained.
+    """
     examined: dict[str, list[Result]] = {}
-    # Two tests of one property may examine the same cases.
+    # Retain one result per id: two tests of one property may examine the same cases.
     for result in {one.id: one for one in sorted(results, key=lambda one: one.id)}.values():
         if result.summary is not None:
             examined.setdefault(result.check, []).append(result)
@@ -115,7 +118,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
 
 
 def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the names of the pools other than `ALL` that contain each case, by case key."""
+    """Return, for each case key, the names of the pools that contain the case, without `ALL`."""
     return {
         key: frozenset() if "program" in fields else _pools_of(AttentionLayer.from_dict(dict(fields), trust=None))
         for key, fields in cases.items()
@@ -129,7 +132,10 @@ def _pools_of(layer: AttentionLayer) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True)
 class LookTask:
-    """One look at one case, as a picklable task; a case given as a mapping is a serialised case of the run."""
+    """One look at one case, as a task that can be pickled.
+
+    A case given as a mapping is in serialised form, as in the record of the run.
+    """
 
     subject: Any
     seed: int
@@ -143,7 +149,7 @@ class LookTask:
 
     @property
     def items(self) -> list[Item]:
-        """The test items. Modules that a serialised case names are imported, as the run has done already."""
+        """The test items; modules that a serialised case names are imported, as the run has done already."""
         written = self.case
         case = read_case(written, trust=modules_of(written)) if isinstance(written, Mapping) else written
         names = dict.fromkeys(check_named(check_name).property_name for check_name in self.checks)
@@ -151,7 +157,10 @@ class LookTask:
 
 
 def take(one: LookTask) -> dict[str, Summary]:
-    """Take one look and return its summaries by check, without those of empty samples; may raise InputError."""
+    """Take one look and return its summaries by check; may raise InputError.
+
+    Checks without data have no summary.
+    """
     load_checks(one.modules)
     subject, items = Subject.of(one.subject), one.items
     with own_arithmetic():
@@ -165,7 +174,7 @@ def take(one: LookTask) -> dict[str, Summary]:
 
 
 def summaries_of(outcomes: Mapping[str, Outcome]) -> dict[str, Summary]:
-    """Return the summaries of outcomes by name, without those of empty samples."""
+    """Return the summaries of outcomes by name; outcomes without data are left out."""
     summaries = {name: outcome.summary for name, outcome in outcomes.items() if outcome.count}
     return {name: summary for name, summary in summaries.items() if summary is not None}
 
@@ -183,9 +192,9 @@ def examine_pools(
 ) -> tuple[list[Result], list[str]]:
     """Return one result per pool, and the errors of further looks; pools with such an error have no result.
 
-    `violated` holds the keys of violated cases: a suspicious pool that contains one is explained and gets no
-    further looks; other suspicious pools get theirs from `later`. `protocol` is
-    `attncheck.evidence.looks.examine`, or `examine_blocks` without fresh draws.
+    `violated` holds the keys of violated cases: a suspicious pool that contains one is explained and gets no further
+    looks. Other suspicious pools get further looks from the function `later`. `protocol` is
+    `attncheck.evidence.looks.examine`, or `examine_blocks` if there are no fresh draws.
     """
     started, bad = time.perf_counter(), set(violated)
     by_id, failed = {pool.id: pool for pool in pools}, dict[str, str]()
@@ -230,7 +239,7 @@ def fresh(subject: Any, seed: int, workers: Workers, cases: Mapping[str, Case] |
 def _looks(
     pools: Iterable[CasePool], subject: Any, seed: int, look: int, factor: int, cases: Mapping[str, Case]
 ) -> dict[str, LookTask]:
-    """Return one look per case of the pools, for all checks that the pools combine."""
+    """Return one look for each case of the pools; it serves all checks that are pooled on this case."""
     members = {(case_key(one), one.check): one for pool in pools for one in pool.results}
     checks: dict[str, list[str]] = {}
     for key, check in sorted(members):
@@ -254,7 +263,10 @@ def _attempt(one: LookTask) -> Left:
 
 
 def _later_look(pool: CasePool, by_case: Mapping[str, Left], failed: dict[str, str]) -> Outcome:
-    """Return the outcome of a pool on fresh draws of its cases; the error of a case is added to `failed`."""
+    """Return the outcome of a pool on fresh draws of its cases.
+
+    If a case has an error instead of a summary, the error is added to `failed`.
+    """
     summaries = {}
     for one in pool.results:
         result = by_case[case_key(one)]
@@ -283,7 +295,7 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
 
 
 def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
-    """Return a result with the summary of its repeated first look."""
+    """Return a result whose first look is repeated, with the summary of that look."""
     cost = Cost(result.affordable, result.level, result.power)
     once = LookTask(subject, seed, case, "draws", cost, look=1, factor=1, checks=(result.check,))
     summary = take(once).get(result.check)
@@ -316,7 +328,7 @@ def _text(pool: CasePool, outcome: Outcome) -> str:
     """Return a pool's common effect as text, with its interval and its expected value."""
     unit = (pool.results[0].summary or {}).get("unit", "")
     label = {
-        "size": f"common factor on the sizes compared (null: {pool.check.null}):",
+        "size": f"common factor between the compared sizes (null: {pool.check.null}):",
         "shift": f"common shift in standard deviations (null: {pool.check.null}):",
         "excess": f"normal score per case (null: {pool.check.null}):",
         "deviation": f"common deviation of: {pool.check.reads}",

@@ -11,8 +11,9 @@ from attncheck.layers.case import Case
 from attncheck.layers.regimes import CAUSAL, EIGHT_HEADS, NARROW, ONE_POSITION, REGIMES, STANDARD, TWO_NEURONS, WIDE
 from attncheck.looks.plan import Cost
 
-#: Layers that reveal faults well: standard, narrow, one position, causal with groups, the same with two neurons (where
-#: scores and outputs suffice to reveal shared matrices), many heads, and wide.
+#: Layers that reveal faults well: a standard and a narrow one, one with a single position, a causal one with groups of
+#: heads, the same with two neurons (whose scores and outputs reveal shared matrices), one with many heads, and a wide
+#: one.
 ANCHORS: tuple[AttentionLayer, ...] = (
     STANDARD,
     NARROW,
@@ -22,7 +23,7 @@ ANCHORS: tuple[AttentionLayer, ...] = (
     EIGHT_HEADS,
     WIDE,
 )
-#: One layer of each regime that `ANCHORS` lack.
+#: One layer for each regime of the theory that no layer of `ANCHORS` is in.
 REGIME_ANCHORS: tuple[AttentionLayer, ...] = tuple(
     dict.fromkeys(layer for layer in REGIMES.values() if layer not in ANCHORS)
 )
@@ -35,22 +36,29 @@ class Profile:
     Attributes
     ----------
     name : str
-    fixed_cases, regimes, examples : int
-        Numbers of layers of `ANCHORS`, of `REGIME_ANCHORS`, and of random layers.
-    fixed_programs, program_examples : int
-        Numbers of programs of `attncheck.programs.EXAMPLES`, and of random programs.
-    program_entries, entries : int
-        Maximum weight entries of a look at one program or layer: the number of draws times the case's
-        `weight_entries`.
+    fixed_cases : int
+        Number of layers of `ANCHORS`.
+    regimes : int
+        Number of layers of `REGIME_ANCHORS`.
+    examples : int
+        Number of random layers.
+    fixed_programs : int
+        Number of programs of `attncheck.programs.EXAMPLES`.
+    program_examples : int
+        Number of random programs.
+    program_entries : int
+        Maximum number of weight entries of a look at one program: its number of draws times its `weight_entries`.
+    entries : int
+        Maximum number of weight entries of a look at one layer.
     most_draws : int
-        Maximum draws of a look.
+        Maximum number of draws of a look.
     power : float
         Planned power at the alternative of a check.
     parts : bool
         Whether a subject that declares which layers it supports is also tested on layers with optional parts, such as
         a window, one part per layer.
     fewest_draws : int
-        Number of draws that a look may take at any case, even if they have more entries than `entries`.
+        Number of draws that a look may always take, even if they have more than `entries` weight entries.
     """
 
     name: str
@@ -72,12 +80,12 @@ class Profile:
         return ANCHORS[: self.fixed_cases] + REGIME_ANCHORS[: self.regimes]
 
     def affordable(self, case: Case) -> int:
-        """Return the maximum draws of one look at `case`."""
+        """Return the maximum number of draws of one look at `case`."""
         entries = self.program_entries if case.kind == "program" else self.entries
         return max(1, self.fewest_draws, min(self.most_draws, entries // case.weight_entries))
 
     def cost(self, case: Case, budget: Budget | None = None) -> Cost:
-        """Return the cost limit of looks at `case`, by default with the default budget."""
+        """Return the limits of looks at `case`; without a budget, the default one applies."""
         return Cost(self.affordable(case), (budget or Budget()).level(), self.power)
 
 

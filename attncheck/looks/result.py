@@ -15,7 +15,8 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost, Plan
 from attncheck.records.schema import Result
 
-# Smallest effect of a clear violation, relative to the alternative; smaller ones may be side effects of another fault.
+# A violation is clear if its effect, in units of the alternative, is at least this. Smaller effects may be side effects
+# of another fault.
 _CLEAR = 1.0
 
 
@@ -33,7 +34,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         size=size,
         p_values=[] if empty else list(trail.p_values),
         mde=mde,
-        # A look with less than the planned power only guarantees its minimum detectable effect.
+        # If the look has less than the planned power, it guarantees to detect its minimum detectable effect only.
         alternative=effect if check.meets(planned.setting, size, planned.level, planned.power) else mde,
         continuous=check.kind == "exact" and not empty and check.family_on(planned.setting).continuous,
         text=check.describe(last),
@@ -46,7 +47,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
 
 
 def looks_of(trail: Trail) -> dict[str, Any]:
-    """Return the fields of a `Result` that describe the outcomes of its looks, except for the p-values."""
+    """Return the fields of a `Result` that describe the outcomes of its looks, without the p-values."""
     last = trail.last
     return {
         "effects": [outcome.effect for outcome in trail.outcomes],
@@ -67,7 +68,7 @@ def skipped_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Resu
 def unexamined(
     check: AnyCheck, property_name: str, where: str, case: dict[str, Any], cost: Cost, reason: str
 ) -> Result:
-    """Return the result of a check before any look; `where` is the key of a case, or the name of a pool."""
+    """Return the result of a check before any look; `where` is the key of the case, or the name of the pool."""
     return Result(
         id=f"{check.name}@{where}",
         item=f"{property_name}@{where}",
@@ -116,7 +117,7 @@ def _most_informative(result: Result) -> tuple[bool, bool, int, float, float, st
 
 
 def _strength(result: Result) -> float:
-    """Return the distance of the effect from the null, relative to that of the alternative."""
+    """Return the distance of the effect from the null, divided by that of the alternative from the null."""
     if result.effect is None or result.alternative is None or result.null_effect is None:
         return 0.0
     return abs(result.effect - result.null_effect) / max(abs(result.alternative - result.null_effect), 1e-300)

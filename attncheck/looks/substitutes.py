@@ -12,7 +12,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 
-# Fields without defaults.
+# Fields that have no default value.
 _SIZES = ("width", "seq_len", "num_heads")
 # Other options that a subject may require, at most one at a time.
 _OTHERS: tuple[dict[str, Any], ...] = (

@@ -41,7 +41,7 @@ Hold = Callable[["Case"], None]
 
 
 def engage(config: pytest.Config) -> None:
-    """Create the run before collection, so that the header shows it and bad options fail early."""
+    """Create the run before tests are collected, so that the header shows it and bad options fail early."""
     from attncheck._lib.errors import InputError
 
     try:
@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("seed", "N|random", "run seed, which determines all random numbers (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
-    add("draws", "N", "with the profile thorough: draws of a look at any case, however costly (default: 3000)")
+    add("draws", "N", "with profile thorough: draws that a look may take at any case, however costly (default: 3000)")
     add("min_examined", "N", "with fewer examined results a run is inconclusive (default: 3 that test a distribution)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
@@ -83,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Send an xdist worker the seed."""
+    """Send the seed to an xdist worker."""
     node.workerinput["attncheck_seed"] = node.config.option.attncheck_seed
 
 
@@ -119,7 +119,7 @@ def attncheck_layer() -> Callable[..., Any]:
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
-    """Return a function that examines the test's property on a case; it fails or skips the test by the results."""
+    """Return a function that examines the test's property on a case, and fails or skips the test by the results."""
     import msgspec
 
     from attncheck.diagnosis.messages import explain
@@ -146,7 +146,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the item's results to its report."""
+    """Attach the results of a test item to its report."""
     report = yield
     if call.when == "call" and _PAYLOAD in item.stash:
         ship(report, item.stash[_PAYLOAD])
@@ -163,7 +163,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Open the record if items run here; examine the pools and search causes at the end."""
+    """Open the record if test items run in this process; at the end, examine pools and search for causes."""
     config = session.config
     if not (_is_worker(config) or config.option.collectonly):
         _open(config)
@@ -184,7 +184,7 @@ def _workers(config: pytest.Config) -> Workers:
 
 
 def _take_pools(config: pytest.Config, workers: Workers) -> None:
-    """Examine the pools, in parallel as the items were; report violated ones as failures."""
+    """Examine the pools, in as many processes as the items, and report violated pools as failures."""
     import msgspec
 
     report = config.stash[_REPORT]
@@ -196,18 +196,18 @@ def _take_pools(config: pytest.Config, workers: Workers) -> None:
 
 
 def _report_failure(config: pytest.Config, name: str, sent: ReportPayload, message: str) -> None:
-    """Report a failure that occurs after the last item, as if it were an item."""
+    """Report a failure that is found after the last test item, as if it were the failure of an item."""
     node, where = f"attncheck::{name}", ("attncheck", None, name)
     failed = pytest.TestReport(node, where, {}, "failed", message, "call")
     ship(failed, sent)
-    # JUnit files need a teardown report.
+    # JUnit files are complete only with a teardown report.
     for report in (failed, pytest.TestReport(node, where, {}, "passed", None, "teardown")):
         config.hook.pytest_runtest_logreport(report=report)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep items of a case on one worker, unless configured otherwise."""
+    """Run all items of a case on one worker, unless the user has configured another scheduler."""
     shared_out = config.getoption("dist", None) == "load" and _RUN in config.stash
     return cases.scheduler(config, log) if shared_out else None
 
@@ -242,7 +242,7 @@ def _run_of(config: pytest.Config) -> Run:
 
 
 def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
-    """Call `make` and return its list; input errors become one-line collection errors."""
+    """Call `make` and return its list; convert input errors to collection errors of one line."""
     from attncheck._lib.errors import InputError
 
     try:
@@ -252,7 +252,7 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _item_of(item: pytest.Item) -> Item | None:
-    """Return the item, a property and a case, that a test examines, or None."""
+    """Return the property and the case that a test examines, as an item, or None if it examines none."""
     mark, called_with = item.get_closest_marker(EXAMINES), getattr(item, "callspec", None)
     if mark is None or called_with is None:
         return None

@@ -16,7 +16,7 @@ _COUNT: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the budget as option and ini value."""
+    """Add the false-alarm budget as an option and as an ini value."""
     text = "chance that any assertion of the fixture evidence fails although all are true (default: 1e-6)"
     parser.getgroup("attncheck").addoption("--evidence-alpha", metavar="ALPHA", type=float, help=text)
     parser.addini("evidence_alpha", text, default="1e-6")
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Count the tests that share the budget, before any is deselected."""
+    """Count the tests that share the budget, before any of them is deselected."""
     config.stash[_COUNT] = frozenset(item.nodeid for item in items if _FIXTURE in getattr(item, "fixturenames", ()))
     if config.stash[_COUNT]:
         _alpha(config)  # refuses an invalid budget before any test runs
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def evidence(request: pytest.FixtureRequest) -> Generator[Evidence, None, None]:
-    """Yield an `Evidence` object, which has an equal share of the session's false-alarm budget."""
+    """Yield an `Evidence` object; all tests that use one have an equal share of the session's false-alarm budget."""
     from attncheck.evidence.assertions import Evidence
 
     config, name = request.config, request.node.nodeid

@@ -17,7 +17,7 @@ _ITEM = re.compile(r"\[(\w+@[0-9a-f]{12}) n=\d")
 
 
 class CaseResults:
-    """Results of the items that this process has examined, case by case."""
+    """Results of the test items that this process has examined; all items of a case are examined together."""
 
     def __init__(self, run: Run, items: Sequence[Item]) -> None:
         self._run = run
@@ -50,7 +50,7 @@ def item_id(nodeid: str) -> str:
 
 
 def scheduler(config: Any, log: Any) -> Any:
-    """Return an xdist scheduler that keeps cases on one worker."""
+    """Return an xdist scheduler that runs all items of a case on one worker."""
     # pytest-xdist ships no types.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -60,7 +60,7 @@ def scheduler(config: Any, log: Any) -> Any:
 
         def schedule(self) -> None:
             super().schedule()
-            # A worker starts an item only after receiving the next one, so all workers get more.
+            # A worker starts an item only when it has received the next one, so give each worker a further item.
             for node in self.nodes:
                 self._reschedule(node)
 

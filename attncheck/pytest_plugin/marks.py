@@ -21,7 +21,7 @@ def examines(name: str, strategy: Any = None) -> pytest.MarkDecorator:
     name : str
         Property to examine: one of attncheck's own (see ``attncheck explain``), or one of registered checks.
     strategy : hypothesis strategy of AttentionLayer or ProgramCase, optional
-        Draws random cases for this property alone, in place of those that all properties share.
+        Strategy that draws the random cases of this property, in place of those that all properties share.
     """
     # mypy sees marks looked up by name as Any.
     return getattr(pytest.mark, EXAMINES)(name, strategy)  # type: ignore[no-any-return]

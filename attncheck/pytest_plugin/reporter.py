@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReportPayload(TypedDict):
-    """Results of an item or the reason for their absence, as built-in types."""
+    """Results of a test item, or the reason why there are none, as built-in types."""
 
     results: list[dict[str, Any]]
     unusable: str
@@ -94,6 +94,6 @@ def _once(failed: Iterable[Any]) -> list[Any]:
 
 
 def _wants_details(config: pytest.Config) -> bool:
-    """Return whether the option -v or -r requests single failures."""
+    """Return whether the option -v or -r asks for each failure."""
     listing = any(str(argument).startswith("-r") for argument in config.invocation_params.args)
     return config.get_verbosity() > 0 or listing

@@ -15,13 +15,13 @@ from attncheck.records.schema import Result
 
 # Half-width of an interval, in standard errors.
 _QUANTILE = float(ndtri(0.5 + 0.5 * CONFIDENCE))
-#: Relative loss of sensitivity that is ignored, because the number of planned results slightly changes the level.
+#: Relative loss of sensitivity that is ignored, because the number of planned results has a small effect on the level.
 SLACK = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A number of one result that changed; ``now`` is NaN if the run has no such number."""
+    """A number of a result that differs from the baseline; ``now`` is NaN if the run has no such number."""
 
     what: str
     result: Result
@@ -31,7 +31,10 @@ class Change:
 
 
 def common(run: RunRecord, baseline: RunRecord) -> Iterator[tuple[Result, Result]]:
-    """Iterate over results that the baseline examined, in pairs with the run's; pools must have the same cases."""
+    """Yield each result that the baseline examined together with the same result of the run.
+
+    Pools are the same only if they have the same cases.
+    """
     for id, before in baseline.examined_by_id.items():
         now = run.by_id.get(id)
         if now is not None and before.case.get("of") == now.case.get("of"):
@@ -39,11 +42,11 @@ def common(run: RunRecord, baseline: RunRecord) -> Iterator[tuple[Result, Result
 
 
 def changed_results(run: RunRecord, baseline: RunRecord, false_alarm: float) -> list[Change]:
-    """Return the effects that differ significantly, the most significant first.
+    """Return the effects that differ significantly between run and baseline, the most significant first.
 
-    A two-sided normal test compares the effects of results that are consistent in both runs. Standard errors come from
-    the facing halves of both confidence intervals. Holm's procedure bounds the probability of any false rejection by
-    `false_alarm`.
+    A two-sided normal test compares the effects of results that are consistent in both runs. The standard error of each
+    effect comes from the half of its confidence interval on the side of the other effect. Holm's procedure bounds the
+    probability of any false rejection by `false_alarm`.
     """
     passed = [pair for pair in common(run, baseline) if all(result.verdict == Verdict.CONSISTENT for result in pair)]
     p_values = {pair[1].id: p_value for pair in passed if (p_value := shift(*pair)) is not None}
@@ -76,7 +79,10 @@ def shift(before: Result, now: Result) -> float | None:
 
 
 def weaker(run: RunRecord, baseline: RunRecord) -> list[Change]:
-    """Return results that became less sensitive by more than `SLACK`, in minimum detectable effect, size or power."""
+    """Return results that became less sensitive by more than `SLACK`.
+
+    Compared are the minimum detectable effect, the number of draws and the power.
+    """
     examined = [pair for pair in common(run, baseline) if pair[1].verdict != Verdict.NOT_EXAMINED]
     changes = [change for pair in examined if (change := _weaker(*pair)) is not None]
     return sorted(changes, key=lambda change: (change.result.check, change.result.item))
@@ -94,7 +100,7 @@ def _weaker(before: Result, now: Result) -> Change | None:
 
 
 def _distance(result: Result) -> float:
-    """Return the distance of the minimum detectable effect from the null; infinite if nothing is detectable."""
+    """Return the distance of the minimum detectable effect from the null; infinite if no effect is detectable."""
     if result.mde is None or result.null_effect is None:
         return math.inf
     return abs(result.mde - result.null_effect)

@@ -49,10 +49,10 @@ class Explanation(msgspec.Struct, frozen=True):
     text : str
     certainty : Certainty
     stage : str
-        Stage of the computation where the subject deviates (`attncheck.checks.declared`); empty if it is not known, or
-        part of the text.
+        Stage of the computation where the subject deviates (`attncheck.checks.declared`). It is empty if the stage is
+        not known, or if the text names it.
     plot : Plot or dict, optional
-        What the subject does instead of its declaration; a record holds built-in types.
+        Plot of the subject's numbers beside the declared ones; in a record, it consists of built-in types.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def excluded(self) -> frozenset[Certainty]:
-        """Kinds of explanations that add nothing to this one."""
+        """The kinds of explanations that are not needed beside this one."""
         return _EXCLUDED.get(self.certainty, frozenset())
 
     def __str__(self) -> str:

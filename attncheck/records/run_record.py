@@ -19,7 +19,7 @@ from attncheck.records.tallies import Space, Tally, tallied
 
 
 def entry_of(line: Result) -> Entry:
-    """Return the ledger entry of a line; entries on one case share draws."""
+    """Return the ledger entry of a result; entries with the same case share draws."""
     return Entry(line.id, case_key(line), line.verdict, tuple(line.p_values), line.combined, line.continuous)
 
 
@@ -38,10 +38,10 @@ def closing_of(conclusion: Conclusion, results: Sequence[Result], seconds: float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunRecord:
-    """A run in memory, results and pools sorted by id.
+    """A run in memory, with results and pools sorted by id.
 
-    ``path`` is None if there is no file, ``closing`` if the run did not finish. ``parts`` are its records, if there are
-    several.
+    ``path`` is None if the run has no file, and ``closing`` if it did not finish. If the run was recorded in several
+    records, ``parts`` are these records.
     """
 
     path: Path | None
@@ -62,7 +62,7 @@ class RunRecord:
 
     @property
     def digest(self) -> str:
-        """The digest of all numbers; empty if the run is incomplete, or draws of the subject are not reproducible."""
+        """The digest of all numbers; empty if the run is incomplete or the subject's draws are not reproducible."""
         repeatable = all(result.repeatable for result in self.results)
         return self.closing.digest if self.closing and self.conclusion.complete and repeatable else ""
 
@@ -99,7 +99,7 @@ class RunRecord:
 
     @cached_property
     def tallies(self) -> dict[str, Tally]:
-        """Results on single cases by check, sorted by name."""
+        """Results on single cases, grouped by check and sorted by the check's name."""
         return dict(sorted(tallied(self.results).items()))
 
     @cached_property
@@ -109,7 +109,7 @@ class RunRecord:
 
     @cached_property
     def claim_layers(self) -> dict[str, dict[str, str]]:
-        """Mapping of each claim to the claim's worst verdict on each case, by case key."""
+        """Worst verdict on each claim in each case, as a mapping of claims to mappings of case keys to verdicts."""
         by_claim: dict[str, dict[str, str]] = {}
         for result in self.results:
             if result.p_values:
@@ -135,7 +135,11 @@ class RunRecord:
 
 
 def read_records(path: Path, field: str = "record") -> list[RunRecord]:
-    """Read the records in a file, called `field` in errors; raise `InputError` for an invalid file or edited digits."""
+    """Read the records in a file.
+
+    Errors call the file `field`. Raises `InputError` if the file is invalid, or if its numbers do not match their
+    digest.
+    """
     parts: list[list[Line]] = []
     for number, line in enumerate(read(path, field=field), 1):
         if isinstance(line, Manifest):

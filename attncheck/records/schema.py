@@ -31,7 +31,7 @@ _NO_MANIFEST = "has no manifest in its first line", "pass a record that attnchec
 GZIP = b"\x1f\x8b"
 #: First bytes of a record.
 OPENING = b'{"type":"manifest"'
-# More bytes than any file has.
+# A number of bytes larger than any file.
 _ENDLESS = 2**62
 
 
@@ -46,10 +46,10 @@ class PlannedResult(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
-    ``planned`` lists results on the subject, ``fixed`` keys of cases visited with any seed. ``draws`` is the number of
-    draws of a look with the profile thorough, ``min_examined`` the number of results that a pass needs. ``source``, a
-    digest of the subject's file, may be empty. ``checks`` are the modules of planned checks that are not attncheck's
-    own.
+    ``planned`` lists the planned results, ``fixed`` the keys of the cases that do not depend on the seed. ``draws`` is
+    the number of draws that a look may take at any case (profile thorough), ``min_examined`` the number of examined
+    results that a pass needs. ``source``, a digest of the subject's file, may be empty. ``checks`` are the modules of
+    planned checks of other packages.
     """
 
     schema: int
@@ -74,12 +74,12 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
 
     ``size`` is the number of draws of one look, at most ``affordable``; ``power`` is the planned probability of a
     violated verdict. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low``, ``high`` and
-    ``plot`` (`attncheck.evidence.plot_data`) belong to the deciding look. The null is ``null_effect``, or all effects
-    up to it if ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the
-    check's alternative, or the MDE if that is larger. ``summary`` is the first look's contribution to pools
-    (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is
-    given if it differs from the manifest's. ``repeatable`` is false if the subject's draws depend on more than the
-    generator.
+    ``plot`` (`attncheck.evidence.plot_data`) belong to the deciding look. The effect under the null is ``null_effect``,
+    or any effect up to it if ``at_most`` is true. ``mde`` is the smallest effect that is detected with the planned
+    power. ``alternative`` is the check's alternative, or the MDE if that is larger. ``summary`` is what the first look
+    contributes to pools (`attncheck.evidence.summaries`). Results of pools have the case
+    ``{"pool": name, "of": case keys}``. ``arithmetic`` is empty if it is that of the manifest. ``repeatable`` is false
+    if the subject's draws depend on more than the generator.
     """
 
     id: str
@@ -117,10 +117,10 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
-    """The end of a run.
+    """The last line of a run's record.
 
-    ``digest`` is the `run_digest`; ``reasons`` say why the verdict is no pass; ``explanations`` say what may be wrong,
-    best first. ``failed`` has errors of the subject. ``seal`` is a digest of all that the record holds before it.
+    ``digest`` is the `run_digest`; ``reasons`` say why the run does not pass; ``explanations`` say what may be wrong,
+    best first. ``failed`` lists errors of the subject. ``seal`` is a digest of all earlier content of the record.
     """
 
     digest: str
@@ -133,7 +133,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
 
 
 Line = Manifest | Result | Closing
-# How a closing line begins, and its last field.
+# First bytes of a closing line, and the name of its last field.
 _CLOSING, _SEAL = b'{"type":"closing"', b',"seal":'
 
 
@@ -148,7 +148,7 @@ def of_layer(result: Result) -> bool:
 
 
 def case_label(result: Result) -> str:
-    """Return the kind of a result's case: "layer", "program", or "cases" for a pool."""
+    """Return what a result was examined on, as text: "layer", "program", or "cases" for a pool."""
     return "cases" if of_pool(result) else "layer" if of_layer(result) else "program"
 
 
@@ -169,7 +169,7 @@ class _SchemaHead(msgspec.Struct):
 
 
 def line_digest(line: Result) -> bytes:
-    """Return the digest of a line's id, verdict and numbers, without texts."""
+    """Return the digest of the id, the verdict and the numbers of a result, without its texts."""
     digits: list[Any] = [line.id, line.verdict]
     digits += [line.size, line.level, line.power, line.p_values, line.effects, line.combined]
     digits += [line.effect, line.low, line.high, line.null_effect, line.mde]
@@ -179,8 +179,8 @@ def line_digest(line: Result) -> bytes:
 def run_digest(results: Iterable[Result]) -> str:
     """Return the digest of a run's results, independent of order, times and number of workers.
 
-    It depends on seed, subject and plan, not on names or texts. It may change with processor and BLAS
-    (``arithmetic``) and with releases of NumPy, SciPy and hypothesis (``versions``).
+    The digest depends on the seed, the subject and the plan, but not on names or texts. It may change with the
+    processor and BLAS (``arithmetic``) and with releases of NumPy, SciPy and hypothesis (``versions``).
     """
     return hashlib.sha256(b"".join(sorted(map(line_digest, results)))).hexdigest()[:16]
 
@@ -188,7 +188,7 @@ def run_digest(results: Iterable[Result]) -> str:
 def read(path: Path, field: str = "record") -> Iterator[Any]:
     """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
-    The file may be compressed by gzip, and may hold several records, one after the other; errors call it `field`.
+    The file may be compressed by gzip, and may hold several records, one after the other. Errors call it `field`.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
     source = _Source(path, field)
     ended, seal = False, Seal()
     with _opened(source) as (file, most):
-        # Large files of other kinds may be one line.
+        # Look at the first byte only, because a large file of another kind may consist of one line.
         if file.peek(1)[:1] != b"{":
             raise source.error(*_NO_MANIFEST)
         for number, raw in enumerate(_lines(source, file, most), 1):
@@ -217,14 +217,14 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
                 seal = Seal()
             ended = kind == "closing"
             digits = seal.add(raw).encode()
-            # A field after the seal would replace an earlier one of its name.
+            # The seal must be the last field: a field after it would replace an earlier field of the same name.
             if ended and not (digits and raw.endswith(b'"%b"}\n' % digits)):
                 raise source.error("was edited or damaged: its lines are not those that it was closed with")
             yield line
 
 
 class Seal:
-    """Digest of the lines of a record, and of the closing line up to its seal."""
+    """Running digest of a record: of all its lines, and of the closing line up to the seal, which is this digest."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -238,7 +238,7 @@ class Seal:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """A file to read as a record, named in errors."""
+    """A file to read as a record; `what` is its name in error messages."""
 
     path: Path
     what: str
@@ -266,11 +266,11 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
 
 @contextlib.contextmanager
 def sensible(path: Path, number: int, field: str) -> Iterator[None]:
-    """Prefix input errors about values of a line with the record's path, called `field`, and the line number."""
+    """Extend input errors about the values of a line by the record's path, called `field`, and the line's number."""
     try:
         yield
     except InputError as error:
-        problem = str(error).rpartition("; ")[0]  # without the remedy, which addresses callers of the ledger
+        problem = str(error).rpartition("; ")[0]  # without its remedy, which is one for callers in Python
         raise _Source(path, field).error(f"line {number} was edited or damaged ({problem})") from None
 
 
@@ -294,7 +294,7 @@ def _check_head(source: _Source, first: bytes) -> None:
     if head.type != "manifest":
         raise source.error(*_NO_MANIFEST)
     if type(head.schema) is not int or head.schema != SCHEMA:
-        # Only larger integers can be later versions.
+        # Later versions have a larger integer.
         remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else ""
         raise source.error(f"has schema {head.schema!r}, this version reads {SCHEMA}", remedy)
 

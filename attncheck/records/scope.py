@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from attncheck.checks.registry import find_check
 from attncheck.records.schema import Result, of_pool
 
-#: Number of results on laws that a conclusive run needs, unless fewer are planned.
+#: Number of examined results of checks of laws that a conclusive run needs, unless fewer are planned.
 FEWEST_LAWS = 3
-# Fraction of the plan below which "little examined" is shown.
+# A run is "little examined" if it has examined less than this share of the planned results.
 _SMALL = 0.25
-# Fields that contain no intermediate results.
+# Returned fields that are not intermediate results of the layer.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The coverage of a run: numbers of planned and examined results, in total and of checks that test laws.
+    """The coverage of a run: numbers of planned and of examined results.
 
-    ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
+    `planned` and `examined` count all results, `planned_laws` and `laws` those of checks that test a law. ``words``
+    qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
 
     Examples
     --------
@@ -38,7 +39,7 @@ class Scope:
 
     @classmethod
     def of(cls, examined: Mapping[str, int], planned: Mapping[str, int]) -> Scope:
-        """Return the scope from numbers of examined and planned results by check."""
+        """Return the scope, given the numbers of examined and of planned results of each check."""
         laws = {name: count for name, count in examined.items() if count and _holds_a_law(name)}
         planned_laws = sum(count for name, count in planned.items() if _holds_a_law(name))
         counts = sum(planned.values()), sum(examined.values())
@@ -51,7 +52,10 @@ class Scope:
         return cls.of(Counter(r.check for r in single if r.p_values), Counter(r.check for r in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return a message if too few results were examined: fewer than `fewest`, or than 3 on laws; else ""."""
+        """Return a message if too few results were examined, or an empty string.
+
+        There are too few if there are less than `fewest`, or less than 3 results of checks that test a law.
+        """
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)
@@ -73,7 +77,7 @@ class Scope:
 
 def _description(laws: Mapping[str, int], planned: int, examined: int) -> str:
     known = [check for name in laws if (check := find_check(name))]
-    if not laws or len(known) < len(laws):  # checks unknown to this version may concern any field
+    if not laws or len(known) < len(laws):  # checks that this version does not know may use any field
         return ""
     if all(check.kind == "limit" for check in known):
         return "limit only"

@@ -18,13 +18,13 @@ from attncheck.layers.names import layer_name
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.schema import Result, case_key, of_layer
 
-#: Number of most suspicious results shown per check.
+#: Maximum number of most suspicious results that are displayed per check.
 RETAINED = 24
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tally:
-    """Results of one check, of which there is at least one."""
+    """The results of one check, at least one."""
 
     name: str
     claim: str
@@ -124,12 +124,12 @@ class Space:
 
 
 def suspicion(result: Result) -> tuple[float, float, float, str]:
-    """Return a key that increases with suspicion; ties are ordered by id."""
+    """Return a sort key that is larger for more suspicious results; ties are ordered by id."""
     return (float(result.verdict == Verdict.VIOLATED), -result.combined, -result.p_values[0], result.id)
 
 
 def extent(result: Result) -> tuple[float, str]:
-    """Return a key that increases with the size of the case; ties are ordered by id."""
+    """Return a sort key that is larger for larger cases; ties are ordered by id."""
     return _size(result.case), result.id
 
 
@@ -142,7 +142,7 @@ def _size(case: dict[str, Any]) -> float:
 
 
 def _fields(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a case that are counted by value."""
+    """Return those fields of a case of which the values are counted."""
     if "program" not in case:
         heads, groups = case.get("num_heads"), case.get("num_kv_heads")
         together = {} if heads is None else {"more_than_one_head": heads != 1, "heads_in_groups": groups is not None}
@@ -176,7 +176,7 @@ def _plain(value: Any) -> str:
 
 
 def layers_of(results: Iterable[Result]) -> list[AttentionLayer]:
-    """Return the distinct attention layers of results, in their order; functions in them are not imported.
+    """Return the distinct attention layers of results, in order; functions that they name are not imported.
 
     Layers that this version cannot read are left out.
     """

@@ -38,7 +38,7 @@ def replay_command(record: Path | str, id: str, subject: str, checks: Sequence[s
 
 
 def most_informative(reasons: Mapping[str, int]) -> str:
-    """Return the most actionable reason, else the most common; empty if there is none.
+    """Return the reason that the user can remedy, or else the most common one; empty if there are no reasons.
 
     Examples
     --------
@@ -49,7 +49,9 @@ def most_informative(reasons: Mapping[str, int]) -> str:
 
 
 def unexamined(reasons: Mapping[str, int]) -> list[str]:
-    """Return lines on results that were not examined: those that need more returned fields, and all others.
+    """Return lines on results that were not examined.
+
+    One line counts the results that need more returned fields, another one all other results.
 
     Examples
     --------
@@ -84,7 +86,7 @@ def interval(result: Result) -> str:
 
 
 def label_of(result: Result) -> str:
-    """Return the name of the measured quantity: the text of the result up to its effect."""
+    """Return the name of the measured quantity, which precedes the effect in the text of the result."""
     return result.text.partition(f" {number(result.effect)} [")[0].rstrip(":") if result.effect is not None else ""
 
 
@@ -96,7 +98,10 @@ def quantity(result: Result) -> str:
 
 
 def in_alternatives(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of the alternative's effect, with 0 at the null; for ratios, use logarithms."""
+    """Return an effect in units of the effect of the alternative, such that 0 is the null.
+
+    Ratios are replaced by their logarithms.
+    """
     null, unit = result.null_effect, result.alternative
     if value is None or null is None or unit is None or unit == null or not math.isfinite(unit):
         return None

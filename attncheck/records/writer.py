@@ -21,10 +21,10 @@ except ImportError:  # not available on Windows
 
 
 class Writer:
-    """Appends lines to a locked record, unbuffered.
+    """Appends lines to a locked record, without buffering.
 
-    An older record is replaced once the manifest is written. After a failed write, earlier lines stay readable and no
-    more are accepted.
+    An older record is replaced only when the manifest has been written. After a failed write, earlier lines stay
+    readable, and further lines are refused.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,10 +88,10 @@ def set_aside(path: Path) -> str:
 
 
 def _created(path: Path, data: bytes) -> io.FileIO:
-    """Replace `path` by a file starting with `data`; return it open and locked."""
+    """Replace the file at `path` by one that starts with `data`, and return it open and locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
-    if target.exists() and not target.is_file():  # devices and pipes are not replaced; folders fail here
+    if target.exists() and not target.is_file():  # devices and pipes are not replaced, and folders fail
         return _started(target, data)
     _check_replaceable(target, path)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")

@@ -32,7 +32,7 @@ from attncheck.runs.summary import labelled, summarize
 from attncheck.runs.tasks import explained
 from attncheck.runs.view import RunView
 
-# Number of uncovered lines shown.
+# Maximum number of lines displayed of a program to which the theorem does not apply.
 _NOTES = 6
 
 
@@ -158,9 +158,9 @@ def check(
         "attncheck.subject:direct" for attncheck's own simulator.
     layer : AttentionLayer, Program, or iterable of them
     width : int
-        Width for exact properties of programs; rates have their own widths.
+        Width at which exact properties of programs are tested; properties on rates are tested at widths of their own.
     properties : str or iterable of str
-        Names of properties, registered ones too; by default all of attncheck's own.
+        Names of properties, which may be registered ones; by default all of attncheck's own properties.
     seed : int
         The run seed, which determines all random numbers.
     profile : {"smoke", "default", "thorough"}

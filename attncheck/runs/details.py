@@ -30,7 +30,7 @@ MAIN_CHECKS = (
 
 
 def of_cases(count: int, check: str) -> str:
-    """Return a count as text, such as "3 layers", or "3 programs" if a check or property applies to programs."""
+    """Return a count as text, such as "3 layers", or "3 programs" if the check or property is one of programs."""
     return counted(count, domain_of(check.partition(".")[0]).kind)
 
 
@@ -41,7 +41,10 @@ def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
 
 
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
-    """Return a line per main check on its minimum detectable effect: on the median case and, if smaller, pooled."""
+    """Return a line on the minimum detectable effect of each main check.
+
+    It is given for the median case, and for the pool of all cases if that is smaller.
+    """
     common, lines = of_all(pools), []
     for group in _main(results).values():
         middle = _middle(group)
@@ -58,7 +61,7 @@ def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
 
 
 def _percent(ratio: float | None) -> str:
-    """Return the distance of a variance ratio from 1.
+    """Return the distance of a variance ratio from 1, in percent.
 
     Examples
     --------
@@ -69,7 +72,7 @@ def _percent(ratio: float | None) -> str:
 
 
 def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Map each claim to the examined results of its first main check that has any."""
+    """Map each claim to the examined results of one check: the first of its main checks that was examined."""
     groups: dict[str, list[Result]] = {}
     for check in MAIN_CHECKS:
         group = [r for r in results if r.check == check and r.p_values and r.mde is not None]
@@ -79,7 +82,7 @@ def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def of_all(pools: Sequence[Result]) -> dict[str, Result]:
-    """Return the results that are pooled over all cases, by check."""
+    """Return the results that are pooled over all cases, by name of the check."""
     return {pool.check: pool for pool in pools if pool.p_values and case_key(pool) == ALL}
 
 
@@ -89,7 +92,7 @@ def _middle(group: Sequence[Result]) -> Result:
 
 
 def not_detected(results: Sequence[Result]) -> dict[str, list[str]]:
-    """Return the checks that were examined on no case, grouped by their most informative reason."""
+    """Return the names of the checks that were examined on no case, grouped by their most informative reason."""
     by_reason: dict[str, list[str]] = {}
     for name, tally in sorted(tallied(results).items()):
         if not tally.examined:
@@ -98,7 +101,9 @@ def not_detected(results: Sequence[Result]) -> dict[str, list[str]]:
 
 
 def _in_short(checks: Sequence[str]) -> list[str]:
-    """Return check names; if all checks of a property are listed, the property's name and their number replace them.
+    """Return the names of checks as a short list.
+
+    If all checks of a property are listed, the property's name and the number of its checks replace them.
 
     Examples
     --------

@@ -27,7 +27,7 @@ class RunOptions:
     false_alarm : float or str
         False-alarm budget of the run.
     draws : int or str, optional
-        Number of draws per look at every case, whatever their cost; only with the profile thorough.
+        Number of draws that a look may take at any case, whatever their cost; only with the profile thorough.
     min_examined : int or str, optional
         Minimum number of examined results for a pass.
     only : sequence of str
@@ -64,7 +64,7 @@ def drawn_seed(text: str) -> str:
 
 
 def typed(value: Any, kind: Callable[[str], Any]) -> Any:
-    """Convert text to a number if possible, else return it; later checks reject other text.
+    """Convert text to a number if possible, else return it unchanged, to be rejected when options are validated.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def typed(value: Any, kind: Callable[[str], Any]) -> Any:
     (12, 1000000, 'many')
     """
     try:
-        # Python accepts 1_0 for 10.
+        # Do not accept underscores: Python reads 1_0 as 10.
         return kind(value) if isinstance(value, str) and "_" not in value else value
     except ValueError:
         return value

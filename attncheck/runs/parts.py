@@ -56,7 +56,7 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
     wrong = [line for line in closings if line.verdict == "violated"]
     closing = Closing(
         digest=run_digest([*results, *pools]),
-        # If a part is violated, so is the run; otherwise the conclusion follows from the results.
+        # If a part ended violated, so does the run. Otherwise its conclusion follows from the results.
         verdict="violated" if wrong else "consistent",
         reasons=list(dict.fromkeys(reason for line in wrong for reason in line.reasons)),
         seconds=sum(line.seconds for line in closings),
@@ -74,7 +74,7 @@ def _joined(parts: Sequence[RunRecord]) -> RunRecord:
 
 
 def _manifest_of(parts: Sequence[RunRecord]) -> Manifest:
-    """Return the manifest of a run with the plans of its parts; raise `InputError` if their settings differ."""
+    """Return the manifest of a run, with the plans of all its parts; raise `InputError` if their settings differ."""
     first = parts[0]
     for part in parts:
         for name in _SETTINGS:
@@ -92,7 +92,10 @@ def _manifest_of(parts: Sequence[RunRecord]) -> Manifest:
 
 
 def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: float) -> list[Result]:
-    """Pool results; a part's own pool takes precedence if it covers the same cases or is violated."""
+    """Pool results of all parts.
+
+    The result of a pool in a part takes precedence if it has the same cases or is violated.
+    """
     by_id = grouped(examined, lambda pool: pool.id)
     bad = [case_key(result) for result in violated(results)]
     pools, _ = examine_pools(pools_of(results), bad, _none_later, level, _first_look)
@@ -103,7 +106,7 @@ def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: floa
 
 
 def _examined(pool: Result, of_parts: Sequence[Result]) -> Result:
-    """Return a violated pool among `of_parts`, else one that covers the same cases as `pool`, else `pool` itself."""
+    """Return the first of: a violated pool in `of_parts`, a pool there with the same cases as `pool`, `pool` itself."""
     violations = [candidate for candidate in of_parts if candidate.verdict == Verdict.VIOLATED]
     return next(iter([*violations, *(candidate for candidate in of_parts if candidate.case == pool.case)]), pool)
 
@@ -113,7 +116,10 @@ def _none_later(*look: Any) -> dict[str, Any]:
 
 
 def _first_look(evaluate: Evaluator, names: Sequence[str], level: float) -> dict[str, Trail]:
-    """Return trails that consist of a first look; a suspicious look is inconclusive, as no further look follows."""
+    """Return trails that consist of a first look.
+
+    A suspicious look makes the verdict inconclusive, because no further look follows.
+    """
     first = evaluate(1, 1, tuple(names)) if names else {}
     suspicious = {name: outcome.p_value < level for name, outcome in first.items()}
     verdict = {True: Verdict.INCONCLUSIVE, False: Verdict.CONSISTENT}

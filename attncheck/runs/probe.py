@@ -20,7 +20,7 @@ _Probe = tuple[Subject | SubjectName, int, Case]
 def refusal(run: Run, workers: Workers) -> Examination | None:
     """Return the first failure if the subject fails on all of up to three planned cases, or if a call is stopped.
 
-    A declaration of support that fails on any planned layer is a failure too.
+    It is also a failure if the subject's declaration of supported layers fails on a planned layer.
     """
     first = None
     subject = run.subject.sent if workers.travels else run.subject
@@ -43,7 +43,7 @@ def refusal(run: Run, workers: Workers) -> Examination | None:
 
 
 def _probed(run: Run) -> list[Case]:
-    """Return the first, the cheapest and the most expensive fixed case that the subject does not decline."""
+    """Return three fixed cases that the subject supports: the first, the cheapest and the most expensive one."""
     cases = [case for case in run.fixed_cases if not _declines(run.subject, case)]
     by_cost = sorted(cases, key=lambda case: case.weight_entries)
     return list(dict.fromkeys([*cases[:1], *by_cost[:1], *by_cost[-1:]]))
@@ -58,7 +58,7 @@ def _declines(subject: Subject, case: Case) -> bool:
 
 
 def declared(task: tuple[Subject | SubjectName, Sequence[AttentionLayer]]) -> Examination:
-    """Ask a subject which layers it supports, and return the first error."""
+    """Ask a subject which of the layers it supports, and return the first error, if there is one."""
     named, layers = task
     try:
         with own_arithmetic():
@@ -73,7 +73,7 @@ def declared(task: tuple[Subject | SubjectName, Sequence[AttentionLayer]]) -> Ex
 
 
 def probe(task: _Probe) -> Examination:
-    """Call the subject on a case, as a test item does before it plans its draws, and return an error if it fails."""
+    """Call the subject on a case, as a test item does before its draws are planned; return the error if it fails."""
     named, seed, case = task
     try:
         with own_arithmetic():

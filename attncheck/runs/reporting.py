@@ -29,10 +29,10 @@ _FAILURES, _LONGEST = 20, 400
 
 
 class RunReport:
-    """Collects results in any order, writes each to the record at once, and concludes.
+    """Collector of a run's results, which writes each result to the record at once, and concludes.
 
-    If writing fails, the run continues without its record, and `failure` says why. `refused` says why the subject is
-    unusable, and `traceback` where it failed first.
+    If writing fails, the run continues without its record, and `failure` says why. If the subject is unusable,
+    `refused` holds its error, and `traceback` tells where it failed first.
     """
 
     def __init__(self, run: Run, refused: Examination | None = None) -> None:
@@ -53,9 +53,9 @@ class RunReport:
         self.take((), refused.unusable if refused else "")
 
     def take(self, results: Iterable[Result], *failures: str) -> None:
-        """Add results to the report and its record; `failures` are errors of test items without results."""
+        """Add results to the report and its record; `failures` are errors of test items that have no results."""
         for result in results:
-            same = result.arithmetic == self._arithmetic  # omitted if as in the manifest
+            same = result.arithmetic == self._arithmetic  # not written if it is that of the manifest
             line = msgspec.structs.replace(result, arithmetic="") if same else result
             self.results.append(line)
             self._write(line)
@@ -67,14 +67,20 @@ class RunReport:
         return sorted(self._failed)
 
     def pool(self, workers: Workers, cases: Mapping[str, Case] | None = None) -> tuple[list[Result], list[str]]:
-        """Examine pools and add results that are not violated; return violated results, and errors of further looks."""
+        """Examine pools, and add the results that are not violated to the report.
+
+        Return the violated results, and the errors of the subject in further looks.
+        """
         pools, failed = self.run.pool(self.results, workers, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
         self.take([result for result in pools if result not in bad])
         return bad, failed
 
     def diagnose(self, workers: Workers) -> None:
-        """Find causes of violated results; in a worker process, a crash of the subject does not end this process."""
+        """Find causes of violated results.
+
+        If `workers` are other processes, a crash of the subject does not end this process.
+        """
         if not self.run.explains or not any(result.verdict == Verdict.VIOLATED for result in self.results):
             return
         subject = self.run.subject

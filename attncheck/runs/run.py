@@ -48,7 +48,7 @@ class Run:
     budget : Budget
     record : Path or None
     draws : int or None
-        With the thorough profile, number of draws per look at every case, whatever their cost.
+        With the profile thorough, number of draws that a look may take at any case, whatever their cost.
     item_ids : tuple of str
         The planned test items; empty until `planning`.
     explains : bool
@@ -110,7 +110,7 @@ class Run:
         )
 
     def planning(self, item_ids: Iterable[str]) -> Run:
-        """Return the run with its planned items; raises InputError if they have more results than the budget allows."""
+        """Return the run with its planned test items; raises InputError if these are too many for the budget."""
         run = dataclasses.replace(self, item_ids=tuple(dict.fromkeys(item_ids)))
         counts = Counter(item.partition("@")[0] for item in run.item_ids)
         number = len(run.planned) + most_pools(name for name, count in counts.items() if count > 1)
@@ -138,7 +138,7 @@ class Run:
 
     @property
     def planned_layers(self) -> list[AttentionLayer]:
-        """The planned layers: fixed ones, and the random ones that all properties share."""
+        """The planned layers: the fixed ones, and the random ones on which all properties are tested."""
         planned = {item.partition("@")[2] for item in self.item_ids}
         cases = [*self.fixed_cases, *random_layers(self.profile.examples, self.seed, self.profile.layers)]
         return [case for case in cases if isinstance(case, AttentionLayer) and case.key in planned]
@@ -152,18 +152,18 @@ class Run:
 
     @property
     def registered(self) -> list[str]:
-        """Registered properties that are listed in `only`, or whose module is listed in `checks`."""
+        """The registered properties that `only` lists, or that are defined in a module which `checks` lists."""
         names = {registration.check.property_name: registration for registration in registrations()}
         return [name for name, registration in names.items() if name in self.only or is_in(registration, self.checks)]
 
     @property
     def all_items(self) -> list[Item]:
-        """Test items of attncheck's own properties and of registered properties.
+        """Return the test items of attncheck's own properties and of the registered properties of the run.
 
         Raises
         ------
         InputError
-            If nothing is left to examine.
+            If there is nothing to examine.
         """
         names = (*EVERY_PROPERTY, *self.registered)
         items = [item for name in names for item in self.items(name)]
@@ -173,10 +173,11 @@ class Run:
         return list(dict.fromkeys(items))
 
     def items(self, name: str, strategy: Any = None) -> list[Item]:
-        """Return the test items of a property: on fixed cases, then on random cases, which all properties share.
+        """Return the test items of a property, on fixed cases and on random cases.
 
-        With a hypothesis strategy, random cases are drawn from it for this property alone. A subject with declared
-        layers is tested on these only. Unsupported layers stay in the plan as not examined, together with substitutes.
+        All properties are tested on the same random cases, except if there is a hypothesis strategy, from which the
+        cases of this property are drawn. A subject that comes with its own layers is tested on these only. Layers that
+        the subject does not support stay in the plan as not examined, and substitutes for them are added.
         """
         profile, domain = self.profile, domain_of(name)
         if (self.only and name not in self.only) or not self.subject.simulates(domain.kind):
@@ -192,7 +193,7 @@ class Run:
         return self.items_on(name, [*cases, *self._substitutes(cases)])
 
     def _with_parts(self) -> list[AttentionLayer]:
-        """Return those random layers with optional parts that the subject declares to support."""
+        """Return the random layers with an optional part, such as a window, that the subject declares to support."""
         if not (self.profile.parts and self.subject.declares_support):
             return []
         with contextlib.suppress(InputError):  # a failing declaration is reported with the first result
@@ -209,7 +210,10 @@ class Run:
                     yield from () if instead is None else (instead,)
 
     def items_on(self, name: str, cases: Iterable[Case]) -> list[Item]:
-        """Return the test items of a property on the distinct cases among `cases`; refuse ambiguous programs."""
+        """Return the test items of a property on the distinct cases among `cases`.
+
+        Raises InputError for different programs that cannot be told apart.
+        """
         checks_of(name)
         distinct = list(dict.fromkeys(cases))
         for case in distinct:
@@ -220,7 +224,7 @@ class Run:
         return [Item(name, case) for case in distinct]
 
     def tasks(self, items: Iterable[Item], travels: bool = False) -> list[CaseTask]:
-        """Return test items as one task per case; with `travels`, tasks can be sent to other processes."""
+        """Return test items as one task per case; with `travels`, the tasks can be sent to other processes."""
         subject = self.subject.sent if travels else self.subject
         return [
             CaseTask(
@@ -241,9 +245,9 @@ class Run:
     def pool(
         self, results: Sequence[Result], workers: Workers, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Examine pools of results; return their results, and the errors of further looks, which `workers` take.
+        """Examine pools of results; return the results of the pools, and the errors of further looks.
 
-        `cases` are known cases by key.
+        Further looks are taken by `workers`. `cases` are cases that need not be read from results, by key.
         """
         subject = self.subject.sent if workers.travels else self.subject
         bad = [case_key(result) for result in violated(results)]
@@ -252,14 +256,14 @@ class Run:
             return examine_pools(pools_of(results), bad, later, self.budget.level())
 
     def conclude(self, results: Sequence[Result]) -> Conclusion:
-        """Return the conclusion from results, given the planned items."""
+        """Return the conclusion from the results, given the planned test items."""
         planned = [*(result.id for result in self.planned), *self._planned_pools(results)]
         with own_arithmetic():
             conclusion = ledger_of(planned, self.seed, results).conclude(self.budget)
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _planned_pools(self, results: Sequence[Result]) -> list[str]:
-        """Return the ids of all pools if all results on single cases are present, else of the pools reported so far."""
+        """Return the ids of all pools if all planned results on single cases are present, else of the pools so far."""
         single = [result for result in results if not of_pool(result)]
         if {planned.id for planned in self.planned} <= {result.id for result in single}:
             return [pool.id for pool in pools_of(single)]

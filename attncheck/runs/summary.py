@@ -17,7 +17,10 @@ from attncheck.runs.view import RunView
 
 
 def summarize(view: RunView, color: bool = False, verbose: bool = False) -> str:
-    """Return the summary of a run; `verbose` lists checks that were examined on no case, `color` adds colour codes."""
+    """Return the summary of a run.
+
+    With `verbose`, it lists the checks that were examined on no case; with `color`, it contains colour codes.
+    """
     run = view.run
     lines = [view.sentence, *(f"  {reason}" for reason in view.reasons)]
     lines += labelled([("failed", view.failed), ("draws", view.unrepeatable)])
@@ -40,7 +43,10 @@ def labelled(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def unexamined_lines(checks: Mapping[str, Sequence[str]], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return lines that list `checks`, examined on no case, by reason under a heading; empty without such checks."""
+    """Return lines that list `checks`, which were examined on no case, by reason, below a heading.
+
+    There are no lines if there are no such checks.
+    """
     lines = [f"  {reason}: {', '.join(names)}" for reason, names in checks.items()]
     return [heading, *lines] if lines else []
 

@@ -29,16 +29,16 @@ from attncheck.subject.guard import guarded
 
 
 def explained(subject: Subject | SubjectName, results: Sequence[Result], seed: int) -> tuple[Explanation, ...]:
-    """Return explanations of a run's violations, best first; the subject is called in this process."""
+    """Return explanations of the violations of a run, best first; the subject is called in this process."""
     subject = subject_here(subject)
     return explanations(Violations(tuple(results), seed, subject.weights, subject))
 
 
 @dataclasses.dataclass(frozen=True)
 class CaseTask:
-    """Test items of one case, examined on the same draws.
+    """Test items of one case, which are examined on the same draws.
 
-    A subject given by name and the modules of registered checks are imported where the task runs.
+    If the subject is given by name, it is imported where the task runs; so are the modules of registered checks.
     """
 
     subject: Subject | SubjectName
@@ -55,7 +55,7 @@ class CaseTask:
 
     @property
     def entries(self) -> int:
-        """Approximate cost: array entries that are drawn, or read by a check."""
+        """Approximate cost of the task: the number of array entries that are drawn, plus those that checks read."""
         checks = sum(len(item.checks) for item in self.items)
         return self.cost.affordable * (self.case.weight_entries + checks * self.case.stored_entries)
 
@@ -73,7 +73,7 @@ class CaseTask:
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
         """Add a diagnosis to violated results."""
         diagnosis: list[str] = []
-        with contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
+        with contextlib.suppress(InputError):  # if the subject fails here, results have no diagnosis
             diagnosis = diagnose(self.items[0], subject, self.seed, results)
         violation = str(Verdict.VIOLATED)
         return [
@@ -85,7 +85,8 @@ class CaseTask:
 class Examination(NamedTuple):
     """The results of a test item, or the error of the subject with its traceback.
 
-    `stopped` is True if a call of the subject was stopped, so that no further call is worth the time.
+    `stopped` is True if a call of the subject exceeded its time limit and was stopped, so that no further call is worth
+    the time.
     """
 
     results: list[Result]

@@ -20,20 +20,20 @@ from attncheck.records.tallies import Tally, layers_of
 from attncheck.records.text import missing_fields, replay_command, unexamined
 from attncheck.runs.details import mdes, not_detected, of_cases
 
-#: Last line on a consistent run.
+#: Last line of the summary of a consistent run.
 NOT_PROVED = (
     "Not ruled out: smaller errors, and anything that no check examines; see 'What a green run proves, and what it "
     "does not' in the README."
 )
-#: Labels of explanations: the first one, further ones, and hints, which no comparison has confirmed.
+#: Labels of explanations: of the first one, of further ones, and of hints, which no comparison has confirmed.
 EXPLAINING = ("cause", "or", "hint")
-# Maximum numbers of diagnosis sentences, minimum detectable effects, and violated pools shown.
+# Maximum numbers of displayed sentences of a diagnosis, minimum detectable effects, and violated pools.
 _OBSERVED, _MDES, _POOLS = 3, 3, 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunView:
-    """View of a run for display, with a verdict that is never better than the recorded one.
+    """What is displayed of a run; its verdict is never better than the recorded one.
 
     `call` is the Python call that repeats a run without a record.
     """
@@ -48,11 +48,11 @@ class RunView:
 
     @property
     def sentence(self) -> str:
-        """The verdict with its scope, counts and false-alarm budget."""
+        """The verdict in a sentence with its scope, the numbers of results, and the false-alarm budget."""
         return self.sentence_on(self.verdict)
 
     def sentence_on(self, verdict: str) -> str:
-        """Return `sentence` with another verdict, such as one that takes a baseline into account."""
+        """Return `sentence` with another verdict, for instance after a comparison with a baseline."""
         run, bad = self.run, self.run.count(Verdict.VIOLATED)
         pools = sum(bool(pool.p_values) for pool in run.pools)
         fields, count = missing_fields(self._reasons)
@@ -71,13 +71,16 @@ class RunView:
 
     @cached_property
     def reasons(self) -> list[str]:
-        """Reasons why the run is not a pass, except violated results, which `lines` explains."""
+        """Reasons why the run does not pass, other than violated results, which `lines` explains."""
         findings = self.run.conclusion.findings
         return [finding.text for finding in findings if not (self.failures and finding.verdict == Verdict.VIOLATED)]
 
     @cached_property
     def failures(self) -> list[Tally]:
-        """Violated checks, or violated pools if no single case is; the first violated stage comes first."""
+        """The violated checks, or the violated pools if no single case is violated.
+
+        Those of the first violated stage of the computation come first.
+        """
         return sharpest_first(self.violations)
 
     @cached_property
@@ -87,7 +90,7 @@ class RunView:
 
     @cached_property
     def explanations(self) -> list[Explanation]:
-        """Explanations in the record, or, without any, hints from the violated checks."""
+        """Explanations in the record or, if it has none, the hints of the violated checks."""
         closing = self.run.closing
         return list(closing.explanations if closing else ()) or hints(self.violations)
 
@@ -99,12 +102,12 @@ class RunView:
 
     @property
     def smallest(self) -> Result:
-        """Violated result of the first violated check, on the smallest case."""
+        """The violated result on the smallest case, of the first violated check."""
         return self.failures[0].smallest or self.failures[0].worst[0]
 
     @cached_property
     def headline(self) -> str:
-        """The verdict in words: the cause and a number of a violated run, or what a pass is based on."""
+        """The verdict in words: for a violated run with the cause and a number, for a pass with its evidence."""
         run, subject = self.run, self.run.manifest.subject
         if self.verdict == "consistent":
             scope = f"{run.scope.words.capitalize()}: " if run.scope.words else ""
@@ -117,7 +120,7 @@ class RunView:
 
     @property
     def _first_cause(self) -> str:
-        """The first explanation, followed by a number unless it names the measured quantity."""
+        """The first explanation, followed by a measured number unless the explanation names the measured quantity."""
         if not self.failures:
             return next(finding.text for finding in self.run.conclusion.findings if finding.verdict == Verdict.VIOLATED)
         cause, number = str(self.explanations[0]), (self.observed or [self.smallest.text])[0]
@@ -128,7 +131,7 @@ class RunView:
 
     @cached_property
     def lines(self) -> list[tuple[str, str]]:
-        """Pairs of label and text on a violated run: causes, numbers, the smallest violated case and a command."""
+        """Labels with texts about a violated run: causes, numbers, the smallest violated case, and a replay command."""
         if not self.failures:
             return []
         leading, smallest = self.failures[0], self.smallest
@@ -152,7 +155,7 @@ class RunView:
         return replay_command(path, result.id, head.subject, head.checks) if path else self.call
 
     def _features_of(self, claim: str) -> str:
-        """Return the features that all layers violating a claim share and no others have."""
+        """Return, as text, the features that all layers violating a claim have and that no other layer has."""
         examined = [result for result in self.run.results if result.claim == claim and result.p_values]
         bad = layers_of(result for result in examined if result.verdict == Verdict.VIOLATED)
         good = [layer for layer in layers_of(examined) if layer not in bad]
@@ -163,13 +166,13 @@ class RunView:
 
     @cached_property
     def failed(self) -> str:
-        """The first error of the subject and the number of further errors, as text."""
+        """The first error of the subject and the number of its other errors, as text."""
         errors = self.run.closing.failed if self.run.closing else []
         return f"{errors[0]}{f' (and {len(errors) - 1} more like it)' if len(errors) > 1 else ''}" if errors else ""
 
     @cached_property
     def unrepeatable(self) -> str:
-        """A sentence on draws that the generator does not determine."""
+        """A sentence that draws depend on more than the generator, or an empty string."""
         cases = {case_key(result): result.case for result in self.run.results if not result.repeatable}
         if not cases:
             return ""
@@ -204,7 +207,7 @@ class RunView:
 
     @cached_property
     def unexamined_checks(self) -> dict[str, list[str]]:
-        """Checks examined on no case, by their most informative reason."""
+        """Names of the checks that were examined on no case, by their most informative reason."""
         return not_detected(self.run.results)
 
     @cached_property
@@ -215,7 +218,7 @@ class RunView:
 
     @cached_property
     def detectable(self) -> list[str]:
-        """The smallest errors that a consistent run would have detected, and what it does not rule out."""
+        """Lines with the smallest errors that a consistent run would have detected, and with what it does not prove."""
         if self.verdict != "consistent" or not self.run.planned:
             return []
         return [*mdes(self.run.results, self.run.pools)[:_MDES], NOT_PROVED]

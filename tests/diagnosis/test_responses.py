@@ -130,8 +130,8 @@ WRONG: dict[str, Answering] = {
         "scores: they grow 2 times when all inputs are doubled; declared 4 times: are queries or keys normalised?"
     ): on_inputs(LiteralSimulator(), normalised_queries),
     (
-        "inputs: inputs of 0 give scores and outputs: "
-        "something is added that varies from draw to draw, as if to the inputs"
+        "inputs: inputs of 0 give scores and outputs other than 0, as if something were added to the inputs: "
+        "something is added that varies from draw to draw"
     ): changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0),
     (
         "scores: that of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too"
@@ -139,7 +139,7 @@ WRONG: dict[str, Answering] = {
     "after the scores: outputs do not follow the inputs to other positions; scores do": on_inputs(
         weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))
     ),
-    "after the scores: outputs do not change their sign with all inputs: something is added, or not linear": on_inputs(
+    "after the scores: outputs do not change sign when all inputs do: something is added, or is not linear": on_inputs(
         LiteralSimulator(finish=clipped)
     ),
     "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all": changed(
@@ -164,8 +164,7 @@ WRONG: dict[str, Answering] = {
     ),
     "attention weights or values: softmax is applied twice": on_inputs(weigh(attention_weights)),
     (
-        "attention weights or values: outputs are those of other scores than returned: "
-        "times 1 in head 0 and 1.3 in head 1"
+        "attention weights or values: outputs are those of the returned scores times 1 in head 0 and 1.3 in head 1"
     ): on_inputs(LiteralSimulator(weigh=heated)),
     "after the scores: the output at position 3 is computed differently from those at other positions": on_inputs(
         weigh(last_attends_equally)

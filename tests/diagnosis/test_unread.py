@@ -126,7 +126,7 @@ def test_fields_read_on_any_layer_are_not_told() -> None:
     many = PLAIN.replace(num_heads=4, mask="causal", norm="rms", softcap=9.0, window=2, value_std=2.0)
     told = unused_text(never_read([many], [unread_by(lambda layer: None, many)]))
     named = "num_heads (here 4), mask (here 'causal'), value_std (here 2.0), norm (here 'rms') and 2 other fields"
-    assert told == f"called once more, the subject does not read {named}"
+    assert told == f"in a repeated call, the subject did not read {named}"
 
 
 def unmasked(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
@@ -140,11 +140,11 @@ def test_an_unread_field_is_the_first_cause_if_the_simplest_layer_has_it(monkeyp
     plain = AttentionLayer(width=8, seq_len=3, num_heads=2)
     report = check(unmasked, plain.replace(mask="causal"), properties="conditional", profile="smoke")
     assert report.verdict == "violated"
-    assert report.causes[0] == "called once more, the subject does not read mask (here 'causal')"
+    assert report.causes[0] == "in a repeated call, the subject did not read mask (here 'causal')"
 
     def doubled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
         return {name: 2.0 * values for name, values in unmasked(layer, size, rng).items()}
 
     report = check(doubled, [plain, plain.replace(mask="causal")], properties="conditional", profile="smoke")
-    assert "does not read mask" not in report.causes[0]
-    assert "called once more, the subject does not read mask (here 'causal')" in report.causes
+    assert "did not read mask" not in report.causes[0]
+    assert "in a repeated call, the subject did not read mask (here 'causal')" in report.causes

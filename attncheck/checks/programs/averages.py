@@ -61,7 +61,10 @@ def _gram(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
-    """Return x·x'/n - E[Z^x Z^x'], the deviation in Fact 1, over the product of root mean squares."""
+    """Return x·x'/n - E[Z^x Z^x'], the deviation in Fact 1, over the product of the vectors' root mean squares.
+
+    The vectors x and x' are those of `_netsor_pair`; `k` is the index of the width.
+    """
     pair = _netsor_pair(sample.case)
     assert pair is not None
     lines = vectors_of(sample.case.program)
@@ -72,7 +75,10 @@ def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
-    """Return the relative deviation of |y|²/n from E[(Z^y)² | p° = p] in Theorem 1."""
+    """Return the relative deviation of |y|²/n from E[(Z^y)² | p° = p] in Theorem 1, for the output y and the scores p.
+
+    `k` is the index of the width.
+    """
     output = _output(sample.case)
     assert output is not None
     index = vectors_of(sample.case.program).index(output)
@@ -81,7 +87,11 @@ def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _unless(lookup: Callable[[ProgramCase], object], missing: str) -> Callable[[ProgramSetting], str]:
-    """Return a function that says why a case is excluded: no three widths, no limit, or `lookup` returns None."""
+    """Return a function that gives the reason to exclude a case, or an empty string.
+
+    A case is excluded if it lacks three suitable widths or a limit, or if `lookup` returns None for it; in the last
+    case, the reason is `missing`.
+    """
     return lambda setting: several_widths(setting) or no_limit(setting) or ("" if lookup(setting.case) else missing)
 
 

@@ -25,8 +25,8 @@ from attncheck.methods import simulate_chunks
 
 #: Fields needed for exact statements on vectors.
 ONE_WIDTH = frozenset({"vectors", "gram"})
-#: Calls compared in a look. If all draws of a call share matrices, `netsor.calls` detected this in all of 200 looks at
-#: examples, and `corollary2.calls` in 97%.
+#: Number of calls that are compared in a look. With this number, in 200 looks at example programs whose draws of a call
+#: shared their matrices, `netsor.calls` always detected it, and `corollary2.calls` in 97% of looks.
 CALLS = 8
 # Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5
@@ -34,14 +34,14 @@ ProgramAlternative = AlternativeOf[ProgramSetting]
 
 
 def several_widths(setting: ProgramSetting) -> str:
-    """Return the reason to exclude a case without three suitable widths, or an empty string."""
+    """Return the reason to exclude a case that does not have three suitable widths, or an empty string."""
     widths = setting.case.widths
     even = len(widths) == 3 and widths[1] ** 2 == widths[0] * widths[2] and widths[0] >= 32
     return "" if even else "an order in n needs three widths of at least 32, in a fixed ratio"
 
 
 def no_limit(setting: ProgramSetting) -> str:
-    """Return the reason to exclude a program without a limit by Definition 1, or an empty string."""
+    """Return the reason to exclude a program for which Definition 1 states no limit, or an empty string."""
     covered = setting.case.program.coverage()
     worst = covered.worst
     return "" if covered.has_limit else f"no limit is stated: {worst.name} {worst.statement}, {worst.reason}"
@@ -117,7 +117,7 @@ def _two_neurons(program: Program, draws: ProgramDraws) -> FloatArray:
     unit=1.0,
 )
 def _output_and_score(program: Program, draws: ProgramDraws) -> FloatArray:
-    """Return log y² · log p² of the last result y and the first score p, which is larger if they are dependent."""
+    """Return log y² · log p² for the last result y and the first score p; this is larger if y and p are dependent."""
     return log(draws.outputs[:, -1, 0] ** 2) * log(draws.scores[:, 0] ** 2)
 
 

@@ -29,10 +29,12 @@ from attncheck.layers.program.extent import vectors_of
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
-# Squared sine of the angle below which vectors count as multiples (single precision cannot tell them apart), and the
-# minimum length of compared vectors: two independent ones of this length are that close in one draw of 10²¹.
+# Vectors count as multiples of each other if the squared sine of their angle is below _PARALLEL: single precision
+# cannot tell them apart. Only vectors of at least _LONG neurons are compared: two independent ones are that close in
+# one of 10²¹ draws.
 _PARALLEL, _LONG = 1e-6, 8
-# Fewest neurons of vectors without a Gram matrix, and a bound on the chance that two of their products are that close.
+# Without a Gram matrix, vectors are compared if at least _FEWEST neurons are returned. _CHANCE bounds the probability
+# that two independent products are that close.
 _FEWEST, _CHANCE = 4, 1e-7
 # Smallest squared length of a vector.
 _TINY = 1e-300
@@ -40,9 +42,9 @@ _TOO_FEW = f"fewer than {_FEWEST} neurons of the vectors and no Gram matrix are 
 
 
 class EarlierImage(NamedTuple):
-    """Use number `use` of a matrix, and an earlier image by another matrix of its shape.
+    """A pair of images: the one that `uses` makes at index `use`, and an earlier one by another matrix of equal shape.
 
-    `vector` and `image` are indices of that matrix's input and image among the program's vectors.
+    `vector` and `image` are the indices, among the program's vectors, of the other matrix's input and image.
     """
 
     uses: Images
@@ -52,7 +54,7 @@ class EarlierImage(NamedTuple):
 
 
 def earlier_images(case: ProgramCase) -> list[EarlierImage]:
-    """Return each use of a matrix with each earlier image by another matrix of its shape."""
+    """Return all pairs of a matrix's image and an earlier image by another matrix of equal shape."""
     matrices = images_of(case.program)
     return [
         EarlierImage(uses, use, vector, image)
@@ -65,10 +67,11 @@ def earlier_images(case: ProgramCase) -> list[EarlierImage]:
 
 
 def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
-    """Return products of images with `earlier_images` over all neurons, and cosines of the multiplied vectors.
+    """Return the products of the two images in each of `earlier_images`, and the cosines of the images' inputs.
 
-    Both are (draws, pairs). In units of the earlier image's length, products with images of new directions are N(0, 1)
-    if the matrices are independent. If they are one matrix, products follow the cosines.
+    Both arrays are (draws, pairs). Only the part of the later image that belongs to a new direction enters the product,
+    which is divided by the length of the earlier image. If the matrices are independent, products are N(0, 1). If both
+    are the same matrix, products follow the cosines.
     """
     gram, pairs = sample.need("gram"), earlier_images(sample.case)
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
@@ -85,7 +88,10 @@ def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray
 
 
 def _other_vectors(case: ProgramCase) -> list[tuple[Images, int, int]]:
-    """Return each use of a matrix with the index of each earlier vector that it does not multiply."""
+    """Return all pairs of an image and an earlier vector that is not the image's input.
+
+    A pair consists of the uses of a matrix, the index of the use that makes the image, and the index of the vector.
+    """
     return [
         (uses, use, vector)
         for uses in images_of(case.program)
@@ -96,10 +102,10 @@ def _other_vectors(case: ProgramCase) -> list[tuple[Images, int, int]]:
 
 
 def _with_other_lengths(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
-    """Return normal scores of the lengths of images of new directions, and log lengths of `_other_vectors`.
+    """Return a normal score of the image's length, and the log length of the vector, for each of `_other_vectors`.
 
-    Both are (draws, pairs). Log lengths are relative to the multiplied vector, and centred over the draws, on which the
-    normal scores do not depend.
+    Both arrays are (draws, pairs). The length is that of the image of the new direction. Log lengths are relative to
+    the image's input, and centred over the draws; the normal scores do not depend on them under the null.
     """
     gram, width, pairs = sample.need("gram"), sample.case.width, _other_vectors(sample.case)
     logs = np.log(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
@@ -115,7 +121,10 @@ def _with_other_lengths(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    """Return probability integral transforms of squared lengths of images of new directions, χ² under the null."""
+    """Return probability integral transforms of the squared lengths of images, which have a χ² law under the null.
+
+    The images are those of new directions; see ``attncheck.checks.programs.netsor``.
+    """
     parts = []
     for images in sample.images:
         rows = images.weight.shape(sample.case.width)[0]
@@ -125,9 +134,10 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
 
 
 class Evaluated(NamedTuple):
-    """A line's returned values, and its function evaluated on earlier lines, both (draws, neurons or 1).
+    """The values of a line that the subject returns, and its function evaluated on the returned earlier lines.
 
-    `wrong`, (draws,), says in which draws they differ by more than rounding.
+    `actual` and `expected` are (draws, neurons), or (draws, 1) for a score. `wrong`, (draws,), tells in which draws
+    they differ by more than rounding.
     """
 
     node: Node
@@ -137,7 +147,7 @@ class Evaluated(NamedTuple):
 
 
 def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
-    """Evaluate every `Nonlin` and output, and every score if the sample has a Gram, in the order of the program."""
+    """Evaluate every `Nonlin`, every output and, if the sample has a Gram, every score, in the program's order."""
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores, gram = sample.need("vectors"), sample.need("scores"), sample.draws[0].gram
@@ -166,7 +176,7 @@ def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
 class Copy(NamedTuple):
     """Two products of one vector with matrices that should be independent.
 
-    `wrong`, (draws,), says in which draws `node` is a multiple of `earlier`, and `ratios`, (draws,), which multiple.
+    `wrong`, (draws,), tells in which draws `node` is a multiple of `earlier`; `ratios`, (draws,), are the factors.
     """
 
     node: MatMul
@@ -176,7 +186,7 @@ class Copy(NamedTuple):
 
 
 def copies(sample: ProgramSample) -> Iterator[Copy]:
-    """Yield all pairs of products, at least `_LONG` long, of two matrices with one vector.
+    """Yield all pairs of products W h and W' h of one vector h with two matrices, if they are at least `_LONG` long.
 
     If the sample has no Gram matrix, the returned neurons are compared, unless they are fewer than `_FEWEST`.
     """
@@ -196,9 +206,9 @@ def copies(sample: ProgramSample) -> Iterator[Copy]:
 
 
 def _counted(size: int, wrong: Iterable[BoolArray]) -> tuple[int, int]:
-    """Count the draws in which some line is wrong, and return the count and `size`.
+    """Count the draws in which any line is wrong, and return the count and `size`.
 
-    `wrong` has an array (draws,) for each line.
+    `wrong` yields an array (draws,) for each line.
     """
     return int(functools.reduce(np.logical_or, wrong, np.zeros(size, dtype=bool)).sum()), size
 
@@ -236,9 +246,9 @@ CHECKS = (
     _check(
         name="netsor.matmuls",
         rejects=Rejected.of("biased_matmuls", "wandering_scale"),
-        null="given all earlier vectors, images of new directions are N(0, 1) in units of σ",
+        null="given all earlier vectors, products of a matrix with directions new to it are N(0, 1) in units of σ",
         alternative=of_law(),
-        reads="Kolmogorov distance of images of new directions from N(0, 1):",
+        reads="Kolmogorov distance of products with new directions from N(0, 1):",
         family=lambda setting: Uniform(),
         measure=lambda sample, reference: sample.matmuls.uniform(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
@@ -247,9 +257,9 @@ CHECKS = (
     _check(
         name="netsor.scale",
         rejects=Rejected.of("matrix_std_5", "fresh_matrices"),
-        null="images of new directions have the declared variance",
+        null="products of a matrix with directions that are new to it have the declared variance",
         alternative=ProgramAlternative.of("variances off by 15%", 1.15, coarsest=1.5),
-        reads="variance of images of new directions over the declared one:",
+        reads="variance of products with new directions over the declared one:",
         family=lambda setting: Scale(float(setting.coordinates)),
         measure=lambda sample, reference: sample.matmuls.squares(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
@@ -259,9 +269,9 @@ CHECKS = (
         name="netsor.sharing",
         rejects=Rejected.of("tied_matrices"),
         needs=frozenset({"gram"}),
-        null="images of new directions are independent of each earlier image by another matrix of the same shape",
-        alternative=ProgramAlternative.of("a correlation of 0.3 of one pair of images", 0.3, coarsest=0.6),
-        reads="largest correlation of an image with an earlier one by another matrix, given their vectors:",
+        null="products with new directions are independent of each earlier product with another matrix of this shape",
+        alternative=ProgramAlternative.of("a correlation of 0.3 of one pair of products", 0.3, coarsest=0.6),
+        reads="largest correlation of a product with an earlier one with another matrix, given their vectors:",
         family=lambda setting: LargestAssociation(columns=len(earlier_images(setting.case))),
         measure=lambda sample, reference: products_with_earlier(sample),
         hint="a matrix is shared where it should not be",
@@ -271,9 +281,9 @@ CHECKS = (
         name="netsor.inputs",
         rejects=Rejected.of("stale_vectors"),
         needs=frozenset({"gram"}),
-        null="lengths of images of new directions, over those of their vectors, are independent of all other vectors",
-        alternative=ProgramAlternative.of("a correlation of 0.3 of one image and one vector", 0.3, coarsest=0.6),
-        reads="largest correlation of the length of an image with that of a vector that it is not made of:",
+        null="lengths of products with new directions, over those of the directions, are independent of other vectors",
+        alternative=ProgramAlternative.of("a correlation of 0.3 of one product and one vector", 0.3, coarsest=0.6),
+        reads="largest correlation of a product's length with that of a vector that the matrix does not multiply:",
         family=lambda setting: LargestAssociation(columns=len(_other_vectors(setting.case))),
         measure=lambda sample, reference: _with_other_lengths(sample),
         hint="a matrix multiplies another vector than the declared one",
@@ -297,9 +307,9 @@ CHECKS = (
         rejects=Rejected.of(
             "matrix_std_5", "biased_matmuls", "fresh_matrices", "twice_as_wide", "wandering_scale", "equal_rows"
         ),
-        null="squared lengths of images of new directions are χ² with as many degrees of freedom as rows",
+        null="squared lengths of products with new directions are χ² with as many degrees of freedom as matrix rows",
         alternative=of_law(),
-        reads="Kolmogorov distance of squared lengths of images from their law:",
+        reads="Kolmogorov distance of squared lengths of products from their law:",
         family=lambda setting: Uniform(),
         measure=_lengths,
         hint="a matrix is drawn afresh where it should be shared, neurons depend on each other, or n is wrong",

@@ -16,14 +16,14 @@ from attncheck.layers.program import Initial, MatMul, Node, Program, ProgramCase
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.nodes import defined_by
 
-# Directions are dropped if their relative squared length is below eps^_LOST; kept ones have relative errors eps^0.6,
-# 4e-10 in double and 7e-5 in single precision.
+# Directions are dropped if their relative squared length is below eps^_LOST, with eps the rounding unit. The others
+# have relative errors of eps^0.6: 4e-10 in double and 7e-5 in single precision.
 _LOST = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """The uses of one matrix: indices of its inputs and images among the program's vectors."""
+    """The products of one matrix with vectors, as indices of its inputs and images among the program's vectors."""
 
     weight: Weight
     inputs: tuple[int, ...]
@@ -31,7 +31,7 @@ class Images:
 
 
 def images_of(program: Program) -> tuple[Images, ...]:
-    """Return the uses of every nonzero matrix, in the order of the program."""
+    """Return the inputs and images of every nonzero matrix, in the order in which the program first uses them."""
     index = {node: k for k, node in enumerate(vectors_of(program))}
     uses: dict[Weight, list[MatMul]] = {}
     for node in program.nodes:
@@ -44,9 +44,10 @@ def images_of(program: Program) -> tuple[Images, ...]:
 
 
 def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -> Residual:
-    """Return the images of new directions, (draws, uses, neurons), in order of use: exactly i.i.d. N(0, 1).
+    """Return the images of a matrix's orthonormal new directions, (draws, uses, neurons), in order of use.
 
-    `gram` is (draws, vectors, vectors), `vectors` (draws, vectors, neurons). Uses without a new direction are dropped.
+    They are exactly i.i.d. N(0, 1) under the null. `gram` is (draws, vectors, vectors), `vectors` is (draws, vectors,
+    neurons). Uses of the matrix without a new direction are dropped.
     """
     known, unit_images = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
     values, retained = np.zeros_like(unit_images), np.zeros(unit_images.shape, dtype=bool)
@@ -63,15 +64,15 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
 
 
 def image_coefficients(images: Images, gram: FloatArray) -> Residual:
-    """Return the images of new directions as combinations of the program's vectors, (draws, uses, vectors)."""
+    """Return the coefficients of the program's vectors in the images of new directions, (draws, uses, vectors)."""
     count = gram.shape[1]
     return sequential_residual(images, gram, np.broadcast_to(np.eye(count), (len(gram), count, count)))
 
 
 def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
-    """Return squared lengths of images of new directions, (draws, uses).
+    """Return the squared lengths of the images of new directions, (draws, uses).
 
-    They are independent χ², with as many degrees of freedom as the matrix has rows.
+    They are independent and χ² under the null, with as many degrees of freedom as the matrix has rows.
     """
     rows, residual = images.weight.shape(width)[0], image_coefficients(images, gram)
     values = rows * np.maximum(((residual.values @ gram) * residual.values).sum(axis=-1), 0.0)
@@ -100,22 +101,25 @@ def initial_residual(program: Program, vectors: FloatArray) -> Residual:
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """The sides of a score: a product with a random matrix, and the vector on which the score is conditioned."""
+    """The two vectors whose inner product is a score.
+
+    Both are products with a matrix. The score is conditioned on `given`, while the matrix of `free` is random.
+    """
 
     free: MatMul
     given: MatMul
 
     @property
     def known(self) -> tuple[Node, ...]:
-        """The vectors that are conditioned on: `given`, and the inputs of both matrices."""
+        """The vectors that are conditioned on: `given`, and the inputs of the matrices of both sides."""
         return self.given, self.free.parents[0], self.given.parents[0]
 
 
 def conditioned_sides(program: Program) -> tuple[dict[Score, Sides], str]:
-    """Choose a free and a given side of each score such that scores are Gaussian given the `known` vectors.
+    """Choose which side of each score is free and which is given, so that scores are Gaussian given `known` vectors.
 
-    No matrix may occur both in a free and in a given side, and no known vector may depend on a free side. The returned
-    text says why no choice exists; it is empty if one does.
+    No matrix may occur both in a free and in a given side, and no known vector may depend on a matrix of a free side.
+    The returned text says why there is no such choice; it is empty if there is one.
     """
     scores = [node for node in program.nodes if isinstance(node, Score)]
     if not scores:
@@ -147,7 +151,10 @@ def _weights(score: Score) -> tuple[Weight, Weight]:
 
 
 def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight, int] | None]:
-    """Two-colour matrices so that both matrices of a score differ in colour; None for components with odd cycles."""
+    """Give each matrix one of two colours, such that the two matrices of a score differ in colour.
+
+    There is one result for each connected component of the matrices; it is None if scores form a cycle of odd length.
+    """
     components: list[dict[Weight, int] | None] = []
     remaining = list(weights)
     while remaining:
@@ -165,17 +172,17 @@ def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight,
 
 
 def _free(program: Program, sides: dict[Score, Sides]) -> bool:
-    """Return whether no vector of the known sides of scores depends on a matrix of their free sides."""
+    """Return whether the known vectors of all scores are independent of the matrices of the free sides."""
     random = {side.free.weight for side in sides.values()}
     dependents = defined_by(program.nodes, lambda node: isinstance(node, MatMul) and node.weight in random)
     return not any(node in dependents for side in sides.values() for node in side.known)
 
 
 def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray, scores: FloatArray) -> Residual:
-    """Return the scores whitened by their covariance given the vectors: exactly i.i.d. N(0, 1), (draws, scores).
+    """Return the scores whitened by their covariance, given the vectors: exactly i.i.d. N(0, 1), (draws, scores).
 
-    Take two scores (W x)·b/√ν and (W x')·b'/√ν with the same matrix W of entries N(0, σ²/n), and condition on b and
-    b'. Their covariance is σ² (x·x'/n)(b·b'/ν): formula (*) of the paper with averages in place of expectations.
+    Consider two scores (W x)·b/√ν and (W x')·b'/√ν with the same matrix W of entries N(0, σ²/n). Given b and b', their
+    covariance is σ² (x·x'/n)(b·b'/ν). This is formula (*) of the paper with averages in place of expectations.
     """
     side = spectrum(conditional_on_one_side(case, sides, gram), precision(gram))
     # Eigenvectors have arbitrary signs; fix them so that dependence on vectors shows.
@@ -184,13 +191,13 @@ def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArra
 
 
 def conditional_on_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
-    """Return the covariance of the scores given the vectors and one side of each score, (draws, scores, scores)."""
+    """Return the covariance of the scores, (draws, scores, scores), given the `known` vectors of all scores."""
     index = {node: k for k, node in enumerate(vectors_of(case.program))}
     covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
     for i, one in enumerate(case.scores):
         for k, two in enumerate(case.scores):
             mine, theirs = sides[one], sides[two]
-            # Images by different matrices are independent.
+            # Products with different matrices are independent.
             if mine.free.weight is theirs.free.weight:
                 factor = one.factor * two.factor * mine.free.weight.std**2
                 inputs = gram[:, index[mine.free.parents[0]], index[theirs.free.parents[0]]]

@@ -87,9 +87,10 @@ class ProgramSample:
 
     @cached_property
     def matmuls(self) -> Residual:
-        """Images of orthonormal new directions: i.i.d. N(0, 1), (draws, uses of matrices, coordinates).
+        """Images of orthonormal new directions, (draws, uses of matrices, coordinates): i.i.d. N(0, 1) under the null.
 
-        Given all earlier vectors, a matrix applied to a new direction gives a fresh normal vector at every width.
+        Given all earlier vectors, a matrix applied to a new direction gives a normal vector that is independent of
+        them, at every width.
         """
         gram, vectors = self.need("gram"), self.need("vectors")
         none = np.zeros((len(self), 0, self.coordinates))

@@ -42,9 +42,9 @@ def check_files(
     false_alarm: float = 1e-6,
     trust: Sequence[str] = (),
 ) -> tuple[ExitCode, str]:
-    """Examine files of samples, each with a TOML file of its layer; return the exit code and the text to print.
+    """Examine files of samples, each with a TOML file that describes its layer.
 
-    `trust` names modules whose functions a layer may use.
+    Return the exit code and the text to print. `trust` names modules whose functions a layer may use.
     """
     if len(layers) != len(samples):
         problem = f"are {counted(len(layers), 'layer')} for {counted(len(samples), 'file')}"
@@ -67,7 +67,7 @@ def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conc
     """Return the conclusion on files of samples; it is inconclusive if too few checks of laws could run."""
     conclusion = ledger_of([result.id for result in results], seed, results).conclude(budget)
     reason = Scope.of_results(results).doubt()
-    return conclusion.unless(reason and f"no file is large enough, or holds enough: {reason}")
+    return conclusion.unless(reason and f"no file has enough draws and arrays: {reason}")
 
 
 def _lines_of(
@@ -99,7 +99,7 @@ def _write(path: Path, lines: Sequence[Line]) -> None:
 
 
 def _drawn(files: Sequence[Samples]) -> str:
-    """Return the total number of draws and the layer or number of layers."""
+    """Return as text the total number of draws, and the layer or the number of layers."""
     if len(files) == 1:
         return f"{len(files[0]):,} draws of {files[0].sample.layer.describe()}"
     return f"{sum(map(len, files)):,} draws of {len(files)} layers"
@@ -135,7 +135,7 @@ def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str
 
 
 def _observed(wrong: Sequence[Sample], seed: int, laws: WeightLaws) -> list[str]:
-    """Return the observed differences of the first sample with a violation."""
+    """Return messages on the observed differences in the first of the samples with a violation."""
     if not wrong:
         return []
     root = seed_sequence(seed, "samples", wrong[0].layer.key, role="diagnosis")

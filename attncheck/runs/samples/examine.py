@@ -40,10 +40,10 @@ _POWER = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """Plan for a file of samples: checks to examine in three blocks or in one look, and reasons for omitting others.
+    """Plan for a file of samples: checks to examine in three blocks, checks to examine in one look, and skipped checks.
 
     ``block`` is the number of draws of a block, ``level`` the level of a look at a block, and ``single_level`` that of
-    one look at the whole file.
+    one look at the whole file. ``excused`` holds the reasons for skipping checks.
     """
 
     setting: Setting
@@ -68,7 +68,7 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
             skipped[check] = reason
             continue
         power = per_look_power(_POWER)
-        # Repeated draws may lie in different blocks.
+        # Blocks cannot stand for the sample if draws of different blocks are compared, e.g. to find repeats.
         anywhere = check.family_on(setting).across_blocks
         if block and not anywhere and check.look_size(setting, level, power, block) is not None:
             in_blocks.append(check)
@@ -87,7 +87,7 @@ def _too_small(check: Check, needed: int | None, size: int) -> str:
 def examine_samples(
     files: Sequence[Samples], *, seed: int = 0, false_alarm: float = 1e-6, laws: WeightLaws = GAUSSIAN_LAWS
 ) -> tuple[list[Result], list[Result]]:
-    """Return one result per file and check, and the results of pools; refuse two files with the same layer."""
+    """Return one result per file and check, and the results of pools; raise InputError for two files of one layer."""
     layers = [file.sample.layer for file in files]
     twice = next((file for at, file in enumerate(files) if layers[at] in layers[:at]), None)
     if twice is not None:
@@ -169,14 +169,14 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
         position = (look - 1) * size
 
         def read(layer: AttentionLayer, count: int, rng: np.random.Generator) -> dict[str, Any]:
-            """Return the next draws of the file in place of fresh ones."""
+            """Return the next draws in the file as if they were fresh."""
             nonlocal position
             position += count
             return samples.sample[position - count : position].arrays
 
         subject = Subject(samples.source, read, "size")
         reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
-        rng = np.random.default_rng(0)  # a required argument, unused when reading files
+        rng = np.random.default_rng(0)  # a required argument that is not used for files
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
 
     return evaluate

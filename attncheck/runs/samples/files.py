@@ -22,7 +22,7 @@ from attncheck.layers.attention import AttentionLayer
 
 # Magic bytes of .npy files.
 _NPY = b"\x93NUMPY"
-# Array names in errors on a subject's return value.
+# Names of arrays in error messages about what a subject returns.
 _RETURNED = re.compile(r"subject\['(\w+)'\]")
 _MEND = "mend the simulator, or what wrote the file"
 
@@ -101,7 +101,7 @@ def _read_npz(path: Path, layer: AttentionLayer) -> dict[str, NDArray[Any]]:
             close = difflib.get_close_matches(unknown[0], EVERY_FIELD, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(EVERY_FIELD)
             refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
-        # Members that are not arrays are read as bytes; their type is refused later.
+        # Members that are not arrays are read as bytes, whose type is refused later.
         return {name: np.asarray(archive[name]) for name in archive.files}
 
 
