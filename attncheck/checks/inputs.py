@@ -32,10 +32,10 @@ def _far_value(layer: AttentionLayer) -> float:
 def _far_probability(setting: Setting) -> float:
     """Return P(|x| > φ(4σ)): both tails of h + e if φ is odd, the upper one for relu."""
     layer = setting.layer
-    lengths, rest = (
+    input_share, position_share = (
         np.array([[(std / layer.inputs.hidden_std) ** 2]]) for std in (layer.input_std, layer.position_std)
     )
-    upper = float(mixture_uniform(np.array([-_FAR]), lengths, layer.width, rest.item())[0])
+    upper = float(mixture_uniform(np.array([-_FAR]), input_share, layer.width, position_share.item())[0])
     return upper if setting.layer.activation == "relu" else 2 * upper
 
 

@@ -91,8 +91,8 @@ def _order(pair: Pair) -> BoolArray:
     outputs, scores = pair.usual[0].changes(ours, CLEAR)
     wrong = _any(outputs, scores)
     if _any(*pair.usual[1].changes(theirs)).any():  # positions matter, if only slightly
-        declared = _any(*pair.usual[1].changes(theirs, CLEAR))
-        wrong = declared & declared.all() & ~_any(*pair.usual[0].changes(ours)).any()
+        expected_changes = _any(*pair.usual[1].changes(theirs, CLEAR))
+        wrong = expected_changes & expected_changes.all() & ~_any(*pair.usual[0].changes(ours)).any()
     if wrong.any():
         _require_fixed_weights(pair)
     if outputs.any() and wrong.any() and not scores.any() and random_by_position(pair) is not False:

@@ -290,21 +290,21 @@ class Extremes(Family):
         """
         return CondensedData(_reached, self._outcome, _higher).add(*data)
 
-    def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: IntArray) -> Outcome:
+    def _outcome(self, draws: int, calls: int, call_ties: int, maxima: FloatArray, maximal_calls: IntArray) -> Outcome:
         """Return the outcome for the numbers that `_reached` returns."""
-        ties = within + int(np.maximum(reached - 1, 0).sum())
+        ties = call_ties + int(np.maximum(maximal_calls - 1, 0).sum())
         outcome = Count(0.0).test(min(ties, draws), draws)
-        rate = _rate(calls, len(largest))
-        p_value = float(special.pdtrc(ties - 1, rate)) if ties else 1.0
-        summary = Events(min(ties, draws), draws, min(1.0, rate / draws))
+        expected_ties = _rate(calls, len(maxima))
+        p_value = float(special.pdtrc(ties - 1, expected_ties)) if ties else 1.0
+        summary = Events(min(ties, draws), draws, min(1.0, expected_ties / draws))
         return dataclasses.replace(outcome, p_value=p_value, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the power if, with chance `alternative`, the number of a draw is one value, the bound of its law."""
         share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
         draws = check_integer("size", size, 1, DRAWS)
-        rate = _rate(_CALLS, 2)
-        fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, rate) < check_level(level))
+        expected_ties = _rate(_CALLS, 2)
+        fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, expected_ties) < check_level(level))
         return float(scipy.stats.binom.sf(fewest, draws, share))
 
 

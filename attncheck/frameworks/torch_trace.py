@@ -93,16 +93,16 @@ class CoreMode(TorchDispatchMode):
             return result
         addresses = [_address(tensor) for tensor in _tensors((*args, *(kwargs or {}).values()))]
         followed = [self._from[address] for address in addresses if address in self._from]
-        last = next((leaf for leaf in followed if leaf is not None), None)
-        if last is not None and function not in _PRODUCTS:
-            linear = last.linear and function.overloadpacket.__name__.strip("_") in _LINEAR
-            last = dataclasses.replace(last, softmax=last.softmax or function in _SOFTMAX, linear=linear)
+        origin = next((leaf for leaf in followed if leaf is not None), None)
+        if origin is not None and function not in _PRODUCTS:
+            linear = origin.linear and function.overloadpacket.__name__.strip("_") in _LINEAR
+            origin = dataclasses.replace(origin, softmax=origin.softmax or function in _SOFTMAX, linear=linear)
         elif function in _PRODUCTS and followed:
             first, second = args[_PRODUCTS[function] :][:2]
-            result, last = self._multiplied(first, second, result)
+            result, origin = self._multiplied(first, second, result)
         for tensor in _tensors((result,)):
             if followed:
-                self._from[_address(tensor)] = last
+                self._from[_address(tensor)] = origin
             else:
                 self._from.pop(_address(tensor), None)
         return result

@@ -117,9 +117,9 @@ def _missing_layers(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
 
 
 def _missing_results(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
-    planned = _by_property(set(run.planned.values()))
+    planned_counts = _by_property(set(run.planned.values()))
     gone = {result.check for result in _single(baseline)} - {id.partition("@")[0] for id in run.planned}
-    names = sorted(check for check in gone if planned[check.partition(".")[0]])
+    names = sorted(check for check in gone if planned_counts[check.partition(".")[0]])
     if names:
         yield f"{counted(len(names), 'check')} of the baseline not planned: {first_few(names)}"
     lost: dict[str, list[str]] = defaultdict(list)

@@ -74,10 +74,10 @@ def _layer_reference(
     functionals: frozenset[str],
     blocks: Mapping[str, int],
 ) -> Reference:
-    known = (setting.layer, len(sample), setting.coordinates, seed, functionals)
+    arguments = (setting.layer, len(sample), setting.coordinates, seed, functionals)
     if setting.weights.gaussian:
-        return Reference(*known, draw_on=setting.draw_on)
-    return LiteralReference(*known, draw_on=setting.draw_on, laws=setting.weights, like=sample, blocks=blocks)
+        return Reference(*arguments, draw_on=setting.draw_on)
+    return LiteralReference(*arguments, draw_on=setting.draw_on, laws=setting.weights, like=sample, blocks=blocks)
 
 
 LAYERS = Domain(

@@ -41,7 +41,7 @@ def residual(probe: TorchModel) -> Iterator[Note]:
     # Usually no block is wrong. Otherwise, each block is tested alone, because an error may hide later ones.
     if not _wrong(probe, all_blocks):
         return
-    returned = {name: _described(*pair) for blocks in all_blocks for name, pair in _wrong(probe, [blocks]).items()}
+    returned = {name: _described(*arrays) for blocks in all_blocks for name, arrays in _wrong(probe, [blocks]).items()}
     for text, names in grouped(returned, returned.__getitem__).items():
         which = f"{names_of(names)} are 0, {'it returns' if len(names) == 1 else 'each returns'}"
         yield asks(f"residual path: if all matrices of {which} {text}", "residual")

@@ -55,11 +55,11 @@ class FilePlan:
     excused: Mapping[Check, str]
 
 
-def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) -> FilePlan:
-    """Return the plan of a file; `decided` is the number of results, over all files, that share the budget."""
+def plan_file(samples: Samples, budget: Budget, result_count: int, laws: WeightLaws) -> FilePlan:
+    """Return the plan of a file; `result_count` is the number of results, over all files, that share the budget."""
     sample = samples.sample
     setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
-    level, single = budget.level(decided), budget.looks_share / decided
+    level, single = budget.level(result_count), budget.looks_share / result_count
     block, size = len(samples) // BLOCKS, len(samples)
     in_blocks, in_one, skipped = [], [], {}
     for check in CHECKS:
@@ -69,8 +69,8 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
             continue
         power = per_look_power(_POWER)
         # Blocks cannot stand for the sample if draws of different blocks are compared, e.g. to find repeats.
-        anywhere = check.family_on(setting).across_blocks
-        if block and not anywhere and check.look_size(setting, level, power, block) is not None:
+        is_across_blocks = check.family_on(setting).across_blocks
+        if block and not is_across_blocks and check.look_size(setting, level, power, block) is not None:
             in_blocks.append(check)
         elif size >= check.draws_per_unit and check.family_on(setting).tail_exact:
             in_one.append(check)
@@ -94,8 +94,8 @@ def examine_samples(
         first = files[layers.index(twice.sample.layer)].source
         refuse("samples", twice.source, f"has the same layer as {first}", "put draws of one layer into one file")
     budget = Budget(false_alarm)
-    decided = len(CHECKS) * len(files) + (most_pools(PROPERTIES) if len(files) > 1 else 0)
-    plans = [plan_file(file, budget, decided, laws) for file in files]
+    result_count = len(CHECKS) * len(files) + (most_pools(PROPERTIES) if len(files) > 1 else 0)
+    plans = [plan_file(file, budget, result_count, laws) for file in files]
     single = [_examine(file, plan, seed) for file, plan in zip(files, plans, strict=True)]
     in_blocks = [
         result
@@ -106,7 +106,7 @@ def examine_samples(
     results = [result for group in single for result in group]
     bad = [case_key(result) for result in results if result.verdict == Verdict.VIOLATED]
     later = _later_blocks(files, plans, seed)
-    pools, _ = examine_pools(pools_of(in_blocks), bad, later, budget.level(decided), examine_blocks)
+    pools, _ = examine_pools(pools_of(in_blocks), bad, later, budget.level(result_count), examine_blocks)
     return results, pools
 
 
