@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import as_json
 from attncheck.commands.arguments import Integer, Natural
@@ -43,7 +45,8 @@ def inspect(
         Expected property of the layer, such as causal, mup, query=normal(0.02) or query_std=1.0; for a model also an
         initialiser by name pattern, such as "*.bias=zeros"; can be repeated.
     strict
-        Fail on choices that no expectation declares, and that are errors unless they are intended.
+        Fail on choices that no expectation declares, and that are errors unless they are intended. In a model, also
+        fail if attention of some modules could not be inspected.
     json
         Print JSON.
     """
@@ -60,8 +63,8 @@ def inspect(
     called = None if call is None else imported_by_name("call", call)
     input_function = None if inputs is None else imported_by_name("inputs", inputs)
     inspection = inspected(imported_by_name("make", make), width, called, inputs=input_function, draws=draws, seed=seed)
-    unexpected, inspection = inspection.unmet(*requirements), inspection.expecting(*requirements)
-    unexpected += inspection.asked if strict else ()
+    levels: dict[str, Any] = {"asked": False} if strict else {}
+    unexpected, inspection = inspection.unmet(*requirements, **levels), inspection.expecting(*requirements)
     if json:
         print(as_json(inspection.to_dict() | {"unexpected": unexpected}))
     else:

@@ -98,6 +98,16 @@ class Forward:
         """Whether the formula gives the weights up to rounding."""
         return self.error <= self.bound
 
+    @property
+    def causal(self) -> bool:
+        """Whether the mask hides later positions, and some or no earlier ones."""
+        return self.mask == "causal" or self.mask.startswith("window of")
+
+    @property
+    def shows_later(self) -> bool:
+        """Whether each position but the last sees later positions, under a mask that has a name."""
+        return self.mask in ("none", *BACKWARD) or self.mask.startswith("two-sided window of")
+
     def beside(self, unlike: str) -> Forward:
         """Return the formula with the attribute `unlike` set, or unchanged if the given text is empty."""
         scale = OTHER if unlike == BY_HEAD else self.scale

@@ -61,7 +61,8 @@ def about_inputs(probe: Probe) -> InputFindings:
         notes.append(wrong(FIRST_AXIS))
     if layout.extra:
         keys = "a key" if layout.extra == 1 else f"{layout.extra} keys"
-        notes.append(Note(f"attention sees {keys} beyond the positions: bias_k and bias_v, or add_zero_attn"))
+        text = "learned or fixed, as by bias_k or add_zero_attn, or from a cache"
+        notes.append(Note(f"attention sees {keys} beyond the positions: {text}"))
     if probe.value_dim != probe.head_dim:
         notes.append(Note(f"heads of values have {probe.value_dim} neurons, those of keys {probe.head_dim}"))
     by_role = {role: _kinds(probe, role) for role in ROLES}
@@ -79,7 +80,8 @@ def about_inputs(probe: Probe) -> InputFindings:
         which = listed([PLURALS[role] for role in roles])
         claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if kind in _WITHOUT_MATRIX else ""
         text = f"{which} are {kind}{claims}"
-        notes.append(Note(text, _LEVELS.get(kind, NOTE), ("positions",)))
+        level = ASKS if kind == ROTATED and "value" in roles else _LEVELS.get(kind, NOTE)
+        notes.append(Note(text, level, ("positions",)))
     unclaimed = {role for kind, roles in roles_by_kind.items() if kind in _WITHOUT_MATRIX for role in roles}
     normalised = {role for role, kinds in by_role.items() if NORMALISED in kinds and {*kinds} <= {NORMALISED, ROTATED}}
     return InputFindings(tuple(notes), by_role, frozenset(unclaimed | fixed), frozenset(normalised - fixed))

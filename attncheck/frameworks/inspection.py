@@ -107,7 +107,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     positions = positions_of(probe, inputs.kinds)
     gains = _of_scores(probe, gains, seed)
     forward, formula, about = _forward(probe, positions, probe.steady)
-    paths, differing = _over_paths(probe, positions, forward, gains)
+    paths, differing = _over_paths(probe, positions, forward, about, gains)
     if {"query", "key"} <= inputs.normalised:
         norms = norm_fields({role: probe.seen[role] for role in ("query", "key")})
         forward = dataclasses.replace(forward, parts=(*forward.parts, *norms.items()))
@@ -200,9 +200,9 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
 
 
 def _over_paths(
-    probe: Probe, positions: Positions, forward: Forward, gains: Mapping[str, float]
+    probe: Probe, positions: Positions, forward: Forward, about: Sequence[Note], gains: Mapping[str, float]
 ) -> tuple[dict[str, Forward], list[Note]]:
-    """Return the formulas of all code paths, and notes on their differences."""
+    """Return the formulas of all code paths, and notes on them other than those `about` the path of `probe`."""
     adapter, state = probe.reader.adapter, probe.state
 
     def look(path: str) -> tuple[Forward, list[Note]]:
@@ -214,7 +214,7 @@ def _over_paths(
         path_gains = _gains(reader, state, reader.read(state))
         there.gain = math.prod(path_gains.get(role, gain) for role, gain in gains.items())
         path_forward, _, notes = _forward(there, positions, steady=True)
-        return path_forward, notes
+        return path_forward, [note for note in notes if note not in about]
 
     return over_paths(probe, forward, look)
 

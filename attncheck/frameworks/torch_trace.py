@@ -205,6 +205,19 @@ class _Attention(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+class _AttentionCalls(TorchFunctionMode):
+    """Mode that reports calls of PyTorch's attention to a trace, without changing them."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is ATTENTION:
+            self.trace.attends()
+        return function(*args, **(kwargs or {}))
+
+
 @contextlib.contextmanager
 def traced(
     trace: Trace, model: Any = None, inputs: Any = None, on_core: Callable[..., None] = lambda *_: None
@@ -239,6 +252,8 @@ def traced(
                 pre_hook = functools.partial(trace.begins, name)
                 stack.callback(module.register_forward_pre_hook(pre_hook, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(trace.ends).remove)
+        if trace.uses("attends"):
+            stack.enter_context(_AttentionCalls(trace))
         if trace.uses("softmax"):
             mha.set_fastpath_enabled(False)
             for context in (sdpa_kernel(SDPBackend.MATH), SoftmaxMode(trace)):

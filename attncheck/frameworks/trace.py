@@ -72,6 +72,9 @@ class Trace:
     def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Receive the result of the call that started last."""
 
+    def attends(self) -> None:
+        """Receive a call of a function of the framework that computes attention; only PyTorch reports these."""
+
     def softmax(self, scores: FloatArray, axis: int) -> None:
         """Receive the scores of a softmax over `axis`, a negative index."""
 

@@ -14,7 +14,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.names import grouped, name_of, names_of, pattern_of
 from attncheck._lib.text import listed
 from attncheck.frameworks.adapter import Adapter
-from attncheck.frameworks.forward import BACKWARD
+from attncheck.frameworks.forward import Forward
 from attncheck.frameworks.notes import ASKS, Note, asks, wrong
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace, ScoresTrace
@@ -109,11 +109,44 @@ def mixing_calls(
     mixing: dict[str, tuple[ModuleCall, str]] = {}
     for call in reversed(calls):
         inside = [*(module.name for module in attention), *mixing]
-        related = any(f"{name}.".startswith(f"{call.name}.") or call.name.startswith(f"{name}.") for name in inside)
+        related = any(_related(call.name, name) for name in inside)
         if call.name and not related and call.given is not None and not call.given.long:
             how = _mixing(replayed(call), call.given)
             mixing |= {call.name: (call, how)} if how else {}
     return dict(reversed(mixing.items()))
+
+
+def unread_calls(
+    calls: Sequence[ModuleCall], examined: Sequence[str], replayed: Callable[[ModuleCall], Adapter]
+) -> dict[str, tuple[ModuleCall, str]]:
+    """Return the calls that compute attention, but neither contain an examined module nor run in one.
+
+    The mapping is by module name; each value is a call and the reason why its attention is not inspected.
+    """
+    return {
+        call.name: (call, _obstacle(call, replayed))
+        for call in calls
+        if call.attends and not any(_related(call.name, name) for name in examined)
+    }
+
+
+def _related(one: str, two: str) -> bool:
+    """Return whether one of two modules is the other one, or contains it."""
+    return f"{one}.".startswith(f"{two}.") or f"{two}.".startswith(f"{one}.")
+
+
+def _obstacle(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> str:
+    """Return the reason why the attention of a call is not inspected."""
+    if call.given is None:
+        return "no argument of its call is an array of hidden states, (batch, positions, width)"
+    if call.given.long:
+        return "its inputs are too long"
+    adapter, length = replayed(call), call.given.lengths[0]
+    try:
+        adapter.outputs(adapter.fresh(0), np.ones((2, length, call.given.width)), CoreTrace(), adapter.paths[0])
+    except InputError as error:
+        return str(error).partition("; ")[0]
+    return "its queries or values are computed outside of it"
 
 
 def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
@@ -183,11 +216,21 @@ def grouped_modules(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspe
     )
 
 
+def _compared(forward: Forward, field: str) -> str:
+    """Return a property as text, without the values of sinks, which may be random parameters of each layer."""
+    values = dict(forward.parts)
+    if field != "optional_parts" or "sink" not in values:
+        return str(getattr(forward, field))
+    rest = tuple((name, value) for name, value in forward.parts if name != "sink")
+    others = dataclasses.replace(forward, parts=rest).optional_parts
+    return "sinks" if others == "none" else f"sinks, {others}"
+
+
 def _form(layer: Inspection) -> tuple[Any, ...]:
     """Return what modules of a group have in common: shape, formula, and notes on errors and undeclared choices."""
     forward = layer.forward
     shape = (layer.width, layer.num_heads, layer.kv_heads, layer.head_dim, layer.value_dim, layer.extra)
-    formula = tuple(getattr(forward, field) for field in _COMPARED)
+    formula = tuple(_compared(forward, field) for field in _COMPARED)
     asked = tuple(_DIGITS.sub("", note.text) for note in layer.notes if note.level == ASKS)  # without estimates
     return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, layer.blamed, asked)
 
@@ -199,20 +242,21 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
         majority = max(members, key=lambda group: len(group.names))
         for group in members:
             first, second = group.inspection.forward, majority.inspection.forward
-            fields = [field for field in _COMPARED if getattr(first, field) != getattr(second, field)]
+            fields = [field for field in _COMPARED if _compared(first, field) != _compared(second, field)]
             # A difference is not reported if both groups have errors, or if one formula does not reproduce the weights.
             unclear = (group.inspection.blamed and majority.inspection.blamed) or not (first.known and second.known)
             if fields and not unclear:
-                masks = {first.mask, second.mask}
                 # If later positions are visible in one layer, outputs of a causal model depend on them: this is an
                 # error.
-                leaks = "causal" in masks and not masks.isdisjoint(("none", *BACKWARD))
+                leaks = first.causal != second.causal and (first.shows_later or second.shows_later)
                 pair = [group, majority]
-                if leaks and first.mask == "causal" and len(group.names) == len(majority.names):
+                if leaks and first.causal and len(group.names) == len(majority.names):
                     pair.reverse()
                 text = "; ".join(
                     f"{name_of(one.names, every)}: "
-                    + listed(f"{field.replace('_', ' ')} {getattr(one.inspection.forward, field)}" for field in fields)
+                    + listed(
+                        f"{field.replace('_', ' ')} {_compared(one.inspection.forward, field)}" for field in fields
+                    )
                     for one in pair
                 )
                 yield wrong(text) if leaks else asks(text)

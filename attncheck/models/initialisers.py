@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.names import name_of, pattern_of
+from attncheck._lib.names import name_of, names_of, pattern_of
 from attncheck.frameworks.expectations import EXAMPLE, evaluated
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 from attncheck.models.parameters import NOT_FINITE, NOT_INITIALISED, ParameterStatistics
@@ -18,6 +18,9 @@ from attncheck.models.parameters import NOT_FINITE, NOT_INITIALISED, ParameterSt
 _FIELD = "parameters"
 _DRAWN = (*(law.name for law in LAWS), ORTHOGONAL)
 _VALUES = {"zeros": 0.0, "ones": 1.0}
+#: In place of an initialiser: another pattern must match each parameter that this one matches.
+DECLARED = "declared"
+_TIED = re.compile(r"tied\((.+)\)")
 _CALL = re.compile(r"\s*([a-z ]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 # An expression that is a plain number, and so need not be shown next to its value.
@@ -44,7 +47,8 @@ def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[st
     ----------
     expected : mapping of str to str
         Initialisers by pattern of names. The number is the standard deviation of an entry, and may use fan_in,
-        fan_out and `names`: ``{"*.c_proj.weight": "normal(0.02/sqrt(2*n_layer))", "*.bias": "zeros"}``.
+        fan_out and `names`: ``{"*.c_proj.weight": "normal(0.02/sqrt(2*n_layer))", "*.bias": "zeros"}``. Or "tied(X)",
+        for a parameter that is the parameter X, or "declared".
     table : sequence of ParameterStatistics
     names : mapping of str to float
         Numbers of the model's configuration.
@@ -61,11 +65,21 @@ def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[st
     if not isinstance(expected, Mapping) or not all(isinstance(pattern, str) for pattern in expected):
         refuse(_FIELD, expected, "is not a mapping of patterns to initialisers", 'pass e.g. {"*.bias": "zeros"}')
     sentences = []
+    matched = {pattern: [row for row in table if _matches(row, pattern)] for pattern in expected}
     for pattern, text in expected.items():
-        rows = [row for row in table if any(fnmatch.fnmatchcase(name, pattern) for name in (row.name, *row.tied))]
+        rows = matched[pattern]
         if not rows:
             example = table[0].name if table else "*.weight"
             refuse(_FIELD, pattern, "matches no parameter", f"use a pattern of names such as {example!r}")
+        if text == DECLARED:
+            others = {row.name for one, of in matched.items() if expected[one] != DECLARED for row in of}
+            names_left = [row.name for row in rows if row.name not in others]
+            sentences += [f"{names_of(names_left)}: no expectation declares it"] if names_left else []
+            continue
+        if match := _TIED.fullmatch(str(text)):
+            untied = [row.name for row in rows if match[1] not in (row.name, *row.tied)]
+            sentences += [f"{name} is not tied to {match[1]}" for name in untied]
+            continue
         wrong: dict[tuple[str, tuple[str, ...], _Expected], list[ParameterStatistics]] = {}
         for row in rows:
             initialiser = _expected(text, row, names)
@@ -74,6 +88,11 @@ def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[st
         for (_, failed, initialiser), members in wrong.items():
             sentences.append(_sentence(members, failed, initialiser))
     return sentences
+
+
+def _matches(row: ParameterStatistics, pattern: str) -> bool:
+    """Return whether a pattern matches one of the names of a parameter."""
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (row.name, *row.tied))
 
 
 def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -> _Expected:

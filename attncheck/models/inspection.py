@@ -16,7 +16,14 @@ from attncheck.frameworks.inputs import FIRST_AXIS
 from attncheck.frameworks.inspection import inspect_layer, inspected
 from attncheck.frameworks.notes import Note, asks
 from attncheck.frameworks.result import Inspection
-from attncheck.models.attention import WITHOUT_SOFTMAX, attention_calls, differences, grouped_modules, mixing_calls
+from attncheck.models.attention import (
+    WITHOUT_SOFTMAX,
+    attention_calls,
+    differences,
+    grouped_modules,
+    mixing_calls,
+    unread_calls,
+)
 from attncheck.models.duties.registry import measured
 from attncheck.models.factory import Inputs, first_model, numbers_of
 from attncheck.models.families import ParameterTable
@@ -153,6 +160,8 @@ def _inspect_model(
     parts = factory.adapter.modules(model)
     calls = attention_calls(every, lambda c: factory.replayed(c, [parts[c.name]]))
     mixing = mixing_calls(every, calls, lambda c: factory.replayed(c, [parts[c.name]]))
+    examined = [*(c.name for c in calls), *mixing]
+    mixing |= unread_calls(every, examined, lambda c: factory.replayed(c, [parts[c.name]]))
     unused, duties = factory.unused(model), measured(factory, model, calls, steady)
     modules = {c.name: [parts[c.name]] for c in calls}
     first = {(pattern_of(c.name), c.kind, c.source): c.name for c in reversed(calls)}

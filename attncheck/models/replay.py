@@ -54,9 +54,11 @@ class CallArguments:
         """Return the arguments of a call."""
         named = [*zip(_positional(function, len(args)), args, strict=True), *kwargs.items()]
         leaves = [(name if value is leaf else "", leaf) for name, value in named for leaf in leaves_of(value)]
+        # Copies of containers, because a call may fill a cache that it gets as an empty dict.
+        given = _with_leaves((tuple(args), dict(kwargs)), iter([leaf for _, leaf in leaves]))
         copies = tuple(_snapshot(leaf) for _, leaf in leaves)
         addresses = tuple(id(leaf) for _, leaf in leaves)
-        return cls((tuple(args), dict(kwargs)), copies, tuple(name for name, _ in leaves), addresses)
+        return cls(given, copies, tuple(name for name, _ in leaves), addresses)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -206,12 +208,15 @@ class ModuleCall:
         Index of the enclosing call.
     given : HiddenStates or None
         Arguments of the call; None if none of them is an array of hidden states, (batch, positions, width).
+    attends : bool
+        Whether the module itself, and no module in it, calls a function of the framework that computes attention.
     """
 
     name: str
     kind: str
     parent: int | None
     given: HiddenStates | None = None
+    attends: bool = False
 
     @property
     def source(self) -> str:
@@ -241,6 +246,12 @@ class CallRecorder(Trace):
     def ends(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Record the end of the call that started last."""
         self._running.pop()
+
+    def attends(self) -> None:
+        """Mark the running call as one that computes attention."""
+        if self._running:
+            index = self._running[-1]
+            self.calls[index] = dataclasses.replace(self.calls[index], attends=True)
 
     def numbered(self) -> Iterator[tuple[str, int]]:
         """Yield, for each call, the name of the module and the number of its earlier calls."""

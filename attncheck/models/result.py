@@ -14,12 +14,13 @@ from attncheck._lib.text import counted
 from attncheck.frameworks.comparisons import DROPOUT
 from attncheck.frameworks.expectations import LEVELS, excluding
 from attncheck.frameworks.expectations import declared as declarations
-from attncheck.frameworks.notes import Note, PrintedInspection, wrong_first
+from attncheck.frameworks.notes import WRONG, Note, PrintedInspection, wrong_first
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import WITHOUT_SOFTMAX, AttentionModules
 from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult
 from attncheck.models.duties.registry import NAMES, expectations
 from attncheck.models.families import ParameterTable
+from attncheck.models.initialisers import DECLARED
 from attncheck.models.initialisers import unmet as unmet_initialisers
 
 #: Reason if a forward pass shows no attention.
@@ -77,8 +78,11 @@ class ModelInspection(PrintedInspection):
     @property
     def all_notes(self) -> list[Note]:
         """Notes on the model, its attention and its parameters, errors first."""
+        # An error in a formula of attention is the cause of a violated property rather than its effect.
+        attention = [*self._of_attention()]
+        causes = [note for note in attention if note.level == WRONG]
         violations = (note for result in self.duties for note in result.notes)
-        return wrong_first([*violations, *self.notes, *self._of_attention()])
+        return wrong_first([*dict.fromkeys([*causes, *violations, *self.notes, *attention])])
 
     @property
     def told(self) -> list[tuple[str, str]]:
@@ -114,7 +118,8 @@ class ModelInspection(PrintedInspection):
             Initialisers by name pattern, such as ``{"*.bias": "zeros", "*.c_proj.weight":
             "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry. Expressions may contain
             fan_in, fan_out, and numbers of the model's configuration and of the defaults of `make`. Every matching
-            pattern applies.
+            pattern applies. ``{"head.weight": "tied(wte.weight)"}`` requires that two names are one parameter, and
+            ``{"*": "declared"}`` that another pattern matches each parameter.
 
         Raises
         ------
@@ -142,17 +147,18 @@ class ModelInspection(PrintedInspection):
         lines = [text for result in self.duties if result.name in duties if (text := result.unmet(duties[result.name]))]
         if (declared or expected) and self.not_examined:
             lines.append(f"no attention was read: {self._reasons}" if self.refused else UNRECOGNISED)
-        elif (declared or expected.keys() - {*LEVELS}) and self.refused:
+        elif (declared or expected.keys() - {"blamed"}) and self.refused:
             lines.append(f"{', '.join(self.refused)}: not read: {self._reasons}")
         errors, questions = (expected.pop(level, True) for level in LEVELS)
         for group in self.attention:
             values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             texts = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
             lines += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*texts, **values)]
-        lines += unmet_initialisers(patterns, self.parameters.rows, self.numbers)
-        lines += unmet_initialisers({} if parameters is None else parameters, self.parameters.rows, self.numbers)
+        initialisers = {**patterns, **({} if parameters is None else parameters)}
+        lines += unmet_initialisers(initialisers, self.parameters.rows, self.numbers)
         meant = {name for name, value in duties.items() if not value}
-        confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, {**patterns, **(parameters or {})})
+        stated = [pattern for pattern, text in initialisers.items() if text != DECLARED]
+        confirmed = self.expecting(*declared)._confirmed({*expected, *meant}, stated)
         return [*excluding(confirmed.blamed, errors), *lines, *excluding(confirmed.asked, questions)]
 
     def expecting(self, *declared: str) -> ModelInspection:

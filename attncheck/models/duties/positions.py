@@ -40,7 +40,9 @@ def causality(probe: TorchModel) -> Iterator[Note]:
         f"outputs at position {positions[row]} depend on the later input at position {j}, "
         f"{ratio:.2g} times as much as on earlier ones"
     )
-    if probe.scores and all(_hides_later(scores) for scores in probe.scores):
+    if not probe.scores:
+        raise NotExaminedError("outputs depend on later inputs, and no softmax shows whether they should")
+    if all(map(_hides_later, probe.scores)):
         yield wrong(f"attention is causal, but {text}")
     elif _causal_without_cache(probe):
         yield wrong(f"attention is not causal if a cache is passed: {text}")
@@ -150,7 +152,12 @@ def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
 
 
 def _hides_later(scores: Any) -> bool:
-    """Return whether scores of later positions are far below those of earlier ones, or all the same."""
+    """Return whether scores of later positions are far below those of earlier ones, or all the same.
+
+    The column of a sink may be the first or the last one.
+    """
+    if scores.shape[-1] > scores.shape[-2]:
+        return _hides_later(scores[..., 1:]) or _hides_later(scores[..., :-1])
     later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     highest, earlier = (scores.masked_fill(mask, -torch.inf).amax(-1)[..., :-1] for mask in (~later, later))
     hidden, visible = scores[..., later], scores[..., ~later]

@@ -181,9 +181,9 @@ class TorchModel:
 
     @functools.cached_property
     def scores(self) -> Sequence[Any]:
-        """Scores of each softmax over as many keys as queries."""
+        """Scores of each softmax over as many keys as queries, or over one more, a sink."""
         over_keys = (scores for scores, axis in self.traced(ScoresTrace()).scores if axis == -1 and scores.ndim > 2)
-        return [torch.as_tensor(scores) for scores in over_keys if scores.shape[-1] == scores.shape[-2]]
+        return [torch.as_tensor(scores) for scores in over_keys if scores.shape[-1] - scores.shape[-2] in (0, 1)]
 
 
 class _Lookups(Trace):
