@@ -42,6 +42,8 @@ _FACTORS: dict[str, Callable[[AttentionLayer], float]] = {
     "√(H·head_dim/n)": lambda layer: (layer.num_heads * layer.head_width / layer.width) ** 0.5,
     "√(n + H·head_dim)/√(2n)": lambda layer: (0.5 + 0.5 * layer.num_heads * layer.head_width / layer.width) ** 0.5,
     "√s": lambda layer: layer.seq_len**0.5,
+    "√(n/s)": lambda layer: (layer.width / layer.seq_len) ** 0.5,
+    "√(n/(n-1))": lambda layer: (layer.width / max(layer.width - 1, 1)) ** 0.5,
     "√2": lambda layer: 2.0**0.5,
     "2": lambda layer: 2.0,
     "√3": lambda layer: 3.0**0.5,

@@ -28,6 +28,9 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
 
 _SIZE = 4_000
+# Fewest different numbers of an array that are examined for rounding, the steps to which they may be rounded, and the
+# relative rounding error of single precision.
+_NUMBERS, _STEPS, _SINGLE = 30, (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5), 2e-7
 # Maximum number of entries of an array in a diagnosis.
 _ENTRIES = 2**21
 #: Maximum draws from a second call of a layer.
@@ -76,6 +79,28 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
     by_name = {finding.name: finding for finding in every if finding.differs and finding.beyond_chance}
     messages = [finding.text for finding in uneven(sample, reference, laws)]
     return [*map(str, by_name.values()), *messages]
+
+
+def rounded(sample: Sample) -> Iterator[str]:
+    """Yield a sentence for each of outputs and scores whose numbers all have few decimals.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> layer = AttentionLayer(width=8, seq_len=3, num_heads=2)
+    >>> numbers = np.random.default_rng(0).standard_normal((50, 3, 1))
+    >>> list(rounded(Sample(layer, numbers.round(2)))), list(rounded(Sample(layer, numbers)))
+    (['all outputs are multiples of 0.01: are they rounded?'], [])
+    """
+    for name in ("outputs", "scores"):
+        values = getattr(sample, name)
+        numbers = np.unique(values[np.isfinite(values)]) if values is not None else np.zeros(0)
+        if len(numbers) < _NUMBERS:
+            continue
+        for step in _STEPS:
+            if np.all(np.abs(numbers - np.round(numbers / step) * step) <= _SINGLE * np.abs(numbers)):
+                yield f"all {name} are multiples of {step:g}: are they rounded?"
+                break
 
 
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:

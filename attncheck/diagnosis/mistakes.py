@@ -181,6 +181,11 @@ def _softmax_over_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray
     return np.asarray(np.where(visible(layer), weights / weights.sum(axis=1, keepdims=True), 0.0))
 
 
+@declared(MISTAKES, "all heads use the attention weights of head 0", SEVERAL_HEADS, step="weigh")
+def _first_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    return np.repeat(attention_weights(layer, scores)[:, :1], layer.num_heads, axis=1)
+
+
 def _all_visible(layer: AttentionLayer) -> BoolArray:
     return np.ones((layer.seq_len, layer.seq_len), dtype=bool)
 

@@ -42,6 +42,8 @@ _ROUNDED, _WRONG = 1e-4, 1e-3
 _ZERO = 1e-5
 # Features are equal if they agree to this many decimals after division by the largest one.
 _DIGITS = 9
+# Error of the logarithm of a root mean square of the scores of an answer.
+_SIZE = 0.1
 # Largest factor of the scores that is fitted.
 _FACTOR = 16.0
 
@@ -185,7 +187,13 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
     factors = _factors(calls, outputs)
     if factors is not None:
         listing = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
-        yield exact(WEIGHTS_OR_VALUES, f"outputs are those of the returned scores times {listing}")
+        if np.ptp(factors) < _WRONG * factors.max():
+            listing = f"{factors[0]:.3g}"
+        # Returned scores of the wrong size are at fault themselves if times the factor they have the declared size.
+        ours, theirs = (float(np.mean(np.square(np.asarray(answer.scores)))) ** 0.5 for answer in pair.usual)
+        is_returned = abs(np.log(factors.mean() * ours / theirs)) < abs(np.log(ours / theirs)) - _SIZE
+        stage = SCORES if is_returned else WEIGHTS_OR_VALUES
+        yield exact(stage, f"outputs are those of the returned scores times {listing}")
         return
     yield from [*weights_of_one_head(pair)] or [exact(AFTER, UNEXPLAINED)]
 
@@ -217,7 +225,12 @@ def _added(pair: Pair) -> Iterator[Explanation]:
 
 
 def _equal_heads(products: FloatArray) -> Iterator[Explanation]:
-    """Find heads with equal W_V W_O, (draws, H, entries): averaging their attention weights gives the same outputs."""
+    """Find heads with W_V W_O, (draws, H, entries), of 0 or equal ones, as if others' attention weights were used."""
+    sizes = np.abs(products).max(axis=(0, 2))
+    used = np.flatnonzero(sizes > _WRONG * sizes.max())
+    if len(used) < len(sizes):
+        yield exact(WEIGHTS_OR_VALUES, f"outputs use the attention weights of head {listed(map(str, used))} alone")
+        return
     gaps = np.abs(products[:, :, None] - products[:, None]).max(axis=(0, 3))
     same = gaps < _WRONG * np.abs(products).max(axis=(0, 2))
     equal = np.flatnonzero(same[int(np.argmax(same.sum(axis=1)))])

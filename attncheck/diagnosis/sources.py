@@ -17,7 +17,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import MOST_CAUSES, diagnosed, first_stages, hints, most_informative, precedes
-from attncheck.diagnosis.differences import SECOND_CALL, read_off
+from attncheck.diagnosis.differences import SECOND_CALL, read_off, rounded
 from attncheck.diagnosis.effects import reproduces
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
@@ -188,6 +188,11 @@ class Violations:
             return next(read_off(self.samples, self.calls[1], self.laws), "")
 
     @cached_property
+    def roundings(self) -> list[str]:
+        """Sentences on outputs and scores that are rounded to few decimals, which exact comparisons mistake."""
+        return [*rounded(self.samples[0])] if self.samples and self.laws.continuous else []
+
+    @cached_property
     def fits(self) -> Fits:
         """Causes that fit the samples and have the effects of the violated checks.
 
@@ -293,7 +298,7 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
     """
     deviations = violations.deviations
     causes, layer = deviations.matching if deviations.explanations else (), deviations.layer
-    if not causes or violations.repeats:
+    if not causes or violations.repeats or violations.roundings:
         return
     for sample in violations.samples:
         with own_arithmetic(), contextlib.suppress(InputError):
@@ -307,8 +312,11 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
 
 
 def _deviating(violations: Violations) -> Iterator[Explanation]:
-    """Yield what the subject computes differently from its declaration."""
-    yield from violations.deviations.explanations
+    """Yield what the subject computes differently from its declaration; of rounded numbers, only that."""
+    if violations.roundings:
+        yield from (Explanation(text, Certainty.EXACT) for text in violations.roundings)
+    else:
+        yield from violations.deviations.explanations
 
 
 def _of_lines(violations: Violations, certainty: Certainty) -> Iterator[Explanation]:

@@ -113,13 +113,9 @@ def _past_a_gap(support: BoolArray) -> list[tuple[int, int]]:
 
 
 def _sees_next(support: BoolArray, mask: str) -> bool:
-    """Return whether, under a mask without a name, each position sees the next one, but none after that.
-
-    The result is also False if all earlier positions are visible.
-    """
+    """Return whether, under a mask without a name, each position sees the next one, but none after that."""
     at = np.arange(len(support) - 1)
-    further = np.triu(support, 2).any() or np.tril(support).all()
-    return bool(mask == OTHER and support[at, at + 1].all() and not further)
+    return bool(mask == OTHER and support[at, at + 1].all() and not np.triu(support, 2).any())
 
 
 def _visible(forward: Forward, formula: Formula, length: int) -> BoolArray:
