@@ -38,9 +38,10 @@ LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 
 def draws_for(check: Check, setting: Setting) -> int:
-    """Return the number of draws in a small sample.
+    """Return the number of draws in a small sample for a check.
 
-    They give at least `DRAWS` observations per call of the subject, and 6/5 of the minimum of the check's family.
+    The draws give at least `DRAWS` observations per call of the subject, and at least 1.2 times the number of
+    observations that the check's family needs.
     """
     return max(DRAWS * check.calls, check.family_on(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
@@ -74,7 +75,7 @@ def calibrate(
 def small_outcomes(
     layer: AttentionLayer, checks: Iterable[Check], replications: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
-    """Iterate over applicable checks, each with its setting and one outcome per small sample; see `calibrate`."""
+    """Yield each applicable check with its setting and a list of outcomes, one per small sample; see `calibrate`."""
     check_integer("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     simulator = Subject.of(subject)
     setting = simulator.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
@@ -93,7 +94,8 @@ def small_outcomes(
 def measured(check: AnyCheck, setting: Any, sample: Any, reference: Any) -> tuple[Any, ...]:
     """Return the data that a check measures on a sample.
 
-    If the check compares several calls of the subject, the sample is cut into slices, and each counts as one call.
+    If the check compares several calls of the subject, the sample is cut into that many slices, and each slice stands
+    for one call.
     """
     if check.calls == 1:
         return check.data(setting, sample, reference)
@@ -156,7 +158,10 @@ class Calibration:
         return one_sample_tail(one_sample_distance(np.sort(self.p_values)), count)
 
     def least(self) -> float:
-        """Return the smallest p-value of `distance_p` and of `surprise` at all `LEVELS`, without a correction."""
+        """Return the smallest of the p-values from `distance_p` and from `surprise` at each of the `LEVELS`.
+
+        The result is not corrected for the number of these p-values.
+        """
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 
@@ -195,7 +200,7 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     Raises
     ------
     InputError
-        If there is no such check or property, or it concerns programs or compares calls exactly.
+        If there is no such check or property, if it is one of programs, or if it compares calls exactly.
 
     Examples
     --------
@@ -216,8 +221,8 @@ def error_rates(
 ) -> Iterator[ErrorRates]:
     """Iterate over the error rates of a check on the fixed layers of a profile.
 
-    If the check pairs its fault with another layer, that layer is added. Layers to which the check does not apply are
-    skipped.
+    If the check names a layer on which its fault is to be detected, that layer is examined, too. Layers to which the
+    check does not apply are skipped.
 
     Parameters
     ----------

@@ -30,7 +30,10 @@ def render_widths(result: Widths, name: str, out: Path) -> Path:
 
 
 def plot(result: Widths, moment: str) -> Drawing | None:
-    """Plot sizes divided by predictions against the width, scaled to 1 at the narrowest, violated taps in red."""
+    """Plot the sizes of taps, divided by their predictions, against the width; violated taps are red.
+
+    Sizes are scaled to 1 at the narrowest width. `moment` is the time of the measurement, as in `WidthsRow.moment`.
+    """
     rows = [row for row in result.rows if row.moment == moment and row.exponent is not None and row.p_values]
     if not rows:
         return None
@@ -75,7 +78,10 @@ _CAPTION = (
 
 
 def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
-    """Draw the band that predictions and tolerance allow; sizes are relative to the largest predicted exponent."""
+    """Draw the band of sizes that predictions and tolerance allow.
+
+    Sizes are relative to the largest predicted exponent. `ratios` are the widths divided by the narrowest one.
+    """
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)
