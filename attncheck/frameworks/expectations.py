@@ -30,7 +30,7 @@ _NAMES = (
 )
 # Relative tolerance within which a number of the formula meets an expectation.
 _NEAR = 1e-3
-# Number of positions for which messages list the names of masks.
+# Messages list the names of the masks that are possible with this number of positions.
 _MOST_CHOICES = 5
 #: Other names for entry laws.
 _SYNONYMS = {"gaussian": "normal"}
@@ -158,7 +158,10 @@ def excluding(texts: Sequence[str], allowed: Any) -> list[str]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return an expected value in the form that an inspection uses; raise `InputError` for unknown names or values."""
+    """Return the value of the expectation `name` in the form that inspections use.
+
+    Unknown names and values raise `InputError`.
+    """
     if name in _KEYWORDS:
         refuse("expect", f"{name}={value}", "has a value", f"write {name} alone")
     if name not in _NAMES:
@@ -172,8 +175,8 @@ def _checked(name: str, value: Any) -> Any:
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
     if field not in _CHOICES or (field == "scale" and not isinstance(value, str)):
         return value
-    # The choices list windows up to a small size only. A window of another size is validated as one of the largest
-    # size.
+    # The choices contain only windows of small size. Therefore, the size of a window is replaced by the largest one
+    # among the choices before it is validated.
     canonical = (
         re.sub(r"\b[1-9]\d*$", str(_MOST_CHOICES - 1), value) if field == "mask" and isinstance(value, str) else value
     )

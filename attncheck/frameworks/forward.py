@@ -29,7 +29,8 @@ FITTED = 10.0
 _TWO_NUMBERS = 1e-2
 # Minimum number of positions; with fewer, any bias that depends on the distance takes two values.
 _FEWEST = 3
-# Masks that are recognised if any finite number is added to hidden scores; others only if it is 1 or -1.
+# Masks that are recognised whatever finite number is added to hidden scores. Other masks are recognised only if it is 1
+# or -1.
 _BY_ANY_NUMBER = ("causal", "anticausal")
 
 
@@ -257,7 +258,7 @@ def visible(mask: str, queries: int, keys: int) -> BoolArray:
 
 
 def masks(queries: int) -> Iterator[str]:
-    """Yield all named masks, the common ones first."""
+    """Yield the names of all masks for this number of queries, the common ones first."""
     yield from ("none", "causal", "anticausal", *([OFF_BY_ONE] if queries > _FEWEST else []))
     yield from ("strictly causal", "strictly anticausal")
     for kind in ("window", "two-sided window"):

@@ -119,7 +119,10 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
 
 
 def _is_mixed(probe: Probe, role: str, vectors: FloatArray, small: float) -> bool:
-    """Return whether queries, keys or values depend on inputs at other positions."""
+    """Return whether queries, keys or values, as named by `role`, depend on inputs at other positions.
+
+    `vectors` are these queries, keys or values for the inputs of the probe. Changes up to `small` count as rounding.
+    """
     for at, positions in ((-1, slice(None, -1)), (0, slice(1, None))):
         changed = probe.x.copy()
         changed[:, at] = 0.0

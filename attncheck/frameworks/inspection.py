@@ -41,7 +41,7 @@ from attncheck.frameworks.score_scale import DECLARED, about_scale
 from attncheck.frameworks.subject import AttentionView
 from attncheck.frameworks.weights_notes import about_weights, own_scales
 
-# Maximum number of entries that are used of each matrix in a draw. The first draw is used whole.
+# Number of entries of each matrix that suffice in a later draw. Of the first draw, all entries are used.
 _ENTRIES = 2**16
 # Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.
 _GAIN = 1e-2
@@ -292,8 +292,8 @@ def _order_of_queries(blocks: ParameterBlocks, first: Effective) -> list[int]:
 def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
     """Report matrices whose heads seem to be rotated by angles that depend on the head instead of the position.
 
-    `matrices`, (rows, heads, d) each, equal parameters in head 0. They are reported if head 1 equals no block of a
-    parameter, but a block up to a rotation.
+    `matrices` have shape (rows, heads, d), and their head 0 equals a block of a parameter. A matrix is reported if its
+    head 1 equals no block, but may be a block that was rotated.
     """
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
     rotated = [PLURALS[role] for role, head in second.items() if blocks.gain(head) is None and blocks.rotates(head)]
@@ -302,7 +302,10 @@ def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
-    """Return the factor that queries, keys and values have in common, or None if there is none other than 1."""
+    """Return the factor that queries, keys and values have in common.
+
+    The result is None if their factors (`gains`) differ, or are 1.
+    """
     value = gains.get("value", 1.0)
     is_common = all(abs(gain / value - 1) <= _GAIN for gain in gains.values()) if value else False
     return value if is_common and abs(value - 1) > _GAIN else None

@@ -156,7 +156,11 @@ def _less_mean(law: Law, lost: float) -> Law:
 
 
 def _refused(x: FloatArray, law: Law, relative: float, precision: float, level: float) -> bool:
-    """Return whether sorted entries, scaled to unit variance up to a relative error `relative`, reject a law."""
+    """Return whether sorted entries x reject a law of unit variance at `level`.
+
+    The entries were scaled to unit variance. `relative` is the relative error of the scale, and `precision` the unit
+    roundoff of the entries.
+    """
     largest, size = float(max(-x[0], x[-1])), x.size
     inner = float(2 * law.cdf(np.array(largest * (1 + relative))) - 1)
     outer = float(2 * law.cdf(np.array(-largest * (1 - relative))))
@@ -264,7 +268,9 @@ def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tu
 
 
 def known_by(scale: ScaleEstimate, known: Sequence[tuple[str, float]]) -> tuple[str, ...]:
-    """Return the names of those `known` scales, pairs of name and std, that lie in the interval of an estimate.
+    """Return the names of conventional scales that lie in the interval of an estimate.
+
+    `known` lists these scales as pairs of a name and a number.
 
     Examples
     --------

@@ -18,7 +18,8 @@ from attncheck.frameworks.probe import Probe
 NONE, ROTARY = "none", "rotary"
 #: Base reported for a single plane, whose rotation by one radian per position fits any base.
 _ANY_BASE = 1e4
-# Angles are estimated from the step to position 1; this is the factor by which their error may grow up to the last one.
+# Angles are estimated from the rotation between positions 0 and 1. Up to the last position, their error may grow by
+# this factor.
 _STEPS = 16.0
 _MOST_DIGITS = 12
 # If rounding errors are smaller than this, fixed neurons can be distinguished from slowly rotating ones.
@@ -103,7 +104,10 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
 
 
 def _planes(vectors: FloatArray, halves: bool) -> NDArray[np.complex128]:
-    """Return vectors, (..., d), as complex numbers, (..., d/2)."""
+    """Return vectors, (..., d), as complex numbers, (..., d/2).
+
+    The real and imaginary parts are neurons f and f + d/2 if `halves` is True, otherwise neurons 2f and 2f + 1.
+    """
     half = vectors.shape[-1] // 2
     first, second = (vectors[..., :half], vectors[..., half:]) if halves else (vectors[..., ::2], vectors[..., 1::2])
     return np.asarray(first + 1j * second)
@@ -140,7 +144,7 @@ def _rotated_neurons(vectors: FloatArray, small: float) -> slice:
 
 
 def _off(planes: NDArray[np.complex128], rotated: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Return the largest difference of `rotated` from `planes` rotated by `angles` times the position.
+    """Return the largest difference between `rotated` and `planes` after a rotation by `angles` times the position.
 
     Both arrays have shape (batch, heads, positions, d/2).
     """

@@ -111,7 +111,10 @@ class AttentionView:
         return {role: np.atleast_2d(b) / self._gain(role) for role, b in self.reader.biases(state).items()}
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the module's outputs on x, (1, positions, n), and those of `layer` with the module's matrices."""
+        """Return the module's outputs on x, (1, positions, n), and the outputs of `layer` with the module's matrices.
+
+        If both agree, the outputs contain nothing but attention.
+        """
         call = self.reader.see(state, x)
         y, scores, _, v = self._taken(call)
         matrices = self.reader.read(state)
@@ -346,7 +349,10 @@ def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], 
 
 
 def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArray]) -> None:
-    """Refuse an array that the module rescales; `effective` holds the matrices computed from it, by role."""
+    """Refuse an array that the module rescales.
+
+    `name` is the name of the array, and `effective` has the matrices that are computed from it, by role.
+    """
     for role, matrix in effective.items():
         gain = float(np.sqrt(np.mean(matrix**2) / np.mean(array**2)))
         if not 1 / _GAIN < gain < _GAIN:

@@ -162,7 +162,7 @@ class CoreMode(TorchDispatchMode):
 
 
 def _fits(scored: Product, weights: Any) -> bool:
-    """Return whether weights have the shape of scores."""
+    """Return whether weights have the shape of the scores `scored`, or that of their transpose."""
     rows, columns = scored.size
     shapes = ((rows, columns), (columns, rows))
     number = scored.left.shape[:-2].numel() * rows * columns
