@@ -117,7 +117,10 @@ def _failures(row: ParameterStatistics, initialiser: _Expected) -> tuple[str, ..
 
 
 def _sentence(rows: Sequence[ParameterStatistics], failed: Sequence[str], initialiser: _Expected) -> str:
-    """Return the sentence on parameters that differ from the expected initialiser in the same way."""
+    """Return the sentence on parameters that differ from the expected initialiser in the same way.
+
+    `failed` lists their differences, as returned by `_failures`.
+    """
     names = [row.name for row in rows]
     name = names[0] if len(rows) == 1 else f"{name_of(names, names)} ({len(rows)})"
     first = rows[0]

@@ -286,9 +286,10 @@ def _notes(series: TapSeries, estimate: _Estimate) -> tuple[str, ...]:
 
 
 def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ...]:
-    """Return standard deviations that do not change with the width, of matrices with two axes that do.
+    """Return the standard deviations of matrices with two growing axes that do not change with the width.
 
-    The result is empty unless a violated tap is the output of such a matrix: otherwise, a later factor may compensate.
+    The result is empty unless a violated tap is the output of such a matrix. Otherwise, a later factor may compensate
+    for the constant standard deviation.
     """
     violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
     narrow, wide = sample.weights() if violated else ({}, {})

@@ -15,9 +15,9 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, same
 
-# Positions are hidden if their scores are lower than others by `_HIDDEN`. Attention is almost causal if derivatives
-# with respect to later inputs are below `_TINY` times those with respect to earlier ones. Divisors are at least
-# `_SMALLEST`.
+# Later positions are hidden if their largest score is below that of earlier positions by more than `_HIDDEN`. Attention
+# is almost causal if the derivatives of outputs with respect to later inputs are below `_TINY` times those with respect
+# to earlier inputs. Derivatives are divided by at least `_SMALLEST`.
 _HIDDEN, _TINY, _SMALLEST = 3.0, 1e-3, 1e-30
 # Relative tolerance of outputs in calls with inputs of other shape or order.
 _TOLERANCE = 1e-4
@@ -136,10 +136,11 @@ def effect_of_later(probe: TorchModel) -> float:
 
 
 def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
-    """Return how strongly the last outputs along an axis depend on the other inputs.
+    """Return how strongly the last outputs along an axis depend on inputs at other indices of that axis.
 
-    The result is the largest derivative with respect to the other inputs, divided by that for the last inputs. Axis 0
-    should contain sequences. If axis 1 contains positions, its last outputs depend on others even in a causal model.
+    The result is the largest derivative with respect to these other inputs, divided by the largest derivative with
+    respect to the last inputs. Axis 0 should contain the sequences. Along the positions, in axis 1, the last outputs
+    depend on other inputs even in a causal model.
     """
     x = probe.vectors.values.clone().requires_grad_()
     y = probe.with_vectors(x).select(axis, -1)
