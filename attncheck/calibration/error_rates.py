@@ -208,10 +208,10 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     ['inputs.law']
     """
     if name.partition(".")[0] in PROGRAM_PROPERTIES:
-        refuse("name", name, "is a property of programs", "pass one of layers, or see benchmarks/evidence.py")
+        refuse("name", name, "is a property of programs", "pass a property of layers, or see benchmarks/evidence.py")
     checks = (check_named(name),) if "." in name else checks_of(name)
     if not all(check.rejects.faults for check in checks):
-        problem = "compares calls exactly, so that its false alarms do not depend on draws"
+        problem = "compares calls exactly, so that it has no error rates to measure"
         refuse("name", name, problem, "pass another property of layers")
     return checks
 

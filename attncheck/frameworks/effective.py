@@ -237,7 +237,7 @@ class ModuleReader:
             fields = layout.standard(first, *x.shape[:2])
         except ValueError:
             if first[0].key.shape[-2] == x.shape[1] + layout.extra:
-                problem = "pass attention one after another, not in one batch"
+                problem = "go through attention one after another, not in one batch"
                 refuse("call", f"{len(x)} sequences", problem, "test it by sampling: attncheck.check")
             keys, positions = first[0].key.shape[-2], x.shape[1]
             counts = f"{keys} for {positions} positions"

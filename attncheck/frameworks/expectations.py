@@ -95,7 +95,7 @@ def evaluated(field: str, text: str, expression: str, names: Mapping[str, float]
         value = eval(_FULL_MATCH.sub(r"\g<0>.0", expression.strip()), known)
         number = math.nan if isinstance(value, bool | str) else float(value)
     except NameError as error:
-        use = f"use one of: {', '.join(sorted(names))}" if names else "a parameter has fans if it is a projection"
+        use = f"use one of: {', '.join(sorted(names))}" if names else "only projections have a fan_in and a fan_out"
         refuse(field, text, f"{error.name} is not a known number", f"write the number itself, as in sqrt(2*12); {use}")
     except Exception:  # evaluation may raise any exception
         number = math.nan

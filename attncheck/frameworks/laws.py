@@ -262,7 +262,7 @@ def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tu
         joint = math.sqrt(2 * fan_in / (fan_in + packed))
         known.append(("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)", joint))
     if head_dim not in (0, fan_in):
-        known.append(("1/head_dim (fan over the axis of a head)", math.sqrt(fan_in / head_dim)))
+        known.append(("1/head_dim (fan_in taken to be head_dim)", math.sqrt(fan_in / head_dim)))
     known.append(("0.02² (whatever the width)", 0.02 * math.sqrt(fan_in)))
     return tuple(known)
 

@@ -93,7 +93,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if query != key:
         opposite = dataclasses.replace(query, sign=-query.sign) == key
         text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
-        text = text if query.first == key.first else "in different neurons: scores depend on more than distances"
+        text = text if query.first == key.first else "in different neurons: scores do not depend on distances alone"
         return Positions(OTHER, notes=(wrong(f"queries and keys are rotated {text}"),))
     if query.base is None:
         return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))

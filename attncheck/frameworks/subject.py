@@ -214,9 +214,9 @@ def subject_of(inspection: Inspection, layer: AttentionLayer, weights: str) -> M
     state = adapter.fresh(0)
     view = dataclasses.replace(view, unread={k: std for part in PARTS for k, std in part.unread(layer).items()})
     if weights == OWN and view.unread:
-        refuse("weights", weights, "needs the laws of all matrices, some of which are not read", "pass 'gaussian'")
+        refuse("weights", weights, "needs the laws of all matrices, some of which are unknown", "pass 'gaussian'")
     if weights == OWN and isinstance(layer.sink, tuple):
-        refuse("sink", layer.sink, "differs between heads, and may be drawn with the weights", "pass 'gaussian'")
+        refuse("sink", layer.sink, "differs between heads, so that it may be random, too", "pass 'gaussian'")
     if weights == OWN and adapter.draws:
         problem = f"needs a new module in every draw, but only {len(adapter.draws)} models were initialised"
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
@@ -359,7 +359,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
             refuse(
                 name,
                 round(gain, 3),
-                f"is the size of {SYMBOLS[role]} relative to this array; it must be about 1",
+                f"is the size of {SYMBOLS[role]} relative to this array, and must be about 1",
                 "pass weights='own'",
             )
 

@@ -282,7 +282,7 @@ def _distinct_notes(outliers: Sequence[Family], projections: Sequence[Family], r
     unit = [family.name for family in outliers if _is_unit(family)]
     if unit:
         more = f" and {counted(len(unit) - 1, 'other')}" if len(unit) > 1 else ""
-        text = f"{unit[0]}{more}: normal, std 1 for any fan-in, as by normal_ without a number"
+        text = f"{unit[0]}{more}: normal, std 1 for any fan-in, the default of torch's normal_"
         yield wrong(f"{text}; {reference}")
     classes: dict[str, list[Family]] = {}
     for family in (family for family in outliers if not _is_unit(family)):

@@ -288,7 +288,7 @@ def sequences_of(
 
 
 def _positional(function: Callable[..., Any], number: int) -> list[str]:
-    """Return the names of the first `number` positional arguments of a function; unknown names are replaced by indices."""
+    """Return the names of the first `number` positional arguments of a function; unknown names become indices."""
     known = list(parameters_of(function))
     return [known[i] if i < len(known) else str(i) for i in range(number)]
 

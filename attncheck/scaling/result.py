@@ -197,10 +197,10 @@ class Widths:
         """Return the option of a run that would decide inconclusive exponents, and how long that run takes."""
         known = [row.seeds_needed for row in self._undecided if row.seeds_needed is not None]
         if not known:
-            return "no number of seeds decides the open ones"
+            return "no number of seeds would decide the open exponents"
         seconds = self.seconds * max(known) / min(self.seeds)
         option = f"seeds={max(known)} (--seeds {max(known)})"
-        return f"{option} would decide {len(known)} of {len(self._undecided)} open, in about {seconds:,.0f} s"
+        return f"{option} would decide {len(known)} of {len(self._undecided)} open exponents, in about {seconds:,.0f} s"
 
     def _fixed(self) -> str:
         """Describe matrices with the same standard deviation at every width."""

@@ -31,7 +31,7 @@ def cache(probe: TorchModel) -> Iterator[Note]:
     if name is None:
         raise NotExaminedError("no argument is a cache")
     if len(probe.arguments) > 1 or not probe.steady:
-        raise NotExaminedError("the model has other inputs, or two calls differ")
+        raise NotExaminedError("the model has further inputs, or two calls on the same inputs differ")
     if effect_of_later(probe):
         raise NotExaminedError("attention is not causal")
     options = {"use_cache": True} if "use_cache" in accepted else {}
@@ -87,7 +87,7 @@ def precision(probe: TorchModel) -> Iterator[Note]:
     """
     parameters = [p for p in probe.model.parameters() if p.is_floating_point()]
     if not probe.steady or any(p.dtype != torch.float32 for p in parameters):
-        raise NotExaminedError("the model is not in float32, or two calls differ")
+        raise NotExaminedError("the model is not in float32, or two calls on the same inputs differ")
     copied = dataclasses.replace(probe, model=copy.deepcopy(probe.model).bfloat16())
     with torch.no_grad():
         exact = probe.for_vectors(probe.vectors.values)

@@ -57,7 +57,7 @@ def prefix(probe: TorchModel) -> Iterator[Note]:
     length = probe.vectors.values.shape[1]
     arrays = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
     if not probe.steady or any(value.ndim < 2 or value.shape[1] != length for value in arrays.values()):
-        raise NotExaminedError("not all inputs have positions as second axis, or two calls differ")
+        raise NotExaminedError("not all inputs have positions as second axis, or two calls on the same inputs differ")
     with torch.no_grad():
         whole, part = probe.first(), probe.first({name: value[:, :-1] for name, value in arrays.items()})
     if part.shape != whole[:, :-1].shape:
@@ -70,7 +70,7 @@ def prefix(probe: TorchModel) -> Iterator[Note]:
 def permutation(probe: TorchModel) -> Iterator[Note]:
     """Report models for which permuted tokens merely permute the outputs."""
     if not probe.steady or not effect_of_later(probe):
-        raise NotExaminedError("attention is causal, or two calls differ")
+        raise NotExaminedError("attention is causal, or two calls on the same inputs differ")
     x = probe.vectors.values
     shuffled = noise(x[0, :, 0]).argsort()
     y, permuted = probe.for_vectors(x), probe.for_vectors(x[:, shuffled])
@@ -99,7 +99,7 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         return
     tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
     if not probe.steady or any(len(value) != len(x) for value in tensors.values()):
-        raise NotExaminedError("not all inputs have the batch as first axis, or two calls differ")
+        raise NotExaminedError("not all inputs have the batch as first axis, or two calls on the same inputs differ")
     with torch.no_grad():
         flipped = probe.first({name: value.flip(0) for name, value in tensors.items()}).flip(0)
     if not same(y, flipped, _TOLERANCE):
