@@ -107,7 +107,7 @@ def measured(check: AnyCheck, setting: Any, sample: Any, reference: Any) -> tupl
 def _small_samples(
     subject: Subject, setting: Setting, size: int, replications: int, seed: int
 ) -> Iterator[tuple[Sample, Reference]]:
-    """Draw large samples, and yield `replications` slices of `size` draws, each with a reference of that size."""
+    """Draw large samples, and yield `replications` slices of `size` draws, each with a reference of as many draws."""
     layer = setting.layer
     key = ("calibration", layer.key, size)
     rng, root = stream(seed, *key), seed_sequence(seed, *key, role="reference")
@@ -141,9 +141,10 @@ class Calibration:
         return int((self.p_values < level).sum())
 
     def surprise(self, level: float) -> float:
-        """Return the p-value of the number of p-values below `level`.
+        """Test whether the number of p-values below `level` is as expected, and return the p-value of this test.
 
-        The test is two-sided if p-values must be uniform, else one-sided, because only too many are then wrong.
+        The test is two-sided if p-values must be uniform. Otherwise it is one-sided, because then they may be larger
+        than uniform ones, so that only too many small ones are wrong.
         """
         count, alarms = len(self.p_values), self.alarms(level)
         many = float(scipy.stats.binom.sf(alarms - 1, count, level))
@@ -166,7 +167,11 @@ class Calibration:
 
 
 def pooled(by_case: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
-    """Join each check's p-values over layers or programs, in registry order."""
+    """Join the p-values of each check on all layers or programs.
+
+    `by_case` has one mapping by check name for each layer or program; checks in the result are in the order of the
+    registry.
+    """
     joined: dict[str, Calibration] = {}
     for calibration in (entry for on_case in by_case for entry in on_case.values()):
         before = joined.get(calibration.check)

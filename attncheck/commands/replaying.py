@@ -119,7 +119,7 @@ def _line(result: Result) -> str:
 
 
 def _changed(manifest: Manifest, subject: str) -> list[str]:
-    """Return the differences between the record's environment and this one."""
+    """Return texts on differences between a record's environment and the present one, with its `subject`."""
     changed = [] if subject == manifest.subject else [f"the subject was {manifest.subject}, now {subject}"]
     installed, machine = installed_versions(), this_machine()
     versions = [

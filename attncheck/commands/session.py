@@ -80,7 +80,7 @@ class LiveDisplay:
         self._progress.update(self._task, total=total, description="examining")
 
     def took(self, name: str, results: Sequence[Result]) -> None:
-        """Count a finished item, and show violations."""
+        """Count a finished item, and show its violations; the progress bar shows its property, `name`."""
         self.tell(results)
         bad = f"{self._violated} violated, " if self._violated else ""
         self._progress.update(self._task, description=bad + name[:24], advance=1)
@@ -173,7 +173,7 @@ def _summary(report: RunReport, verbose: bool) -> str:
 
 
 def conclude(report: RunReport, page: Path | None, verbose: bool = False) -> int:
-    """Print the summary and further messages; return the exit code."""
+    """Print the summary and further messages, write the HTML page if a path is given, and return the exit code."""
     print(_summary(report, verbose))
     written = True
     if page is not None and report.run.record is not None:

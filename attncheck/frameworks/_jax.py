@@ -105,7 +105,7 @@ class JaxAdapter(FrameworkAdapter):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run eagerly on the CPU."""
+        """Run JAX eagerly, on the CPU, within this context."""
         with on_cpu(), jax.disable_jit():
             yield
 

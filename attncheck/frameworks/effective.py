@@ -31,7 +31,7 @@ _ROUNDED = 16.0
 _STORED, _SUMMED = 5.0, 4.0
 #: How heads are merged: correctly, or with the axes of heads and positions confused.
 PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
-# Relative tolerance of the test for a norm, for rounding and for the epsilon of a norm.
+# Relative tolerance of the test for a norm, which allows for rounding and for the norm's epsilon.
 _TOLERANCE = 0.02
 # Numbers of positions that suffice to identify the axes, and to detect how heads are merged.
 _POSITIONS, _SEVERAL = 3, 7

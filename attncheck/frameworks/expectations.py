@@ -86,9 +86,10 @@ def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, An
 
 
 def evaluated(field: str, text: str, expression: str, names: Mapping[str, float]) -> float:
-    """Evaluate an arithmetic expression of the numbers `names`.
+    """Evaluate an arithmetic expression, which may contain the names of the numbers `names`.
 
-    The expression is evaluated as Python code. It must come from the user's own test or shell.
+    Errors quote `text`, the whole expectation, as the value of the argument `field`. The expression is evaluated as
+    Python code. It must come from the user's own test or shell.
     """
     known = {"__builtins__": {}, "sqrt": math.sqrt, **{name: float(number) for name, number in names.items()}}
     try:

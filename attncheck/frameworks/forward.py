@@ -219,9 +219,10 @@ class Formula:
 
 
 def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
-    """Return keys (batch, key heads, positions, d) for each of `heads` query heads.
+    """Return keys, (batch, key heads, positions, d), repeated for `heads` query heads.
 
-    Key heads are used for consecutive query heads if `groups` is "repeated", and in turn if it is "tiled".
+    Consecutive query heads use the same key head if `groups` is "repeated". If it is "tiled", query heads use all key
+    heads in turn.
     """
     of = np.arange(heads)
     return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]

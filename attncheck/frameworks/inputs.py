@@ -108,8 +108,8 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
     if np.abs(changes).max() > small:
         if np.ptp(changes, axis=0).max() <= 4 * small:
             return (*normalised, PLACED)
-        # If vectors are only rotated by an angle per position, products of two vectors at one position do not depend on
-        # it.
+        # If vectors are only rotated, by an angle that depends on the position, products of two vectors at the same
+        # position do not depend on the angle.
         gram = np.einsum("bhld,chld->hlbc", same, same)
         if np.ptp(gram, axis=1).max() <= 8 * probe.bound * np.abs(gram).max():
             linear = normalised or np.abs(same[:, :, 0] - lin[:, :, 0]).max() <= small

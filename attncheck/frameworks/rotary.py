@@ -76,7 +76,10 @@ class Positions:
 
 
 def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Positions:
-    """Return the effect of positions on queries and keys, with notes on unusual rotations."""
+    """Return the effect of positions on queries and keys, with notes on unusual rotations.
+
+    `kinds` says by role how queries, keys and values differ from x W + b, as in `InputFindings`.
+    """
     if any({PLACED, TWISTED, DEPENDENT} & {*role_kinds} for role_kinds in kinds.values()):
         return Positions(OTHER)
     rotated = {role for role, role_kinds in kinds.items() if ROTATED in role_kinds}

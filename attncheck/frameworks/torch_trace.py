@@ -150,7 +150,7 @@ class CoreMode(TorchDispatchMode):
         try:
             with torch._C.DisableTorchFunction():
                 result = ATTENTION(query, key, value, *args, **kwargs)
-                # Unit vectors as values return the weights.
+                # If the values are unit vectors, attention returns its weights.
                 units = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
                 units = units.expand(*value.shape[:-2], *units.shape)
                 weights = ATTENTION(query, key, units, *args, **kwargs)

@@ -32,7 +32,7 @@ from attncheck.models.parameters import indices_of
 from attncheck.models.replay import CallRecorder, ModuleCall, paired, sequences_of
 
 Array = np.ndarray[Any, Any]
-# Batch size and number of positions.
+# Batch size and number of positions of default inputs.
 _BATCH, _POSITIONS = 2, 12
 #: Inputs of a model: by argument name, in order, or a function that returns them.
 Inputs = Mapping[str, Any] | Sequence[Any] | Callable[[], Any]

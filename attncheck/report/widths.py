@@ -64,7 +64,7 @@ def plot(result: Widths, moment: str) -> Drawing | None:
 
     growth = [f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in violated[:_NAMED]]
     alt = (
-        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over their "
+        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, divided by their "
         f"predictions. {len(violated)} of them are violated{': ' * bool(growth)}{'; '.join(growth)}."
     )
     margins = 66, 150 if violated else 12, 48, 10
@@ -72,7 +72,7 @@ def plot(result: Widths, moment: str) -> Drawing | None:
 
 
 _CAPTION = (
-    "Sizes {moment} over their predictions, 1 at the narrowest width: violated (red), consistent (blue), "
+    "Sizes {moment} divided by their predictions, 1 at the narrowest width: violated (red), consistent (blue), "
     "undecided (grey). The band is the prediction with its tolerance, the line the largest predicted exponent"
 )
 

@@ -83,7 +83,7 @@ def examine(
         refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {', '.join(names)}")
     level = Budget(false_alarm).level(len(planned))
     looks = _Looks(sample, predicted, level, tolerance)
-    # A fourth look, with eight times the models, would take longer than all others together.
+    # `examine_blocks` takes only three looks: a fourth one, with eight times the models, would take longer than these.
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = {series: looks.row(series, trails.get(series.key)) for series in sample.measured}
     results = tuple(rows.values())

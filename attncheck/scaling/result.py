@@ -245,7 +245,7 @@ class Widths:
 def _finding(row: WidthsRow) -> str:
     """Return a sentence on one violation."""
     class_text = f" ({row.what})" if row.what else ""
-    share = "" if row.share is None else f", {min(row.share, 1.0):.0%} of its mean square grows at a larger order"
+    share = "" if row.share is None else f", {min(row.share, 1.0):.0%} of its mean square grows faster than predicted"
     return (
         f"{row.name}{class_text} {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
         f"predicted {'; '.join((row.predicted, *row.notes))}"

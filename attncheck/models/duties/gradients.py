@@ -14,8 +14,8 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, restored
 
-# Number of optimisation steps after which parameters must have a gradient although others start at 0, and largest
-# change of an entry per step.
+# Parameters must have a gradient after _STEPS optimisation steps, even if other parameters start at 0. A step changes
+# an entry by at most _STEP.
 _STEPS, _STEP = 3, 0.02
 # Names of parameters that may be used for some tokens only.
 _ROUTED = re.compile("expert|router|moe")

@@ -112,7 +112,7 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
     name = next((name for name in _MASKS if name in accepted), None)
     if name is None or tokens[1] <= 2 * _PADDED:
-        raise NotExaminedError("no argument marks such tokens, or the inputs are too short")
+        raise NotExaminedError("no argument marks padding tokens, or the inputs are too short")
     for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
         is_padded = torch.zeros(tokens, dtype=torch.bool)
         is_padded[:, padded] = True
@@ -120,7 +120,7 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
         positions, derivatives = probe.influence({name: mask})
         real = ~is_padded[0, positions]
         if derivatives[real, 0][:, is_padded[0]].any():
-            yield asks(f"tokens that {name} marks as padding on the {side} change the outputs at others", "pad_tokens")
+            yield asks(f"tokens that {name} marks as padding on the {side} change the outputs elsewhere", "pad_tokens")
 
 
 def _later(positions: list[int], length: int) -> Any:

@@ -127,7 +127,10 @@ class TorchModel:
         return trace.results[0]
 
     def with_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return the first real output if `x` replaces the vectors of the tokens."""
+        """Return the first output of real numbers if `x` replaces the vectors of the tokens.
+
+        `changes` replaces further inputs, by index or name.
+        """
         if self._vectors.module is None:
             return self.first({**(changes or {}), self._vectors.name: x})
         results = iter([x])  # only the result of the module's first call is replaced
@@ -135,7 +138,11 @@ class TorchModel:
             return self.first(changes)
 
     def for_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return the outputs, one vector per position, if `x` replaces the vectors of the tokens."""
+        """Return the outputs, one vector per position, if `x` replaces the vectors of the tokens.
+
+        `changes` replaces further inputs, by index or name. Raises `NotExaminedError` if there is no vector per
+        position.
+        """
         y = self.with_vectors(x, changes)
         if x.ndim != 3 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             raise NotExaminedError("the outputs are not one vector per position")
