@@ -40,7 +40,10 @@ _CALL = 2**19
 
 
 def agree(first: FloatArray, second: FloatArray, precision: float) -> bool:
-    """Return whether two arrays have the same shape and agree up to rounding, relative to the largest entry."""
+    """Return whether two arrays have the same shape and agree up to rounding, relative to the largest entry.
+
+    `precision` is the unit roundoff of the entries.
+    """
     if first.shape != second.shape:
         return False
     return bool(np.all(np.abs(first - second) <= _ROUNDED * precision * np.abs(first).max(initial=0.0)))
@@ -48,6 +51,8 @@ def agree(first: FloatArray, second: FloatArray, precision: float) -> bool:
 
 def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]:
     """Group arrays that agree up to rounding; return the indices of each group, in order of first appearance.
+
+    `precision` is the unit roundoff of the entries.
 
     Examples
     --------

@@ -235,7 +235,7 @@ def centred(a: FloatArray, use: BoolArray, axis: int) -> FloatArray:
 
 
 def visible(mask: str, queries: int, keys: int) -> BoolArray:
-    """Return which keys each query sees, as booleans (queries, keys).
+    """Return which keys each query sees under a named mask, as booleans (queries, keys).
 
     Examples
     --------

@@ -138,7 +138,10 @@ def _numbered(heads: Sequence[int]) -> str:
 
 
 def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    """Report heads that are copies although they do not share keys and values."""
+    """Report heads with the same matrix, although they do not share keys and values.
+
+    `symbol` is the name of the matrix, such as W_Q, and `blocks` has the part of each of the `heads`.
+    """
     groups = groups_of(blocks, precision)
     same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1 and np.ptp(blocks[group[0]])]
     if same:
@@ -146,7 +149,10 @@ def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: fl
 
 
 def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]:
-    """Return the heads whose entries are the same in the first two draws; `blocks` has an array per draw."""
+    """Return the indices of heads whose entries are the same in the first two draws.
+
+    `blocks` has an array for each draw, whose first axis is that of the heads.
+    """
     if len(blocks) < 2:
         return []
     pairs = ((one[: len(two)], two) for one, two in zip(blocks[0], blocks[1], strict=True))
@@ -154,7 +160,10 @@ def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]
 
 
 def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> Iterator[Note]:
-    """Report a head whose standard deviation clearly differs; `blocks` has an array (heads, ·, ·) per draw."""
+    """Report a head whose standard deviation clearly differs from that of the others.
+
+    `symbol` is the name of the matrix, such as W_Q, and `blocks` has an array, (heads, ·, ·), for each draw.
+    """
     rows = blocks[-1].shape[1]
     # Draws that repeat another one are left out, because they add no information.
     drawn = {block[:, :rows].tobytes(): block for block in blocks[::-1]}.values()

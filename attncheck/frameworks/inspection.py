@@ -312,10 +312,10 @@ def _shared(gains: Mapping[str, float]) -> float | None:
 
 
 def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, float]:
-    """Return those of the factors `gains` that are the same in every draw.
+    """Return those of the factors `gains` that are the same in every draw, and set `probe.gain` to their product.
 
-    Such factors belong to the scale of scores, and others to the matrices. `probe.gain` is set to their product. If no
-    factor differs from 1, or the scale already has a name, all factors are returned.
+    Such factors belong to the scale of scores; factors that vary belong to the matrices. If no factor differs from 1,
+    or the scale already has a name, all factors are returned, and `probe.gain` is not changed.
     """
     if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
         return gains

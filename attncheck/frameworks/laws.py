@@ -176,7 +176,8 @@ def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     """Return whether the columns of a matrix, or its rows if fewer, are significantly orthogonal.
 
     For c independent columns of r entries with variance σ², the mean over pairs of columns of their squared product,
-    divided by r σ⁴, has mean 1 and a standard deviation of about 2/c.
+    divided by r σ⁴, has mean 1 and a standard deviation of about 2/c. The columns are orthogonal if it is smaller than
+    1 by `z` standard deviations, and smaller than `_OVERLAP`.
 
     Examples
     --------
@@ -214,9 +215,9 @@ def off_centre(entries: FloatArray, scale: ScaleEstimate, z: float = Z) -> bool:
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
     """Return the index of the group whose mean square differs most from the mean, or None if chance explains it.
 
-    `squares`, (draws, groups), holds the mean square of each group, `sizes`, (draws,), the number of entries per group
-    in each draw, and `entries` all entries. Entries within a group may be dependent, so the difference must also exceed
-    the variation between draws.
+    `squares`, (draws, groups), has the mean square of each group. `sizes`, (draws,), has the number of entries per
+    group in each draw, and `entries` has all entries. Entries within a group may be dependent, so the difference must
+    also exceed the variation between draws.
 
     Examples
     --------

@@ -91,7 +91,7 @@ class ModelFactory:
     Parameters
     ----------
     kind : type
-        Adapter class of their framework.
+        Adapter class of the models' framework.
     make : callable
         Returns a new model.
     inputs : mapping, sequence or None

@@ -67,7 +67,10 @@ def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any
 
 
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
-    """Return the density of the score p_11 at finite width, minus that of the limit, at the points `grid`."""
+    """Return the density of the score p_11 at finite width, minus that of the limit, at the points `grid`.
+
+    For `nodes`, see `score_mixture`.
+    """
     limit_std = layer.query_std * layer.key_std * float(input_kernel(layer.inputs).matrix[0, 0])
     return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 

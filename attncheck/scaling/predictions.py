@@ -142,14 +142,14 @@ _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
 
 
 def standard(series: TapSeries) -> ExponentPrediction | None:
-    """Standard parametrisation: variances 1/fan-in, scores over √head_dim, and no predictions after steps."""
+    """Standard parametrisation: variances 1/fan-in, scores divided by √head_dim, no predictions after steps."""
     if series.steps:
         return None
     return _rescaled(series) if series.rescaled else _CONSTANT
 
 
 def mup(series: TapSeries) -> ExponentPrediction | None:
-    """Maximal update parametrisation: scores over head_dim, readout variance 1/width², and changes of order 1."""
+    """Maximal update parametrisation: scores divided by head_dim, readout variance 1/width², and changes of order 1."""
     if series.rescaled:
         return _rescaled(series)
     if series.steps:

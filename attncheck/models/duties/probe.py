@@ -86,7 +86,7 @@ class TorchModel:
         return self.factory.outputs_for(self.model, (args, kwargs))
 
     def traced(self, trace: AnyTrace) -> AnyTrace:
-        """Return a trace after a call on the inputs without gradients."""
+        """Call the model on the inputs, without gradients, and return the trace of this call."""
         with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
             self.outputs()
         return trace
