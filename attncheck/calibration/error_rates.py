@@ -53,7 +53,7 @@ def calibrate(
     seed: int = 0,
     subject: Any = collapsed,
 ) -> dict[str, Calibration]:
-    """Return, by check name, the p-values of applicable checks on small samples of a correct subject.
+    """Return, by check name, the p-values of applicable checks on `replications` small samples of a correct subject.
 
     The default subject is the collapsed method, attncheck's fast sampler of a correct layer.
 

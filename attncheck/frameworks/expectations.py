@@ -62,7 +62,8 @@ _FULL_MATCH = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, Any]:
     """Parse an expectation: a keyword, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
 
-    The argument of an initialiser is the standard deviation of an entry, an expression that may contain fan_in.
+    The argument of an initialiser is the standard deviation of an entry, an expression that may contain fan_in. Its
+    value is taken from `weights`, the statistics of the matrices by role.
 
     Examples
     --------

@@ -202,7 +202,10 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
 def _over_paths(
     probe: Probe, positions: Positions, forward: Forward, gains: Mapping[str, float]
 ) -> tuple[dict[str, Forward], list[Note]]:
-    """Return the formulas of all code paths, and notes on their differences."""
+    """Return the formulas of all code paths, and notes on their differences.
+
+    `forward` and `gains` are the formula and the factors of queries and keys on the probed code path.
+    """
     adapter, state = probe.reader.adapter, probe.state
 
     def look(path: str) -> tuple[Forward, list[Note]]:
@@ -243,7 +246,8 @@ def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
     """Return, by role, the factors c for which W_Q, W_K and W_V are c times a parameter.
 
-    Roles without such a factor are left out. The result is empty unless both W_Q and W_K have one.
+    `read` has these matrices. Roles without such a factor are left out. The result is empty unless both W_Q and W_K
+    have one.
     """
     blocks = _blocks(reader, state)
     known = {}

@@ -205,9 +205,9 @@ def _orders(sizes: Mapping[str, int]) -> list[str]:
 def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
     """Find the layout of a module's attention cores by changing one sequence, and one position of all sequences.
 
-    ``cores(inputs, count)`` returns the attention cores for inputs (batch, positions, n), with the results of the
-    first `count` cores replaced by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds
-    the positions, or keys do not belong to the inputs.
+    ``cores(inputs, count)`` returns the attention cores for inputs (batch, length, width), with the results of the
+    first `count` cores replaced by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds the
+    positions, or keys do not belong to the inputs.
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)

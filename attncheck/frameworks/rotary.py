@@ -141,7 +141,10 @@ def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
 
 
 def _rotated_neurons(vectors: FloatArray, small: float) -> slice:
-    """Return the slice from the first to the last neuron that depends on the position."""
+    """Return the slice from the first to the last neuron that depends on the position.
+
+    Changes by at most `small` / `_STEPS` count as rounding.
+    """
     moves = np.flatnonzero(np.abs(vectors - vectors[:, :, :1]).max(axis=(0, 1, 2)) > small / _STEPS)
     return slice(int(moves[0]), int(moves[-1]) + 1) if moves.size else slice(0)
 

@@ -77,7 +77,7 @@ def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[st
 
 
 def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -> _Expected:
-    """Parse the expected initialiser of a parameter."""
+    """Parse `text`, the expected initialiser of a parameter; its expression may contain the numbers `names`."""
     match = _CALL.fullmatch(text) if isinstance(text, str) else None
     law, expression = match.groups() if match else ("", None)
     accepted = (*_DRAWN, *_VALUES) if expression is None else (*_DRAWN, CONSTANT)

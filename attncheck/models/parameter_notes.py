@@ -220,7 +220,10 @@ def _representatives(split: Sequence[Sequence[Family]]) -> list[Family]:
 
 
 def _among_projections(split: Sequence[Sequence[Family]], every: Sequence[Family], causal: bool) -> Iterator[Note]:
-    """Report projections whose initialisers differ from that of most others, unless one known initialiser fits both."""
+    """Report projections whose initialisers differ from that of most others, unless one known initialiser fits both.
+
+    `split` is the result of `parts_of`, and `every` has all families.
+    """
     projections = [family for family in _representatives(split) if family.first.fans is not None and family.drawn]
     common = _common_initialiser(projections)
     direct = [family for family in projections if common.get(family.first.name) == ""]
@@ -266,7 +269,8 @@ def _outputs(family: Family) -> int:
 def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str]) -> bool:
     """Return whether all projections of the blocks are normal with the same standard deviation, whatever their fan-in.
 
-    The fan-ins must differ, and the intervals must exclude depth scaling.
+    The fan-ins must differ, and the intervals must exclude depth scaling. `main` has the projections that have the
+    common initialiser, and `common` is the result of `_common_initialiser`.
     """
     fans = {family.first.fans for family in blocks}
     exact = all(common.get(f.first.name) == "" and f.bounds[0] * f.depth**0.5 > main.std for f in blocks)

@@ -116,7 +116,7 @@ class Figure:
 
 
 def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
-    """Return a figure from the results of its tasks."""
+    """Return the figure called `name`, from the results of its tasks."""
     experiment = EXPERIMENTS[name]
     merged = _merged_bins(experiment.draws_at(manifest.scale))
     points = {case: results[Task(name, case)]["distance"] for case in experiment.exact if case.of == "outputs"}

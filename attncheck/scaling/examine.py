@@ -321,7 +321,10 @@ def _contradicts(row: WidthsRow, prediction: ExponentPrediction | None, toleranc
 
 
 def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int]) -> float:
-    """Return the exponent of a matrix's standard deviation between the first and last width; NaN for a constant."""
+    """Return the exponent of a matrix's standard deviation between the first and last width; NaN for a constant.
+
+    `narrow` and `wide` are the matrix at these widths.
+    """
     first, last = float(narrow.std()), float(wide.std())
     return math.log(last / first) / math.log(widths[-1] / widths[0]) if min(first, last) > 0.0 else math.nan
 
