@@ -350,7 +350,7 @@ def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Powe
             # If few draws are informative, planning by the mean effect gives too small a size.
             after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
         elif _too_few(best, profile):
-            # At the planned size, the share of suspicious looks estimates the chance directly.
+            # At the planned size, the share of suspicious looks is an estimate of the chance of detection.
             share = best.seen / best.looks
             chance = min(best.chance, detection(share, share))
             after = dataclasses.replace(best, chance=chance, least_chance=min(best.least_chance, chance))

@@ -82,7 +82,10 @@ def over_paths(
 
 
 def _differing(formulas: dict[str, Forward], spare: frozenset[str], base: str) -> Iterator[Note]:
-    """Yield one note per difference from the code path `base`; paths with the same difference share a note."""
+    """Yield one note per difference from the code path `base`; paths with the same difference share a note.
+
+    `formulas` has the formula of each path. Differences that occur only in paths in `spare` are no errors.
+    """
     groups: dict[tuple[str, str, str], list[str]] = {}
     for path, forward in formulas.items():
         # Paths whose formula does not fit were reported already.

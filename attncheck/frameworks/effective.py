@@ -326,9 +326,9 @@ class ModuleReader:
         return roles
 
     def _heads(self, chosen: FloatArray) -> FloatArray:
-        """Return results of attention that the module merges to `chosen`, (N, heads, e), at position 0.
+        """Return results of attention, (N, heads, positions, e), that the module merges to `chosen` at position 0.
 
-        The results have shape (N, heads, positions, e).
+        `chosen` has shape (N, heads, e).
         """
         batch, number, size = chosen.shape
         heads = np.zeros((batch, number, self.length, size))

@@ -214,7 +214,7 @@ def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, af
         return tuple(source.get(axis, -1) for axis in range(len(after)))
     if name in ("slice", "concatenate"):
         return sides
-    # A reshape may leave the last axes as they are; the others have no known side.
+    # A reshape may leave the last axes as they are; it is unknown from which operand the other axes come.
     end = [*map(operator.eq, before[::-1], after[::-1]), False].index(False)
     return (-1,) * (len(after) - end) + sides[len(sides) - end :]
 

@@ -208,7 +208,10 @@ def correlated(first: FloatArray, second: FloatArray) -> float:
 
 
 def off_centre(entries: FloatArray, scale: ScaleEstimate, z: float = Z) -> bool:
-    """Return whether the mean of independent entries differs from 0 beyond chance."""
+    """Return whether the mean of independent entries differs from 0 by more than `z` standard errors.
+
+    The standard error is computed from the upper end of `scale`, the estimated standard deviation of the entries.
+    """
     return abs(float(entries.mean())) * math.sqrt(entries.size) > z * max(scale.high, 1e-300)
 
 

@@ -35,7 +35,7 @@ _BEYOND = 8.0
 _TRIES = 3
 # Tolerance within which attention weights are equal.
 _TOLERANCE = 1e-6
-# Relative tolerance within which a factor gets the name of a known one.
+# Relative tolerance within which a factor gets the name of a known factor.
 _NAMED = 1e-3
 # Outputs are more than rounding errors if the bound of these errors is below this fraction of the outputs. Sums of rows
 # differ if their range exceeds this fraction of the largest sum.

@@ -31,8 +31,8 @@ NEURONS = 2
 OWN = "own"
 # Tolerance for outputs computed from the module's own matrices, relative to the largest output.
 _CLOSE = 1e-2
-# If the root mean squares of a matrix and its stored parameter differ by a larger ratio, the module rescales the
-# parameter. By chance, the ratio is smaller.
+# The module rescales a parameter if the root mean squares of the matrix and of the stored parameter differ by a factor
+# above this. Chance alone causes smaller factors.
 _GAIN = 1.25
 # Smaller biases are zeros up to rounding.
 _SMALL = 1e-6

@@ -215,8 +215,8 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
         return ()
     known: list[str] = []
     if row.relative_scale is not None and row.fans is not None:
-        # The last convention, a standard deviation independent of the width, is left out here, and added with its law
-        # below.
+        # The last convention, a standard deviation that does not depend on the width, is left out here. It is added
+        # below, together with its law.
         known += laws.known_by(row.relative_scale, laws.conventions(*row.fans, 0)[:-1])
     if row.keeps_default:
         known.append(f"default of {row.owner}")

@@ -92,5 +92,5 @@ def _undetectable(result: Result, ratio: bool) -> tuple[float, float] | None:
         return None
     opposite = 1.0 / mde if ratio else 2.0 * null - mde
     if result.low is not None and result.low >= 0.0 and null >= 0.0 and not ratio:
-        opposite = max(opposite, 0.0)  # distances and frequencies are one-sided
+        opposite = max(opposite, 0.0)  # distances and frequencies cannot be negative
     return min(mde, opposite), max(mde, opposite)
