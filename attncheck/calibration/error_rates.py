@@ -38,9 +38,10 @@ LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 
 def draws_for(check: Check, setting: Setting) -> int:
-    """Return the number of draws in a small sample.
+    """Return the number of draws in a small sample for a check.
 
-    They give at least `DRAWS` observations per call of the subject, and 6/5 of the minimum of the check's family.
+    The draws give at least `DRAWS` observations per call of the subject, and at least 1.2 times the number of
+    observations that the check's family needs.
     """
     return max(DRAWS * check.calls, check.family_on(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
@@ -52,7 +53,7 @@ def calibrate(
     seed: int = 0,
     subject: Any = collapsed,
 ) -> dict[str, Calibration]:
-    """Return, by check name, the p-values of applicable checks on small samples of a correct subject.
+    """Return, by check name, the p-values of applicable checks on `replications` small samples of a correct subject.
 
     The default subject is the collapsed method, attncheck's fast sampler of a correct layer.
 
@@ -74,7 +75,7 @@ def calibrate(
 def small_outcomes(
     layer: AttentionLayer, checks: Iterable[Check], replications: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
-    """Iterate over applicable checks, each with its setting and one outcome per small sample; see `calibrate`."""
+    """Yield each applicable check with its setting and a list of outcomes, one per small sample; see `calibrate`."""
     check_integer("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     simulator = Subject.of(subject)
     setting = simulator.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
@@ -93,7 +94,8 @@ def small_outcomes(
 def measured(check: AnyCheck, setting: Any, sample: Any, reference: Any) -> tuple[Any, ...]:
     """Return the data that a check measures on a sample.
 
-    If the check compares several calls of the subject, the sample is cut into slices, and each counts as one call.
+    If the check compares several calls of the subject, the sample is cut into that many slices, and each slice stands
+    for one call.
     """
     if check.calls == 1:
         return check.data(setting, sample, reference)
@@ -105,7 +107,7 @@ def measured(check: AnyCheck, setting: Any, sample: Any, reference: Any) -> tupl
 def _small_samples(
     subject: Subject, setting: Setting, size: int, replications: int, seed: int
 ) -> Iterator[tuple[Sample, Reference]]:
-    """Draw large samples, and yield `replications` slices of `size` draws, each with a reference of that size."""
+    """Draw large samples, and yield `replications` slices of `size` draws, each with a reference of as many draws."""
     layer = setting.layer
     key = ("calibration", layer.key, size)
     rng, root = stream(seed, *key), seed_sequence(seed, *key, role="reference")
@@ -139,9 +141,10 @@ class Calibration:
         return int((self.p_values < level).sum())
 
     def surprise(self, level: float) -> float:
-        """Return the p-value of the number of p-values below `level`.
+        """Test whether the number of p-values below `level` is as expected, and return the p-value of this test.
 
-        The test is two-sided if p-values must be uniform, else one-sided, because only too many are then wrong.
+        The test is two-sided if p-values must be uniform. Otherwise it is one-sided, because then they may be larger
+        than uniform ones, so that only too many small ones are wrong.
         """
         count, alarms = len(self.p_values), self.alarms(level)
         many = float(scipy.stats.binom.sf(alarms - 1, count, level))
@@ -156,12 +159,19 @@ class Calibration:
         return one_sample_tail(one_sample_distance(np.sort(self.p_values)), count)
 
     def least(self) -> float:
-        """Return the smallest p-value of `distance_p` and of `surprise` at all `LEVELS`, without a correction."""
+        """Return the smallest of the p-values from `distance_p` and from `surprise` at each of the `LEVELS`.
+
+        The result is not corrected for the number of these p-values.
+        """
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 
 def pooled(by_case: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
-    """Join each check's p-values over layers or programs, in registry order."""
+    """Join the p-values of each check on all layers or programs.
+
+    `by_case` has one mapping by check name for each layer or program; checks in the result are in the order of the
+    registry.
+    """
     joined: dict[str, Calibration] = {}
     for calibration in (entry for on_case in by_case for entry in on_case.values()):
         before = joined.get(calibration.check)
@@ -195,7 +205,7 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     Raises
     ------
     InputError
-        If there is no such check or property, or it concerns programs or compares calls exactly.
+        If there is no such check or property, if it is one of programs, or if it compares calls exactly.
 
     Examples
     --------
@@ -203,10 +213,10 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     ['inputs.law']
     """
     if name.partition(".")[0] in PROGRAM_PROPERTIES:
-        refuse("name", name, "is a property of programs", "pass one of layers, or see benchmarks/evidence.py")
+        refuse("name", name, "is a property of programs", "pass a property of layers, or see benchmarks/evidence.py")
     checks = (check_named(name),) if "." in name else checks_of(name)
     if not all(check.rejects.faults for check in checks):
-        problem = "compares calls exactly, so that its false alarms do not depend on draws"
+        problem = "compares calls exactly, so that it has no error rates to measure"
         refuse("name", name, problem, "pass another property of layers")
     return checks
 
@@ -216,8 +226,8 @@ def error_rates(
 ) -> Iterator[ErrorRates]:
     """Iterate over the error rates of a check on the fixed layers of a profile.
 
-    If the check pairs its fault with another layer, that layer is added. Layers to which the check does not apply are
-    skipped.
+    If the check names a layer on which its fault is to be detected, that layer is examined, too. Layers to which the
+    check does not apply are skipped.
 
     Parameters
     ----------

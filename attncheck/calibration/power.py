@@ -44,8 +44,8 @@ _CHANCE = 1e-5
 _LEVEL = Budget().level()
 # Draws of a first pilot.
 _FIRST = 6_000
-# Looks that verify one row of the power table draw at most this many weight entries in total, unless that would allow
-# fewer looks than the second number.
+# Together, the looks that verify one row of the power table draw at most _MOST_VERIFIED weight entries. If that would
+# allow fewer than _FEWEST_LOOKS looks, _FEWEST_LOOKS are taken.
 _MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
 # Rows with a smaller chance of detection are not verified.
 _COUNTED_ON = 0.5
@@ -56,7 +56,10 @@ _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 @dataclasses.dataclass(frozen=True)
 class PilotResult:
-    """One check's outcome on a pilot sample of a fault; it refers to objects by name, so that it can be pickled."""
+    """Outcome of one check on a pilot, a first sample from a fault (a known-wrong simulator).
+
+    The fault and the check are stored by name, so that the result can be pickled.
+    """
 
     fault: str
     check_name: str
@@ -70,7 +73,10 @@ class PilotResult:
         return check_named(self.check_name)
 
     def draws(self, profile: Profile, effect: float) -> int | None:
-        """Return the number of draws in a look that detects `effect` with the profile's power, or None if too large."""
+        """Return the number of draws with which a look detects `effect` with the profile's power.
+
+        The result is None if that number is too large to plan.
+        """
         family = self.check.family_on(self.setting)
         size = family.size(family.plannable(effect), _LEVEL, per_look_power(profile.power), MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
@@ -86,7 +92,7 @@ class PilotResult:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the effect is significant even among hundreds of checks."""
+        """Whether the effect differs from that of a correct simulator, significantly even among hundreds of checks."""
         inside = self.outcome.low <= self.outcome.null_effect <= self.outcome.high
         return self.outcome.p_value < _CHANCE and not inside
 
@@ -104,7 +110,8 @@ class PowerRow:
     ``exposure`` names the set of arrays that the fault returns. ``size`` is the number of draws of the planned look, 0
     if none is planned. ``chance`` is the power at the measured effect, and ``least_chance`` the power at the smallest
     effect in its interval. ``needed`` is the number of draws with which a look has the profile's power, None if it
-    exceeds `MOST_DRAWS`. ``looks`` is the number of looks that verify the power, and ``seen`` how many are suspicious.
+    exceeds `MOST_DRAWS`. ``looks`` is the number of looks taken to verify the power, and ``seen`` is the number of
+    those looks that were suspicious.
     """
 
     exposure: str
@@ -128,7 +135,7 @@ class PowerRow:
 
     @property
     def merit(self) -> tuple[float, float, float]:
-        """Sort key by which the best row is the largest: power, then few draws needed, then size of the pilot."""
+        """Sort key; the best row has the highest power, then the fewest draws needed, then the largest pilot."""
         return round(self.chance, 4), -math.inf if self.needed is None else -self.needed, self.sight.size
 
 
@@ -136,7 +143,7 @@ class PowerRow:
 class PowerEntry:
     """Power against one fault that returns one set of arrays.
 
-    There is one row per check and layer; only the best row is verified by looks.
+    There is one row per check and layer. Only the power of the best row is verified by looks.
     """
 
     fault: str
@@ -157,7 +164,11 @@ class PowerEntry:
 def rows_of(
     pilots: Iterable[PilotResult], exposure: str, profile: Profile, layers: Sequence[AttentionLayer] = ()
 ) -> tuple[PowerRow, ...]:
-    """Return one row per layer and check for pilots of one fault; `layers` replace those of the profile."""
+    """Return one row per layer and check, from the pilots of one fault.
+
+    `exposure` names the set of arrays that the fault returns. Only pilots on `layers` count; by default, these are the
+    layers of the profile.
+    """
     items: dict[Item, list[PilotResult]] = {}
     for pilot in pilots:
         if pilot.setting.layer in (layers or profile.layers):
@@ -278,7 +289,8 @@ def entries_of(
     properties = [item.check.property_name for item in registrations() if wrong in paired(item.check)]
     examined = dict.fromkeys([*PROPERTIES, *properties])
     preset = profile_named(profile)
-    # If a fault changes no fixed layer because they lack the optional part concerned, take the standard layer with it.
+    # If a fault changes no fixed layer, because none has the optional part that the fault concerns, it is examined on
+    # the standard layer with that part.
     hidden = all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
     parts = [STANDARD.replace(**part.example) for part in named_parts()]
     layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else preset.layers
@@ -304,15 +316,18 @@ def entries_of(
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
-    """Return up to `_CHEAP` of the given layers: the first ones that the fault changes, without expensive ones."""
+    """Return up to `_CHEAP` of the given layers: the first ones that the fault changes.
+
+    Of the fixed layers, only the first `_CHEAP` are considered, because the others are expensive.
+    """
     cheap = (layer for layer in layers if layer not in ANCHORS[_CHEAP:])
     return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
 def _most_informative(pilots: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
-    """Return the names of properties that have a check which can be examined under at least one of the exposures.
+    """Return the names of all properties with a check that can be examined under at least one of the exposures.
 
-    Under an exposure, the fault returns only the arrays of that exposure.
+    An exposure is a named set of arrays; under it, the fault returns only these arrays.
     """
     return {
         pilot.check.property_name
@@ -325,8 +340,8 @@ def _most_informative(pilots: Iterable[PilotResult], exposures: Sequence[str]) -
 def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
     """Return an entry whose best row is verified.
 
-    If looks show less than the planned power, they are doubled, up to the planned size. If that is still not enough,
-    the power is lowered to what the looks show.
+    If the looks show less than the planned power, looks with twice as many draws are taken, up to the planned size. If
+    that is still not enough, the power is lowered to what the looks show.
     """
     while (best := entry.best) is not None and best.sight.told_apart and seeds:
         if not best.looks:
@@ -335,7 +350,7 @@ def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Powe
             # If few draws are informative, planning by the mean effect gives too small a size.
             after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
         elif _too_few(best, profile):
-            # At the planned size, the share of suspicious looks estimates the chance directly.
+            # At the planned size, the share of suspicious looks is an estimate of the chance of detection.
             share = best.seen / best.looks
             chance = min(best.chance, detection(share, share))
             after = dataclasses.replace(best, chance=chance, least_chance=min(best.least_chance, chance))

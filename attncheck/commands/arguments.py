@@ -23,7 +23,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 
 
 def _option(read: Callable[[str, str], Any]) -> Parameter:
-    """Return a parameter type whose values are parsed by a function of the option's name and text."""
+    """Return a parameter type whose values are parsed by ``read(name, text)``, given an option's name and text."""
 
     def convert(kind: Any, tokens: Sequence[Token]) -> Any:
         return read((tokens[0].keyword or "").lstrip("-").replace("-", "_"), tokens[0].value)

@@ -80,12 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Output:
-    """Standard output that tolerates errors: after an error, text is discarded, and the command goes on.
+    """Standard output that tolerates errors: after an error, further text is discarded, and the command continues.
 
     Attributes
     ----------
     failure : OSError or None
-        The error, unless the reader has left, as ``head`` does.
+        The last error; None without one, or if the reader has closed the pipe, as ``head`` does.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -117,10 +117,10 @@ class _Output:
 
 
 def program() -> NoReturn:
-    """Run the command line as a separate program, which ends when the command is done.
+    """Run the command line as the program of this process, and exit with its exit code.
 
-    A request to terminate counts as Ctrl-C, so that records stay readable. Threads that a subject left running may
-    take up to `_GRACE` seconds to end.
+    A request to terminate the process (SIGTERM) counts as Ctrl-C, so that records stay readable. Threads that a subject
+    left running get up to `_GRACE` seconds to end.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.stdout is None:  # the parent process has closed it
@@ -170,7 +170,7 @@ def _outcome(tokens: Sequence[str]) -> int:
 
 
 def _refused(message: str) -> ExitCode:
-    """Print an error in one line."""
+    """Print an error in one line; return the exit code for unusable input."""
     print("attncheck: " + " ".join(inert(message).split()), file=sys.stderr)
     return ExitCode.UNUSABLE
 

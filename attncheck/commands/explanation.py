@@ -132,7 +132,10 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
 
 
 def _needed(check: AnyCheck) -> str:
-    """Return, as text, the fields that a check needs; scores are not listed in addition to masked scores."""
+    """Return, as text, the fields that a check needs.
+
+    If it needs masked scores, scores are not listed separately.
+    """
     texts = {
         "masked scores": "scores (masked scores too: numbers where the mask hides them, not -inf)",
         "attention": "scores or attention",
@@ -152,7 +155,7 @@ def _texts(claim: Claim) -> Iterator[str]:
 
 
 def _about(source: str, names: str) -> bool:
-    """Return whether a source names one of the paper's statements.
+    """Return whether the comma-separated list `source` cites one of the comma-separated statements `names`.
 
     Examples
     --------

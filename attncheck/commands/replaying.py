@@ -65,7 +65,8 @@ def repeat(
 ) -> Result:
     """Repeat a recorded result on the same draws.
 
-    `trust` lists modules from which functions of a program may be imported; `record` holds the cases of a pool.
+    `trust` lists modules from which functions of a program may be imported. `record` is the record with the result; the
+    result of a pool can be repeated only with it, because it has the results of the pooled cases.
     """
     if record is not None and of_pool(recorded):
         return repeat_pool(recorded, read_run(record).part_of(recorded.id).results, subject, seed, trust)
@@ -118,7 +119,7 @@ def _line(result: Result) -> str:
 
 
 def _changed(manifest: Manifest, subject: str) -> list[str]:
-    """Return the differences between the record's environment and this one."""
+    """Return texts on differences between a record's environment and the present one, with its `subject`."""
     changed = [] if subject == manifest.subject else [f"the subject was {manifest.subject}, now {subject}"]
     installed, machine = installed_versions(), this_machine()
     versions = [

@@ -28,15 +28,15 @@ from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import CaseTask, Examination, examine
 
-# If a call was stopped, or the process ended, on this many cases, and no case has results, the other cases are skipped.
+# If calls were stopped, or processes ended, on this many cases before any case has results, the others are skipped.
 _HOPELESS = 3
 
 
 def examined(run: Run, items: Sequence[Item], workers: Workers) -> Iterator[tuple[Item, Examination]]:
-    """Iterate over items and their examinations, in the order in which cases end.
+    """Iterate over items and their examinations, in the order in which cases are finished.
 
-    The order depends on the workers, but the results do not. If calls of the subject are stopped on `_HOPELESS` cases
-    and no case has results, the remaining items are not examined, and are yielded with this reason.
+    The order depends on the workers, but the results do not. If calls of the subject were stopped on `_HOPELESS` cases
+    before any case had a result, the remaining items are not examined; they are yielded with this reason.
     """
     # The longest tasks come first, to balance the load, except that the cheapest comes before them: it is the most
     # likely one to end before the time limit.
@@ -80,7 +80,7 @@ class LiveDisplay:
         self._progress.update(self._task, total=total, description="examining")
 
     def took(self, name: str, results: Sequence[Result]) -> None:
-        """Count a finished item, and show violations."""
+        """Count a finished item, and show its violations; the progress bar shows its property, `name`."""
         self.tell(results)
         bad = f"{self._violated} violated, " if self._violated else ""
         self._progress.update(self._task, description=bad + name[:24], advance=1)
@@ -91,7 +91,10 @@ class LiveDisplay:
         self._progress.update(self._task, description="all together")
 
     def tell(self, results: Sequence[Result]) -> None:
-        """Count a violation and, if `verbose` is True, print it: above the progress bar, if there is a terminal."""
+        """Count a violation if there is one among the results; print it, if `verbose` is True.
+
+        In a terminal, it is printed above the progress bar.
+        """
         message = explain(results, self._run.record, subject=self._run.subject.name)
         self._violated += bool(message)
         if message and self._verbose and self._progress.console.is_terminal:
@@ -170,7 +173,7 @@ def _summary(report: RunReport, verbose: bool) -> str:
 
 
 def conclude(report: RunReport, page: Path | None, verbose: bool = False) -> int:
-    """Print the summary and further messages; return the exit code."""
+    """Print the summary and further messages, write the HTML page if a path is given, and return the exit code."""
     print(_summary(report, verbose))
     written = True
     if page is not None and report.run.record is not None:

@@ -20,7 +20,8 @@ from attncheck.frameworks.jax_trace import watching
 from attncheck.frameworks.trace import AttentionCore, Trace, first_array
 
 _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
-# Unit roundoff for `agree`, so that arrays of compiled and uncompiled initialisers may differ by a fraction of 1e-5.
+# Unit roundoff for `agree`, chosen so that arrays of compiled and uncompiled initialisers may differ by 1e-5 of the
+# largest entry.
 _SAME = 1e-5 / 16
 
 
@@ -104,7 +105,7 @@ class JaxAdapter(FrameworkAdapter):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run eagerly on the CPU."""
+        """Run JAX eagerly, on the CPU, within this context."""
         with on_cpu(), jax.disable_jit():
             yield
 
@@ -153,7 +154,10 @@ class Watch:
             raise self._failure
 
     def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Wrap a function of parameters and x, so that it reports its attention cores in the order of computation."""
+        """Wrap a function of parameters and x, so that it reports its attention cores in the order of computation.
+
+        If the trace gives another result for a core, the function uses that result.
+        """
 
         def watched(parameters: Any, x: Any) -> Any:
             results: list[Any] = []
@@ -170,7 +174,10 @@ class Watch:
         return watched
 
     def _answer(self, index: int, *operands: Any) -> Any:
-        """Report an attention core, and return the result that the trace gives in its place, else its own result."""
+        """Report attention core number `index`, and return the result that the trace gives in its place.
+
+        `operands` are q, k, v, the weights, and the core's own result, which is returned if the trace gives none.
+        """
         q, k, v, weights, result, *_ = (np.asarray(array) for array in operands)
         adapter = self._adapter
         adapter.precision = max(adapter.precision, *(roundoff(array.dtype) for array in (q, k, v)))

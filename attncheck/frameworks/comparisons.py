@@ -19,7 +19,7 @@ from attncheck.frameworks.probe import Probe
 
 # Code paths whose names start with this are training paths, which may be random.
 _TRAINING = "train"
-# Why two calls on the same input differ. Keys tell whether a call draws random numbers; None if this is unknown.
+# Why two calls on the same input differ: if a call draws random numbers, if it draws none, and if this is unknown.
 _CAUSES = {
     True: "dropout",
     False: "a call changes the module's state",
@@ -82,7 +82,10 @@ def over_paths(
 
 
 def _differing(formulas: dict[str, Forward], spare: frozenset[str], base: str) -> Iterator[Note]:
-    """Yield one note per difference from the code path `base`; paths with the same difference share a note."""
+    """Yield one note per difference from the code path `base`; paths with the same difference share a note.
+
+    `formulas` has the formula of each path. Differences that occur only in paths in `spare` are no errors.
+    """
     groups: dict[tuple[str, str, str], list[str]] = {}
     for path, forward in formulas.items():
         # Paths whose formula does not fit were reported already.
@@ -157,7 +160,7 @@ def _missing(probe: Probe, x: FloatArray) -> list[Note]:
 
 
 def leaks(probe: Probe, forward: Forward, formula: Formula) -> Iterator[Note]:
-    """Report outputs that change with inputs at later positions although the mask is causal.
+    """Report outputs that change with inputs at later positions although the mask hides later positions.
 
     One input at a time is changed, first in a short sequence and then, if the module accepts it, in a longer one.
     """
@@ -173,7 +176,7 @@ def leaks(probe: Probe, forward: Forward, formula: Formula) -> Iterator[Note]:
     long = probe.longer(_LENGTHS, _ENTRIES)
     for x in (probe.x[:1], *([] if long is None else [long[:1]])):
         reached = _reached(probe, x)
-        idle = ~visible(forward.mask, x.shape[1], x.shape[1]).any(axis=1)  # they attend to nothing, as reported
+        idle = ~visible(forward.mask, x.shape[1], x.shape[1]).any(axis=1)  # no visible key; reported elsewhere
         later = np.argwhere(np.tril(reached & ~idle, -1))  # (position of the input, earlier output)
         if len(later):
             at, output = (int(i) for i in later[np.lexsort((-later[:, 0], later[:, 1]))[0]])

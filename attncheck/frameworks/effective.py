@@ -26,12 +26,12 @@ SHORT = 2.0**7
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
 # Changes of at most this many unit roundoffs count as zero.
 _ROUNDED = 16.0
-# Rounding errors of stored values, in unit roundoffs, and of sums, in unit roundoffs times the root of the number of
-# terms (errors of terms add up as in a random walk).
+# Largest rounding errors, in unit roundoffs: _STORED for a stored value, and _SUMMED times √N for a sum of N terms,
+# whose errors add up as in a random walk.
 _STORED, _SUMMED = 5.0, 4.0
 #: How heads are merged: correctly, or with the axes of heads and positions confused.
 PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
-# Relative tolerance of the test for a norm, for rounding and for the epsilon of a norm.
+# Relative tolerance of the test for a norm, which allows for rounding and for the norm's epsilon.
 _TOLERANCE = 0.02
 # Numbers of positions that suffice to identify the axes, and to detect how heads are merged.
 _POSITIONS, _SEVERAL = 3, 7
@@ -40,7 +40,10 @@ _CALL = 2**19
 
 
 def agree(first: FloatArray, second: FloatArray, precision: float) -> bool:
-    """Return whether two arrays have the same shape and agree up to rounding, relative to the largest entry."""
+    """Return whether two arrays have the same shape and agree up to rounding, relative to the largest entry.
+
+    `precision` is the unit roundoff of the entries.
+    """
     if first.shape != second.shape:
         return False
     return bool(np.all(np.abs(first - second) <= _ROUNDED * precision * np.abs(first).max(initial=0.0)))
@@ -48,6 +51,8 @@ def agree(first: FloatArray, second: FloatArray, precision: float) -> bool:
 
 def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]:
     """Group arrays that agree up to rounding; return the indices of each group, in order of first appearance.
+
+    `precision` is the unit roundoff of the entries.
 
     Examples
     --------
@@ -65,7 +70,7 @@ def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]
 
 
 def rounding(precision: float, terms: int) -> float:
-    """Return the largest relative error that rounding explains in a sum of `terms` terms.
+    """Return the largest relative error of a sum of `terms` terms that rounding explains.
 
     Terms and sums are stored with unit roundoff `precision`, but sums are computed in float32 or better.
     """
@@ -157,7 +162,10 @@ class Effective:
         return np.asarray(getattr(self, role))
 
     def shared_by(self, maps: int, precision: float) -> list[str]:
-        """Return the roles whose matrices are the same in all `maps` attention maps; W_O may differ by a factor."""
+        """Return the roles whose matrices are the same in all of `maps` attention maps.
+
+        The matrices W_O may differ by a factor.
+        """
         if maps == 1:
             return []
         parts = {role: np.split(self[role], maps, axis=1) for role in ROLES}
@@ -192,7 +200,10 @@ class ModuleReader:
         self.norm = self._norm(state)
 
     def _norm(self, state: Any) -> str:
-        """Return the kind of norm that the values reveal; `NONE` if queries change when inputs are doubled."""
+        """Return the kind of norm before attention, found from the values.
+
+        The result is `NONE` if the queries change when inputs are doubled.
+        """
 
         def first(role: str, x: FloatArray) -> FloatArray:
             return self.see(state, self.placed(x[0]), silent=True)[role][:, :, :1]
@@ -231,7 +242,7 @@ class ModuleReader:
             fields = layout.standard(first, *x.shape[:2])
         except ValueError:
             if first[0].key.shape[-2] == x.shape[1] + layout.extra:
-                problem = "pass attention one after another, not in one batch"
+                problem = "go through attention one after another, not in one batch"
                 refuse("call", f"{len(x)} sequences", problem, "test it by sampling: attncheck.check")
             keys, positions = first[0].key.shape[-2], x.shape[1]
             counts = f"{keys} for {positions} positions"
@@ -276,7 +287,10 @@ class ModuleReader:
         return Effective(**read, output=output, biases=biases, past=past)
 
     def _firsts(self, vectors: FloatArray, see: Callable[[FloatArray], AttentionCall]) -> dict[str, FloatArray]:
-        """Return outputs, queries, keys and values of the first position, calling `see` on a few vectors at a time."""
+        """Return the output, queries, keys and values at the first position, for each of the `vectors`.
+
+        To save memory, `see`, which runs the module, gets only a few vectors at a time.
+        """
         size = max(1, _CALL // (self.length * self.width))
         parts = []
         for start in range(0, max(1, len(vectors)), size):
@@ -312,9 +326,9 @@ class ModuleReader:
         return roles
 
     def _heads(self, chosen: FloatArray) -> FloatArray:
-        """Return results of attention that the module merges to `chosen`, (N, heads, e), at position 0.
+        """Return results of attention, (N, heads, positions, e), that the module merges to `chosen` at position 0.
 
-        The results have shape (N, heads, positions, e).
+        `chosen` has shape (N, heads, e).
         """
         batch, number, size = chosen.shape
         heads = np.zeros((batch, number, self.length, size))

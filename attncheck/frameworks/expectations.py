@@ -30,7 +30,7 @@ _NAMES = (
 )
 # Relative tolerance within which a number of the formula meets an expectation.
 _NEAR = 1e-3
-# Number of positions for which messages list the names of masks.
+# Messages list the names of the masks that are possible with this number of positions.
 _MOST_CHOICES = 5
 #: Other names for entry laws.
 _SYNONYMS = {"gaussian": "normal"}
@@ -62,7 +62,8 @@ _FULL_MATCH = re.compile(r"(?<![\w.])(?<!e[+-])\d+(?![\w.])")
 def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, Any]:
     """Parse an expectation: a keyword, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
 
-    The argument of an initialiser is the standard deviation of an entry, an expression that may contain fan_in.
+    The argument of an initialiser is the standard deviation of an entry, an expression that may contain fan_in. Its
+    value is taken from `weights`, the statistics of the matrices by role.
 
     Examples
     --------
@@ -86,16 +87,17 @@ def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, An
 
 
 def evaluated(field: str, text: str, expression: str, names: Mapping[str, float]) -> float:
-    """Evaluate an arithmetic expression of the numbers `names`.
+    """Evaluate an arithmetic expression, which may contain the names of the numbers `names`.
 
-    The expression is evaluated as Python code. It must come from the user's own test or shell.
+    Errors quote `text`, the whole expectation, as the value of the argument `field`. The expression is evaluated as
+    Python code. It must come from the user's own test or shell.
     """
     known = {"__builtins__": {}, "sqrt": math.sqrt, **{name: float(number) for name, number in names.items()}}
     try:
         value = eval(_FULL_MATCH.sub(r"\g<0>.0", expression.strip()), known)
         number = math.nan if isinstance(value, bool | str) else float(value)
     except NameError as error:
-        use = f"use one of: {', '.join(sorted(names))}" if names else "a parameter has fans if it is a projection"
+        use = f"use one of: {', '.join(sorted(names))}" if names else "only projections have a fan_in and a fan_out"
         refuse(field, text, f"{error.name} is not a known number", f"write the number itself, as in sqrt(2*12); {use}")
     except Exception:  # evaluation may raise any exception
         number = math.nan
@@ -158,7 +160,10 @@ def excluding(texts: Sequence[str], allowed: Any) -> list[str]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return an expected value in the form that an inspection uses; raise `InputError` for unknown names or values."""
+    """Return the value of the expectation `name` in the form that inspections use.
+
+    Unknown names and values raise `InputError`.
+    """
     if name in _KEYWORDS:
         refuse("expect", f"{name}={value}", "has a value", f"write {name} alone")
     if name not in _NAMES:
@@ -172,8 +177,8 @@ def _checked(name: str, value: Any) -> Any:
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
     if field not in _CHOICES or (field == "scale" and not isinstance(value, str)):
         return value
-    # The choices list windows up to a small size only. A window of another size is validated as one of the largest
-    # size.
+    # The choices contain only windows of small size. Therefore, the size of a window is replaced by the largest one
+    # among the choices before it is validated.
     canonical = (
         re.sub(r"\b[1-9]\d*$", str(_MOST_CHOICES - 1), value) if field == "mask" and isinstance(value, str) else value
     )

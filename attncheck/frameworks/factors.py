@@ -12,7 +12,7 @@ from attncheck._lib.arrays import FloatArray
 
 # Blocks are equal up to the larger of a relative tolerance and a number of unit roundoffs.
 _TOLERANCE, _ROUNDED = 1e-3, 16.0
-# Minimum number of numbers to compare; fewer may agree by chance.
+# Minimum number of values to compare; fewer may agree by chance.
 _FEWEST = 16
 # How rows of a parameter belong to heads. The rows of a head are consecutive, or strided over all rows, or strided over
 # each third of the rows; or each head has consecutive rows in which queries, keys and values alternate.
@@ -31,9 +31,10 @@ def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def _cut(parameter: FloatArray, transposed: bool, way: str, d: int) -> FloatArray:
-    """Cut a parameter, or its transpose, into blocks of d rows; `way` is one of `_WAYS`.
+    """Cut a parameter, or its transpose, into blocks of d rows.
 
-    The result has shape (number of blocks, d, n), with no blocks if the number of rows does not fit.
+    `way`, one of `_WAYS`, says which rows belong to the same head. The result has shape (number of blocks, d, n). It
+    has no blocks if the number of rows does not fit.
     """
     matrix = parameter.T if transposed else parameter
     rows, n = matrix.shape
@@ -67,7 +68,7 @@ class ParameterBlocks:
     def rotates(self, matrix: FloatArray) -> bool:
         """Return whether a matrix, (n, d), may be the transpose of a block whose columns were rotated.
 
-        The lengths of its rows are then those of the block's columns.
+        This is so if each row of the matrix has the same length as the corresponding column of a block.
 
         Examples
         --------
@@ -111,7 +112,7 @@ class ParameterBlocks:
     def _like(self, matrix: FloatArray) -> Iterator[FloatArray]:
         """Yield all blocks that have the shape of the transpose of a matrix, (n, d).
 
-        There is one array (number of blocks, d, n) per parameter, its transpose or not, and layout of heads.
+        Each array, (number of blocks, d, n), has the blocks of one parameter or its transpose, for one layout of heads.
         """
         n, d = matrix.shape
         for parameter in _flat(self.parameters).values():

@@ -95,7 +95,11 @@ def _visible(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
 def _fits(
     plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
-    """Yield fitted formulas, the simplest first."""
+    """Yield fitted formulas, the simplest first.
+
+    `plain` is the formula before the fit, with its mask only. `support` marks the keys that this mask leaves visible,
+    and `tolerance` is the rounding error of a weight.
+    """
     normalised = False
     for name, axis in AXES.items():
         sums = weights.sum(axis)
@@ -113,7 +117,7 @@ def _fits(
 def _softmaxes(
     plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
-    """Yield softmax formulas fitted to the logarithms of the weights."""
+    """Yield softmax formulas fitted to the logarithms of the weights; for the arguments, see `_fits`."""
     axis = AXES[plain.map]
     # Weights have full relative accuracy unless they are so small that a coarse type loses digits.
     least = _NOTHING if tolerance < _FINE else tolerance**1.5
@@ -145,7 +149,7 @@ def _with_sinks(
 ) -> Iterator[Formula]:
     """Yield a softmax formula with sinks if no row of weights sums to more than 1, and some sum to less.
 
-    A sink is an additional score per head, of a key without a value.
+    A sink is an additional score per head, of a key without a value. For the arguments, see `_fits`.
     """
     use, sums = np.broadcast_to(support, weights.shape), weights.sum(-1)
     if not np.all(weights[use] > 0) or np.any((sums <= 0) | (sums > 1 + tolerance)) or not np.any(sums < 1):
@@ -161,7 +165,10 @@ def _with_sinks(
 
 
 def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterator[Formula]:
-    """Yield masked formulas in which all hidden scores are the same finite number."""
+    """Yield formulas with a mask under which all hidden scores are the same finite number.
+
+    `plain` is the formula without a mask.
+    """
     if plain.mask != "none" or plain.map != "softmax" or products.shape[-1] <= _FEWEST:
         return
     logs = np.log(np.maximum(weights, 1e-300))
@@ -176,7 +183,10 @@ def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterat
 
 
 def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: BoolArray, axis: int) -> Formula:
-    """Return the formula with a soft cap: scores s are replaced by c·tanh(s/c), with the factor and c that fit best."""
+    """Return the formula with a soft cap: scores s are replaced by c·tanh(s/c), with the factor and c that fit best.
+
+    `logs` are the logarithms of the weights, centred along `axis`, and `use` marks the entries to fit.
+    """
 
     def residuals(logarithms: FloatArray) -> FloatArray:
         factor, cap = np.exp(logarithms)
@@ -190,7 +200,10 @@ def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: BoolArr
 
 
 def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, support: BoolArray) -> Iterator[Formula]:
-    """Yield the fitted formula of a map that does not normalise: `LINEAR`, `RELU` or `SIGMOID`."""
+    """Yield the formula with the map of `plain`, which does not normalise: `LINEAR`, `RELU` or `SIGMOID`.
+
+    The factor, and the offset for `SIGMOID`, are fitted to the weights of the keys that `support` marks as visible.
+    """
     use = np.broadcast_to(support, weights.shape)
     if not use.any():
         return

@@ -201,7 +201,7 @@ def _variables_at(model: Any, name: str) -> dict[str, Any]:
 
 
 def _stored(owner: Any, name: str, value: Any) -> Parameter:
-    """Describe a parameter of a module."""
+    """Describe the parameter called `name`, with the array `value`, of the module `owner`."""
     fans = _fans(owner, name.rpartition(".")[2], value.shape)
     default = ("truncated normal", fans[0] ** -0.5) if fans else None
     kind = type(owner).__name__ if owner is not None else "Module"

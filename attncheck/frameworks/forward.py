@@ -29,7 +29,8 @@ FITTED = 10.0
 _TWO_NUMBERS = 1e-2
 # Minimum number of positions; with fewer, any bias that depends on the distance takes two values.
 _FEWEST = 3
-# Masks that are recognised if any finite number is added to hidden scores; others only if it is 1 or -1.
+# Masks that are recognised whatever finite number is added to hidden scores. Other masks are recognised only if it is 1
+# or -1.
 _BY_ANY_NUMBER = ("causal", "anticausal")
 
 
@@ -228,9 +229,10 @@ class Formula:
 
 
 def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
-    """Return keys (batch, key heads, positions, d) for each of `heads` query heads.
+    """Return keys, (batch, key heads, positions, d), repeated for `heads` query heads.
 
-    Key heads are used for consecutive query heads if `groups` is "repeated", and in turn if it is "tiled".
+    Consecutive query heads use the same key head if `groups` is "repeated". If it is "tiled", query heads use all key
+    heads in turn.
     """
     of = np.arange(heads)
     return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]
@@ -243,7 +245,7 @@ def centred(a: FloatArray, use: BoolArray, axis: int) -> FloatArray:
 
 
 def visible(mask: str, queries: int, keys: int) -> BoolArray:
-    """Return which keys each query sees, as booleans (queries, keys).
+    """Return which keys each query sees under a named mask, as booleans (queries, keys).
 
     Examples
     --------
@@ -267,7 +269,7 @@ def visible(mask: str, queries: int, keys: int) -> BoolArray:
 
 
 def masks(queries: int) -> Iterator[str]:
-    """Yield all named masks, the common ones first."""
+    """Yield the names of all masks for this number of queries, the common ones first."""
     yield from ("none", "causal", "anticausal", *([OFF_BY_ONE] if queries > _FEWEST else []))
     yield from ("strictly causal", "strictly anticausal")
     for kind in ("window", "two-sided window"):

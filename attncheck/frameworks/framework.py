@@ -20,8 +20,8 @@ from attncheck.frameworks.trace import Trace, first_array
 
 #: Arguments of a call: by position, and by name.
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
-#: Adapter of each framework, by the start of the module name of its classes. Up to the first dot, the name is also that
-#: of the extra to install.
+#: Adapter of each framework. A key is the beginning of the names of the Python modules that define the framework's
+#: classes; its part before the first dot is the name of the extra to install.
 ADAPTERS = {
     "torch": "attncheck.frameworks.torch:Torch",
     "flax.linen": "attncheck.frameworks.flax:Linen",
@@ -126,7 +126,10 @@ class FrameworkAdapter(Adapter):
         return in_words(self.fields[0], self.build, **accepted)
 
     def part(self, modules: Sequence[Any], call: Callable[..., Any], lengths: tuple[int, ...]) -> Self:
-        """Return an adapter to one module of a model; `modules` are its draws, and code paths are the default ones."""
+        """Return an adapter to one module of a model, with the default code paths of its framework.
+
+        `modules` has this module in each draw of the model, and `lengths` are the sequence lengths to try.
+        """
         part = type(self)(lambda: modules[0], call, example=modules[0])
         part.draws, part.lengths, part.paths, part.spare = modules, lengths, type(self).paths, frozenset()
         return part
@@ -254,9 +257,10 @@ def adapter_of(make: Any, width: int, call: Callable[..., Any] | None = None) ->
 def recognised(
     make: Callable[..., Any], field: str, remedy: str, known: Collection[str] = ADAPTERS, *arguments: Any
 ) -> tuple[type[FrameworkAdapter], Any]:
-    """Return the adapter class for modules that `make` returns, and one such module.
+    """Return the adapter class for modules that ``make(*arguments)`` returns, and one such module.
 
-    No module is made if the arguments of `make` reveal the framework; then None is returned in its place.
+    If the names of the arguments of `make` reveal the framework, no module is made, and None is returned in its place.
+    `field` and `remedy` are used in error messages. Frameworks other than the `known` ones are refused.
     """
     example, framework = None, framework_by_arguments(make)
     if not framework:
@@ -269,7 +273,10 @@ def recognised(
 def adapter_class(
     framework: str, field: str, example: Any, remedy: str, known: Collection[str] = ADAPTERS
 ) -> type[FrameworkAdapter]:
-    """Return the adapter class of a framework; refuse one that is not `known`, or not installed."""
+    """Return the adapter class of a framework; refuse one that is not `known`, or not installed.
+
+    Error messages contain the name of the user's argument (`field`), what it returned (`example`), and the `remedy`.
+    """
     if framework not in known:
         names = dict.fromkeys(name.partition(".")[0] for name in ADAPTERS if name in known)
         refuse(field, example, f"is not a module of {', '.join(names)}", remedy)
@@ -298,7 +305,8 @@ def framework_of(module: Any) -> str:
 def parameters_of(make: Callable[..., Any]) -> dict[str, Any]:
     """Return the default values of a function's arguments by name; empty if the signature is unknown."""
     function = make
-    # Of a class, the signature of `__init__` is taken, because that of a flax class is the signature of its metaclass.
+    # For a class, the signature of `__init__` is used, because `inspect` finds the metaclass's signature for flax
+    # classes.
     if inspect.isclass(make):
         function = make.__init__
     elif isinstance(make, functools.partial) and inspect.isclass(make.func):

@@ -18,7 +18,10 @@ from attncheck.frameworks.notes import Note, wrong
 
 
 def about_maps(maps: int, shared: Sequence[str]) -> Note:
-    """Return a note on the matrices that several attention maps share."""
+    """Return a note on `maps` attention maps, which have the matrices of the roles in `shared` in common.
+
+    If they share no queries, keys or values, the note says that they are added or subtracted.
+    """
     names = [PLURALS[role] for role in shared if role in ROLES]
     if not names:
         return Note(f"{maps} attention maps are added or subtracted before W_O")
@@ -31,8 +34,8 @@ def about_heads(
 ) -> Iterator[Note]:
     """Yield notes on heads that are equal, the same in every draw, or different in scale.
 
-    `distinct` lists one head of each set of heads that share keys and values; equal keys and values within a set are no
-    error. `draws_by_role` has the draws for each role in `roles`.
+    `draws_by_role` has the matrices of all draws for each role in `roles`. `distinct` lists one head of each set of
+    heads that share keys and values; it is no error that keys and values are equal within a set.
     """
     if doubled := _doubled(draws_by_role["query"][0], precision):
         yield Note("several heads have the same queries and keys, as if the values of one head were split")
@@ -47,7 +50,10 @@ def about_heads(
 
 
 def _doubled(first: Effective, precision: float) -> bool:
-    """Return whether heads with the same queries have the same keys but different values; False without such heads."""
+    """Return whether all heads with the same queries have the same keys, but different values.
+
+    The result is False if no two heads have the same queries.
+    """
     q, k, v = (first[role].swapaxes(0, 1) for role in ("query", "key", "value"))
     if not len(q) == len(k) == len(v):
         return False
@@ -108,7 +114,10 @@ def _levelled(draw: Effective, role: str) -> Effective:
 
 
 def _has_all_rows(draw: Effective, first: Effective, role: str) -> bool:
-    """Return whether a draw contains all rows of a matrix, and so all heads."""
+    """Return whether a draw has all heads of a role's matrix.
+
+    In later draws, W_O may have fewer rows than in the `first` draw, and so fewer heads.
+    """
     return role != "output" or draw.output.shape == first.output.shape
 
 
@@ -129,7 +138,10 @@ def _numbered(heads: Sequence[int]) -> str:
 
 
 def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    """Report heads that are copies although they do not share keys and values."""
+    """Report heads with the same matrix, although they do not share keys and values.
+
+    `symbol` is the name of the matrix, such as W_Q, and `blocks` has the part of each of the `heads`.
+    """
     groups = groups_of(blocks, precision)
     same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1 and np.ptp(blocks[group[0]])]
     if same:
@@ -137,7 +149,10 @@ def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: fl
 
 
 def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]:
-    """Return the heads whose entries are the same in the first two draws; `blocks` has an array per draw."""
+    """Return the indices of heads whose entries are the same in the first two draws.
+
+    `blocks` has an array for each draw, whose first axis is that of the heads.
+    """
     if len(blocks) < 2:
         return []
     pairs = ((one[: len(two)], two) for one, two in zip(blocks[0], blocks[1], strict=True))
@@ -145,7 +160,10 @@ def _repeated_heads(blocks: Sequence[FloatArray], precision: float) -> list[int]
 
 
 def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> Iterator[Note]:
-    """Report a head whose standard deviation clearly differs; `blocks` has an array (heads, ·, ·) per draw."""
+    """Report a head whose standard deviation clearly differs from that of the others.
+
+    `symbol` is the name of the matrix, such as W_Q, and `blocks` has an array, (heads, ·, ·), for each draw.
+    """
     rows = blocks[-1].shape[1]
     # Draws that repeat another one are left out, because they add no information.
     drawn = {block[:, :rows].tobytes(): block for block in blocks[::-1]}.values()
@@ -158,7 +176,7 @@ def _odd(drawn: Sequence[FloatArray], axis: int | tuple[int, int]) -> tuple[int,
     """Find the part (head, row or column) of a matrix whose mean square differs most from that of the others.
 
     Return its index, its RMS relative to that of the other parts, and the mean squares of all parts; or None if no part
-    clearly differs. `drawn` has the matrix in each draw, and `axis` the axes of an array that belong to one part.
+    clearly differs. `drawn` has the matrix in each draw. `axis` is the axis, or pair of axes, that runs within a part.
     """
     squares = np.array([np.mean(draw**2, axis=axis) for draw in drawn])
     sizes = np.array([draw.size // squares.shape[1] for draw in drawn])

@@ -103,7 +103,7 @@ def matrix_of(
 
 
 def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
-    """Return whether a draw repeats the rows of the first draw."""
+    """Return whether `part`, the first rows of a matrix in a later draw, equals these rows in the first draw."""
     return agree(first[: len(part)], part, precision)
 
 
@@ -159,7 +159,10 @@ def order_of_groups(labels: Sequence[int]) -> Iterator[Note]:
 
 
 def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, FloatArray]) -> Iterator[Note]:
-    """Report matrices whose entries are all equal, because of the initialiser or of a factor 0 in the forward pass."""
+    """Report matrices whose entries are all equal.
+
+    The note gives the cause: the initialiser, or a factor 0 in the forward pass.
+    """
     for role in roles:
         number, zero = first[role].flat[0], not first[role].any()
         if np.ptp(first[role]) or first[role].size == 1 or (role == "output" and zero):
@@ -175,7 +178,7 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
 
 
 def unlike_scores(weights: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
-    """Ask about W_Q and W_K if their standard deviations match different conventional scales."""
+    """Ask whether W_Q and W_K should differ, if their standard deviations match different conventional scales."""
     of_scores = [weights[role] for role in ("query", "key") if role in weights and weights[role].known]
     if len(of_scores) == 2 and not {*of_scores[0].known} & {*of_scores[1].known}:
         stds = (f"{m.std:.3g}/√fan-in, as {m.known[0]}" for m in of_scores)
@@ -183,7 +186,10 @@ def unlike_scores(weights: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
 
 
 def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
-    """Return whether there are parameters with several axes, and none has a slice of zeros along any axis."""
+    """Return whether no parameter with several axes has a slice, such as a row or column, of zeros.
+
+    The result is False if no parameter has several axes.
+    """
     matrices = [array for array in parameters.values() if array.ndim > 1]
     axes = ((array, axis) for array in matrices for axis in range(array.ndim))
     return bool(matrices) and all(array.any(axis=tuple({*range(array.ndim)} - {axis})).all() for array, axis in axes)
@@ -231,7 +237,7 @@ def equal(arrays: Mapping[str, FloatArray]) -> list[list[str]]:
 
 
 def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Report equal parameters, and equal thirds of a packed query-key-value parameter, if W_Q or W_K is unknown.
+    """Report parameters that are equal, and equal thirds of a packed query-key-value parameter.
 
     Examples
     --------
@@ -250,7 +256,9 @@ def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
 def same_layers(
     parameters: Mapping[str, FloatArray], claim: str = "have the same weights", level: str = WRONG
 ) -> list[Note]:
-    """Report equal parameters whose names differ in one number.
+    """Report equal parameters whose names differ in one number, that of the layer.
+
+    `claim` is what the note says about these layers, and `level` is the level of the note.
 
     Examples
     --------

@@ -110,8 +110,8 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
     if np.abs(changes).max() > small:
         if np.ptp(changes, axis=0).max() <= 4 * small:
             return (*normalised, PLACED)
-        # If vectors are only rotated by an angle per position, products of two vectors at one position do not depend on
-        # it.
+        # If vectors are only rotated, by an angle that depends on the position, products of two vectors at the same
+        # position do not depend on the angle.
         gram = np.einsum("bhld,chld->hlbc", same, same)
         if np.ptp(gram, axis=1).max() <= 8 * probe.bound * np.abs(gram).max():
             linear = normalised or np.abs(same[:, :, 0] - lin[:, :, 0]).max() <= small
@@ -121,7 +121,10 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
 
 
 def _is_mixed(probe: Probe, role: str, vectors: FloatArray, small: float) -> bool:
-    """Return whether queries, keys or values depend on inputs at other positions."""
+    """Return whether queries, keys or values, as named by `role`, depend on inputs at other positions.
+
+    `vectors` are these queries, keys or values for the inputs of the probe. Changes up to `small` count as rounding.
+    """
     for at, positions in ((-1, slice(None, -1)), (0, slice(1, None))):
         changed = probe.x.copy()
         changed[:, at] = 0.0

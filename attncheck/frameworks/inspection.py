@@ -41,7 +41,7 @@ from attncheck.frameworks.score_scale import DECLARED, about_scale
 from attncheck.frameworks.subject import AttentionView
 from attncheck.frameworks.weights_notes import about_weights, own_scales
 
-# Maximum number of entries that are used of each matrix in a draw. The first draw is used whole.
+# Number of entries of each matrix that suffice in a later draw. Of the first draw, all entries are used.
 _ENTRIES = 2**16
 # Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.
 _GAIN = 1e-2
@@ -202,7 +202,10 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
 def _over_paths(
     probe: Probe, positions: Positions, forward: Forward, about: Sequence[Note], gains: Mapping[str, float]
 ) -> tuple[dict[str, Forward], list[Note]]:
-    """Return the formulas of all code paths, and notes on them other than those `about` the path of `probe`."""
+    """Return the formulas of all code paths, and notes on them other than those `about` the path of `probe`.
+
+    `forward` and `gains` are the formula and the factors of queries and keys on the probed code path.
+    """
     adapter, state = probe.reader.adapter, probe.state
 
     def look(path: str) -> tuple[Forward, list[Note]]:
@@ -243,7 +246,8 @@ def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
 def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
     """Return, by role, the factors c for which W_Q, W_K and W_V are c times a parameter.
 
-    Roles without such a factor are left out. The result is empty unless both W_Q and W_K have one.
+    `read` has these matrices. Roles without such a factor are left out. The result is empty unless both W_Q and W_K
+    have one.
     """
     blocks = _blocks(reader, state)
     known = {}
@@ -292,8 +296,8 @@ def _order_of_queries(blocks: ParameterBlocks, first: Effective) -> list[int]:
 def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
     """Report matrices whose heads seem to be rotated by angles that depend on the head instead of the position.
 
-    `matrices`, (rows, heads, d) each, equal parameters in head 0. They are reported if head 1 equals no block of a
-    parameter, but a block up to a rotation.
+    `matrices` have shape (rows, heads, d), and their head 0 equals a block of a parameter. A matrix is reported if its
+    head 1 equals no block, but may be a block that was rotated.
     """
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
     rotated = [PLURALS[role] for role, head in second.items() if blocks.gain(head) is None and blocks.rotates(head)]
@@ -302,17 +306,20 @@ def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
-    """Return the factor that queries, keys and values have in common, or None if there is none other than 1."""
+    """Return the factor that queries, keys and values have in common.
+
+    The result is None if their factors (`gains`) differ, or are 1.
+    """
     value = gains.get("value", 1.0)
     is_common = all(abs(gain / value - 1) <= _GAIN for gain in gains.values()) if value else False
     return value if is_common and abs(value - 1) > _GAIN else None
 
 
 def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, float]:
-    """Return those of the factors `gains` that are the same in every draw.
+    """Return those of the factors `gains` that are the same in every draw, and set `probe.gain` to their product.
 
-    Such factors belong to the scale of scores, and others to the matrices. `probe.gain` is set to their product. If no
-    factor differs from 1, or the scale already has a name, all factors are returned.
+    Such factors belong to the scale of scores; factors that vary belong to the matrices. If no factor differs from 1,
+    or the scale already has a name, all factors are returned, and `probe.gain` is not changed.
     """
     if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
         return gains

@@ -48,12 +48,12 @@ class _Product:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Open:
-    """Derivation of an array from a product of matrices.
+    """How an array is derived from a product of matrices.
 
-    `moves` are functions that, applied in turn, move the entries of the product to their places in the array. It is
-    None if the places are unknown, e.g. after a reduction. `sides` gives, for each axis of the array, the operand of
-    the product (0 or 1) that the axis comes from, or -1 if unknown; sizes of axes would be ambiguous for a single
-    position. `met` contains the names of the primitives between the product and the array.
+    `moves` are functions that are applied in turn to the entries of the product, to move them to their places in the
+    array. It is None if the places are unknown, e.g. after a reduction. `sides` says for each axis of the array from
+    which operand of the product it comes (0 or 1), or -1 if this is unknown; for a single position, sizes of axes would
+    not show it. `met` has the names of the primitives that lead from the product to the array.
     """
 
     product: _Product
@@ -64,7 +64,7 @@ class _Open:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Traced:
-    """A value, whether it depends on x, and its derivation from a product, if any."""
+    """A value, whether it depends on x, and in `open` how it is derived from a product of matrices, if it is."""
 
     value: Any
     depends: bool = False
@@ -138,7 +138,10 @@ class _Evaluation:
         return _Traced(product, True, _Open(_Product((operands[0], operands[1]), dimensions, product.shape), (), sides))
 
     def _core_of(self, factors: list[_Traced], dimensions: Any, side: int) -> tuple[Any, ...] | None:
-        """Return q, k, v and weights if operand `side` of a product contains attention weights, else None."""
+        """Return q, k, v and weights if operand `side` of a product contains attention weights, else None.
+
+        `factors` are both operands of the product, and `dimensions` its dimension numbers.
+        """
         weights, values = factors[side], factors[1 - side]
         origin = weights.open
         if origin is None or origin.moves is None or not values.depends:
@@ -167,7 +170,10 @@ class _Evaluation:
 
 
 def _descent(name: str, params: Any, operands: Sequence[_Traced], result: Any) -> _Open | None:
-    """Return how the result of a primitive operation is derived from a product of matrices; None if it is not."""
+    """Return how the result of a primitive operation is derived from a product of matrices; None if it is not.
+
+    `name` and `params` are the name and the parameters of the primitive.
+    """
     origins = [(operand.open, operand.value.shape) for operand in operands if operand.open is not None]
     if not origins or name in _OPAQUE:
         return None
@@ -184,7 +190,10 @@ def _descent(name: str, params: Any, operands: Sequence[_Traced], result: Any) -
 
 
 def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple[int, int]]:
-    """Return, for each axis, how many entries a concatenation adds before and after the array with this `origin`."""
+    """Return, for each axis, how many entries a concatenation along `axis` adds before and after one of its operands.
+
+    That operand is the one with the derivation `origin`.
+    """
     sizes = [operand.value.shape[axis] for operand in operands]
     at = next(i for i, operand in enumerate(operands) if operand.open is origin)
     width = sum(sizes[:at]), sum(sizes[at + 1 :])
@@ -192,7 +201,10 @@ def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple
 
 
 def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, after: Any) -> tuple[int, ...]:
-    """Return `_Open.sides` for the result of a primitive that moves entries, from `sides` of the array before it."""
+    """Return `_Open.sides` after the primitive called `name`, which moves the entries of an array.
+
+    `sides` is the value before it, and `before` and `after` are the shapes of the array.
+    """
     if name == "transpose":
         return tuple(sides[axis] for axis in params["permutation"])
     if name == "squeeze":
@@ -202,13 +214,16 @@ def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, af
         return tuple(source.get(axis, -1) for axis in range(len(after)))
     if name in ("slice", "concatenate"):
         return sides
-    # A reshape may leave the last axes as they are; the others have no known side.
+    # A reshape may leave the last axes as they are; it is unknown from which operand the other axes come.
     end = [*map(operator.eq, before[::-1], after[::-1]), False].index(False)
     return (-1,) * (len(after) - end) + sides[len(sides) - end :]
 
 
 def _canonical(array: Any, side: int, dimensions: Any) -> Any:
-    """Return operand `side` of a `dot_general` with its axes merged to three: (batch, free, contracted)."""
+    """Return operand `side` of a `dot_general` with its axes merged to three: (batch, free, contracted).
+
+    `dimensions` are the dimension numbers of the `dot_general`.
+    """
     contracted, batch = (tuple(axes[side]) for axes in dimensions)
     free = tuple(axis for axis in range(array.ndim) if axis not in (*contracted, *batch))
     sizes = [math.prod(array.shape[axis] for axis in axes) for axes in (batch, free, contracted)]

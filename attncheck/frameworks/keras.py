@@ -236,7 +236,7 @@ def _backend_traced(trace: Trace, inputs: Any = None) -> contextlib.AbstractCont
 
 
 def _stored(layer: Any, name: str, variable: Any) -> Parameter:
-    """Describe a parameter of a layer."""
+    """Describe the parameter called `name`, stored in `variable`, of a layer."""
     shape = tuple(variable.shape)
     fans = (shape[0], shape[1]) if isinstance(layer, keras.layers.Dense) and len(shape) == 2 else None
     default = ("uniform", (2 / sum(fans)) ** 0.5) if fans else None

@@ -156,7 +156,11 @@ def _less_mean(law: Law, lost: float) -> Law:
 
 
 def _refused(x: FloatArray, law: Law, relative: float, precision: float, level: float) -> bool:
-    """Return whether sorted entries, scaled to unit variance up to a relative error `relative`, reject a law."""
+    """Return whether sorted entries x reject a law of unit variance at `level`.
+
+    The entries were scaled to unit variance. `relative` is the relative error of the scale, and `precision` the unit
+    roundoff of the entries.
+    """
     largest, size = float(max(-x[0], x[-1])), x.size
     inner = float(2 * law.cdf(np.array(largest * (1 + relative))) - 1)
     outer = float(2 * law.cdf(np.array(-largest * (1 - relative))))
@@ -172,7 +176,8 @@ def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     """Return whether the columns of a matrix, or its rows if fewer, are significantly orthogonal.
 
     For c independent columns of r entries with variance σ², the mean over pairs of columns of their squared product,
-    divided by r σ⁴, has mean 1 and a standard deviation of about 2/c.
+    divided by r σ⁴, has mean 1 and a standard deviation of about 2/c. The columns are orthogonal if it is smaller than
+    1 by `z` standard deviations, and smaller than `_OVERLAP`.
 
     Examples
     --------
@@ -203,16 +208,19 @@ def correlated(first: FloatArray, second: FloatArray) -> float:
 
 
 def off_centre(entries: FloatArray, scale: ScaleEstimate, z: float = Z) -> bool:
-    """Return whether the mean of independent entries differs from 0 beyond chance."""
+    """Return whether the mean of independent entries differs from 0 by more than `z` standard errors.
+
+    The standard error is computed from the upper end of `scale`, the estimated standard deviation of the entries.
+    """
     return abs(float(entries.mean())) * math.sqrt(entries.size) > z * max(scale.high, 1e-300)
 
 
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
     """Return the index of the group whose mean square differs most from the mean, or None if chance explains it.
 
-    `squares`, (draws, groups), holds the mean square of each group, `sizes`, (draws,), the number of entries per group
-    in each draw, and `entries` all entries. Entries within a group may be dependent, so the difference must also exceed
-    the variation between draws.
+    `squares`, (draws, groups), has the mean square of each group. `sizes`, (draws,), has the number of entries per
+    group in each draw, and `entries` has all entries. Entries within a group may be dependent, so the difference must
+    also exceed the variation between draws.
 
     Examples
     --------
@@ -258,13 +266,15 @@ def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tu
         joint = math.sqrt(2 * fan_in / (fan_in + packed))
         known.append(("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)", joint))
     if head_dim not in (0, fan_in):
-        known.append(("1/head_dim (fan over the axis of a head)", math.sqrt(fan_in / head_dim)))
+        known.append(("1/head_dim (fan_in taken to be head_dim)", math.sqrt(fan_in / head_dim)))
     known.append(("0.02² (whatever the width)", 0.02 * math.sqrt(fan_in)))
     return tuple(known)
 
 
 def known_by(scale: ScaleEstimate, known: Sequence[tuple[str, float]]) -> tuple[str, ...]:
-    """Return the names of those `known` scales, pairs of name and std, that lie in the interval of an estimate.
+    """Return the names of conventional scales that lie in the interval of an estimate.
+
+    `known` lists these scales as pairs of a name and a number.
 
     Examples
     --------

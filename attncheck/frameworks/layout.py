@@ -27,7 +27,7 @@ _SWAPPED = str.maketrans("bl", "lb")
 # Let r be the correlation of weights and scores. Another layout replaces the usual one if 1 - r is above `_ROUGHLY` for
 # the usual layout, and if 1 - r for the other layout is below `_CLEARLY` times that number.
 _CLEARLY, _ROUGHLY = 0.1, 1e-4
-# An order of axes is better than another one if its share of changed entries is larger by at least this much.
+# An order of axes is better than another one if the share of the changes that it explains is larger by more than this.
 _CLEAR = 1e-6
 
 
@@ -141,6 +141,8 @@ def order_of(
 ) -> str | None:
     """Find the order of the axes before the last one in an array (..., R, d), from the effects of changed inputs.
 
+    R is the number of rows of a matrix.
+
     Parameters
     ----------
     a : ndarray, (..., R, d)
@@ -203,9 +205,9 @@ def _orders(sizes: Mapping[str, int]) -> list[str]:
 def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
     """Find the layout of a module's attention cores by changing one sequence, and one position of all sequences.
 
-    ``cores(inputs, count)`` returns the attention cores for inputs (batch, positions, n), with the results of the
-    first `count` cores replaced by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds
-    the positions, or keys do not belong to the inputs.
+    ``cores(inputs, count)`` returns the attention cores for inputs (batch, length, width), with the results of the
+    first `count` cores replaced by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds the
+    positions, or keys do not belong to the inputs.
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)
@@ -264,7 +266,11 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
 
 
 def _extra(key: FloatArray, positions: int, fixed: bool) -> int:
-    """Return the number of keys beyond the positions; refuse cross-attention and reduced keys."""
+    """Return the number of keys beyond the positions.
+
+    Fewer keys than positions are refused. Additional keys are refused if no key changes with the inputs (`fixed`), as
+    in cross-attention.
+    """
     extra = int(key.shape[-2]) - positions
     if extra < 0:
         counts = f"{key.shape[-2]} for {positions} positions"
@@ -275,9 +281,10 @@ def _extra(key: FloatArray, positions: int, fixed: bool) -> int:
 
 
 def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore]) -> int:
-    """Return the number of parallel cores: the first one, and those directly after it that do not depend on its result.
+    """Return the number of parallel cores: the first core, and those after it that do not depend on its result.
 
-    Parallel cores have equal shapes. `silenced` are the cores of a call in which the first one's result is 0.
+    Parallel cores follow each other directly, and have equal shapes. `silenced` are the cores of a call in which the
+    result of the first core is 0.
     """
     number = 1
     for one, silent_core in zip(cores[1:], silenced[1:], strict=True):
@@ -301,7 +308,10 @@ def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length
 
 
 def _followed(arrays: Mapping[str, FloatArray]) -> float:
-    """Return the correlation of weights, or of their logarithms, with the products of queries and keys."""
+    """Return the correlation of weights, or of their logarithms if it is larger, with products of queries and keys.
+
+    The sign of the correlation is ignored.
+    """
     query, key, weights = arrays["query"], arrays["key"], arrays["weights"]
     scores = query @ np.repeat(key, query.shape[1] // key.shape[1], axis=1).swapaxes(-1, -2)
     weights = np.where(np.isfinite(weights), weights, 0.0)

@@ -35,10 +35,10 @@ _BEYOND = 8.0
 _TRIES = 3
 # Tolerance within which attention weights are equal.
 _TOLERANCE = 1e-6
-# Relative tolerance within which a factor gets the name of a known one.
+# Relative tolerance within which a factor gets the name of a known factor.
 _NAMED = 1e-3
-# Outputs are more than rounding errors if the error bound is below this fraction of them. Sums of rows differ if their
-# range exceeds this fraction of the largest.
+# Outputs are more than rounding errors if the bound of these errors is below this fraction of the outputs. Sums of rows
+# differ if their range exceeds this fraction of the largest sum.
 _CLEAR = 0.1
 # Relative tolerance within which a known factor is tried in place of a fitted one.
 _NEAR = 2e-2
@@ -122,8 +122,8 @@ class Probe:
         sums = self.seen.weights.sum(axis=-1, keepdims=True)
         if not np.isfinite(sums).all() or np.ptp(sums) <= _CLEAR * sums.max():  # equal sums show nothing
             return
-        # If the module divides by the sums, results of attention that are proportional to them become equal in all
-        # rows.
+        # Results of attention that are proportional to these sums become equal in all rows, if the module divides by
+        # the sums.
         vectors = np.random.default_rng(0).standard_normal((1, self.num_heads, 1, self.value_dim))
         after = self.reader.see(self.state, self.x, sums * vectors).y - self.silent
         small = 4 * self.bound * max(float(np.abs(after).max()), self._largest)
@@ -219,7 +219,11 @@ class Probe:
         return np.asarray(self.size * x * 2.0 ** round(math.log2(_SPREAD / size) / 2) if size > 0 else x)
 
     def longer(self, lengths: tuple[int, ...], most: int) -> FloatArray | None:
-        """Return two sequences of the first accepted length with positions² × width at most `most`, or None."""
+        """Return inputs with two sequences, or None if no length is possible.
+
+        Their length is the first of `lengths` that the module accepts, and for which positions² × width is at most
+        `most`.
+        """
         for length in lengths if self.reader.any_length else ():
             if length * length * self.reader.width > most:
                 continue
@@ -232,7 +236,10 @@ class Probe:
         return None
 
     def lin(self, role: str, x: FloatArray | None = None) -> FloatArray:
-        """Return the queries, keys or values x W + b, (batch, heads, positions, d)."""
+        """Return x W + b for a role, "query", "key" or "value", (batch, heads, positions, d).
+
+        By default, x are the inputs of the probe.
+        """
         z = normed(self.x if x is None else x, self.reader.norm)
         return np.asarray((np.tensordot(z, self.matrices[role], 1) + self.matrices.biases[role]).swapaxes(1, 2))
 
@@ -255,7 +262,11 @@ def _underflows(weights: FloatArray) -> bool:
 
 
 def _without_idle(weights: FloatArray) -> FloatArray:
-    """Set rows of equal weights to 0, unless all rows are such: all of their keys are hidden by one finite number."""
+    """Set the weights to 0 at idle positions, which give the same weight to every key.
+
+    At such a position, all keys are hidden by the same finite number. If all positions are idle, weights are not
+    changed.
+    """
     uniform = np.abs(weights - 1 / weights.shape[-1]).max(axis=(0, 1, 3)) <= _TOLERANCE
     idle = uniform & ~uniform.all()
     return np.where(idle[:, None], 0.0, weights)

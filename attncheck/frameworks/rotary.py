@@ -18,7 +18,8 @@ from attncheck.frameworks.probe import Probe
 NONE, ROTARY = "none", "rotary"
 #: Base reported for a single plane, whose rotation by one radian per position fits any base.
 _ANY_BASE = 1e4
-# Angles are estimated from the step to position 1; this is the factor by which their error may grow up to the last one.
+# Angles are estimated from the rotation between positions 0 and 1. Up to the last position, their error may grow by
+# this factor.
 _STEPS = 16.0
 _MOST_DIGITS = 12
 # If rounding errors are smaller than this, fixed neurons can be distinguished from slowly rotating ones.
@@ -75,7 +76,10 @@ class Positions:
 
 
 def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Positions:
-    """Return the effect of positions on queries and keys, with notes on unusual rotations."""
+    """Return the effect of positions on queries and keys, with notes on unusual rotations.
+
+    `kinds` says by role how queries, keys and values differ from x W + b, as in `InputFindings`.
+    """
     if any({PLACED, TWISTED, DEPENDENT} & {*role_kinds} for role_kinds in kinds.values()):
         return Positions(OTHER)
     rotated = {role for role, role_kinds in kinds.items() if ROTATED in role_kinds}
@@ -92,7 +96,7 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
     if query != key:
         opposite = dataclasses.replace(query, sign=-query.sign) == key
         text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
-        text = text if query.first == key.first else "in different neurons: scores depend on more than distances"
+        text = text if query.first == key.first else "in different neurons: scores do not depend on distances alone"
         return Positions(OTHER, notes=(wrong(f"queries and keys are rotated {text}"),))
     if query.base is None:
         return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
@@ -103,7 +107,10 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
 
 
 def _planes(vectors: FloatArray, halves: bool) -> NDArray[np.complex128]:
-    """Return vectors, (..., d), as complex numbers, (..., d/2)."""
+    """Return vectors, (..., d), as complex numbers, (..., d/2).
+
+    The real and imaginary parts are neurons f and f + d/2 if `halves` is True, otherwise neurons 2f and 2f + 1.
+    """
     half = vectors.shape[-1] // 2
     first, second = (vectors[..., :half], vectors[..., half:]) if halves else (vectors[..., ::2], vectors[..., 1::2])
     return np.asarray(first + 1j * second)
@@ -134,13 +141,16 @@ def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
 
 
 def _rotated_neurons(vectors: FloatArray, small: float) -> slice:
-    """Return the slice from the first to the last neuron that depends on the position."""
+    """Return the slice from the first to the last neuron that depends on the position.
+
+    Changes by at most `small` / `_STEPS` count as rounding.
+    """
     moves = np.flatnonzero(np.abs(vectors - vectors[:, :, :1]).max(axis=(0, 1, 2)) > small / _STEPS)
     return slice(int(moves[0]), int(moves[-1]) + 1) if moves.size else slice(0)
 
 
 def _off(planes: NDArray[np.complex128], rotated: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Return the largest difference of `rotated` from `planes` rotated by `angles` times the position.
+    """Return the largest difference between `rotated` and `planes` after a rotation by `angles` times the position.
 
     Both arrays have shape (batch, heads, positions, d/2).
     """

@@ -17,7 +17,8 @@ _GAIN = 1e-2
 _EQUAL = 1e-3
 # Standard deviation of scores above which attention is nearly one-hot.
 _LARGE = 8.0
-# Largest relative error of a ratio of standard deviations that identifies a scale, instead of merely allowing it.
+# A ratio of standard deviations identifies a scale if its relative error is below this. Otherwise, the scale is merely
+# possible.
 _SURE = 0.1
 #: Expectation that declares a scale.
 DECLARED = "scale"
@@ -90,9 +91,10 @@ def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_
 
 
 def _folded(weights: Mapping[str, MatrixStatistics], head_dim: int) -> str:
-    """Return whether the initialisation of W_Q contains the factor 1/√head_dim, compared with that of W_K.
+    """Return whether W_Q, compared with W_K, is initialised with an additional factor 1/√head_dim.
 
-    The result is `_YES`, `_MAYBE` if standard deviations are not known precisely enough, or an empty string if not.
+    The result is `_YES`, or `_MAYBE` if the standard deviations are not known precisely enough, or an empty string if
+    it is not.
     """
     if not {"query", "key"} <= weights.keys() or head_dim == 1:
         return ""

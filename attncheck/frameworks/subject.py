@@ -31,8 +31,8 @@ NEURONS = 2
 OWN = "own"
 # Tolerance for outputs computed from the module's own matrices, relative to the largest output.
 _CLOSE = 1e-2
-# If the root mean squares of a matrix and its stored parameter differ by a larger ratio, the module rescales the
-# parameter. By chance, the ratio is smaller.
+# The module rescales a parameter if the root mean squares of the matrix and of the stored parameter differ by a factor
+# above this. Chance alone causes smaller factors.
 _GAIN = 1.25
 # Smaller biases are zeros up to rounding.
 _SMALL = 1e-6
@@ -111,7 +111,10 @@ class AttentionView:
         return {role: np.atleast_2d(b) / self._gain(role) for role, b in self.reader.biases(state).items()}
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the module's outputs on x, (1, positions, n), and those of `layer` with the module's matrices."""
+        """Return the module's outputs on x, (1, positions, n), and the outputs of `layer` with the module's matrices.
+
+        If both agree, the outputs contain nothing but attention.
+        """
         call = self.reader.see(state, x)
         y, scores, _, v = self._taken(call)
         matrices = self.reader.read(state)
@@ -211,9 +214,9 @@ def subject_of(inspection: Inspection, layer: AttentionLayer, weights: str) -> M
     state = adapter.fresh(0)
     view = dataclasses.replace(view, unread={k: std for part in PARTS for k, std in part.unread(layer).items()})
     if weights == OWN and view.unread:
-        refuse("weights", weights, "needs the laws of all matrices, some of which are not read", "pass 'gaussian'")
+        refuse("weights", weights, "needs the laws of all matrices, some of which are unknown", "pass 'gaussian'")
     if weights == OWN and isinstance(layer.sink, tuple):
-        refuse("sink", layer.sink, "differs between heads, and may be drawn with the weights", "pass 'gaussian'")
+        refuse("sink", layer.sink, "differs between heads, so that it may be random, too", "pass 'gaussian'")
     if weights == OWN and adapter.draws:
         problem = f"needs a new module in every draw, but only {len(adapter.draws)} models were initialised"
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
@@ -346,14 +349,17 @@ def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], 
 
 
 def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArray]) -> None:
-    """Refuse an array that the module rescales; `effective` holds the matrices computed from it, by role."""
+    """Refuse an array that the module rescales.
+
+    `name` is the name of the array, and `effective` has the matrices that are computed from it, by role.
+    """
     for role, matrix in effective.items():
         gain = float(np.sqrt(np.mean(matrix**2) / np.mean(array**2)))
         if not 1 / _GAIN < gain < _GAIN:
             refuse(
                 name,
                 round(gain, 3),
-                f"is the size of {SYMBOLS[role]} relative to this array; it must be about 1",
+                f"is the size of {SYMBOLS[role]} relative to this array, and must be about 1",
                 "pass weights='own'",
             )
 

@@ -252,7 +252,10 @@ def _generator_states(module: Any) -> list[Any]:
 
 
 def _stored(owner: Any, name: str, value: Any, tied: tuple[str, ...]) -> Parameter:
-    """Describe a parameter of a module; `tied` are its other names."""
+    """Describe the parameter called `name`, with the tensor `value`, of the module `owner`.
+
+    `tied` are the other names of the parameter.
+    """
     shape, attribute = tuple(value.shape), name.rpartition(".")[2]
     fans = _fans(owner, attribute, shape)
     padding = getattr(owner, "padding_idx", None)

@@ -150,7 +150,7 @@ class CoreMode(TorchDispatchMode):
         try:
             with torch._C.DisableTorchFunction():
                 result = ATTENTION(query, key, value, *args, **kwargs)
-                # Unit vectors as values return the weights.
+                # If the values are unit vectors, attention returns its weights.
                 units = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
                 units = units.expand(*value.shape[:-2], *units.shape)
                 weights = ATTENTION(query, key, units, *args, **kwargs)
@@ -162,7 +162,7 @@ class CoreMode(TorchDispatchMode):
 
 
 def _fits(scored: Product, weights: Any) -> bool:
-    """Return whether weights have the shape of scores."""
+    """Return whether weights have the shape of the scores `scored`, or that of their transpose."""
     rows, columns = scored.size
     shapes = ((rows, columns), (columns, rows))
     number = scored.left.shape[:-2].numel() * rows * columns

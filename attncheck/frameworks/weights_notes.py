@@ -41,9 +41,9 @@ def about_weights(
 ) -> list[Note]:
     """Return notes on the formula of attention weights.
 
-    `forward` and `formula` describe the same formula, which was fitted to `call`: `forward` for users, `formula` in
-    numbers. `derivation` is a text on how the weights derive from a known formula, if they do. `maps` is the number of
-    attention maps that share queries, keys or values.
+    `forward` and `formula` describe the formula that was fitted to `call`, for users and in numbers. `derivation` is a
+    text on how the weights derive from a known formula, if they do. `maps` is the number of attention maps that share
+    queries, keys or values.
     """
     length = call.query.shape[2]
     hidden = _idle(_visible(forward, formula, length)) if forward.known else []
@@ -103,8 +103,8 @@ def _about_mask(forward: Forward, formula: Formula, length: int, maps: int) -> I
 def _past_a_gap(support: BoolArray) -> list[tuple[int, int]]:
     """Return the pairs (i, j) for which query i sees position j, but not all positions before j.
 
-    The list is empty if a query does not see itself or an earlier position, and for masks with a visible prefix, or
-    with blocks of positions that see each other.
+    The list is empty unless every query sees itself and all earlier positions. Masks with a visible prefix, or with
+    blocks of positions that see each other, have no such pairs.
     """
     support = support[:, : len(support)]
     if not support[np.tril_indices(len(support))].all():
@@ -207,14 +207,20 @@ def _all_of(fits: list[_Fit | None]) -> list[_Fit]:
 
 
 def _slope_of(bias: FloatArray, distance: FloatArray, use: BoolArray) -> float | None:
-    """Return the slope if a bias, up to a constant per row, is linear in the distance; else None."""
+    """Return the slope if a bias, up to a constant per row, is linear in the distance; else None.
+
+    `use` marks the entries to fit.
+    """
     b, d = (_less_mean(a, use) for a in (bias, distance))
     slope = float(np.sum(b * d)) / max(float(np.sum(d**2)), 1e-300)
     return slope if np.abs(b - slope * d).max() <= _FITTED * max(float(np.abs(b).max()), _NO_BIAS) else None
 
 
 def _table_of(bias: FloatArray, behind: FloatArray, use: BoolArray) -> FloatArray | None:
-    """Return the values of a bias by i - j if it depends on i - j only, up to a constant per row; else None."""
+    """Return the values of a bias by i - j if it depends on i - j only, up to a constant per row; else None.
+
+    `behind` has the numbers i - j, and `use` marks the entries to fit.
+    """
     length = len(bias)
     rows, columns = np.nonzero(use)
     design = np.zeros((len(rows), 3 * length))

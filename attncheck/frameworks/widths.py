@@ -136,7 +136,10 @@ class _PlainModel(Model):
 
 
 def _make(build: Callable[..., Any], narrowest: Sequence[int], functions: Mapping[str, Any]) -> Make:
-    """Return a function of (width, seed) that returns a model."""
+    """Return a function of (width, seed) that returns a model.
+
+    `narrowest` contains the width at which `build` is tried; `functions` are further arguments of `ModelsAtWidths`.
+    """
     if not narrowest:
         refuse("widths", (), "is empty", "pass e.g. (64, 128, 256, 512, 1024)")
     if not callable(build):

@@ -24,7 +24,8 @@ from attncheck.runs.view import RunView
 class Judgement:
     """Whether a run passes, and why not.
 
-    ``findings`` are reasons not to pass, in the order of their parts; ``notes`` do not affect the verdict.
+    ``findings`` are the reasons why the run does not pass, grouped by the part of the judgement that they belong to,
+    such as completeness or drift. ``notes`` do not affect the verdict.
     """
 
     run: RunRecord
@@ -93,7 +94,10 @@ def gate(
 def _written(
     paths: Sequence[Path], baseline: Path, accepted: bool, wrong: bool
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Write a baseline if it is accepted and the run is clean; return findings and notes."""
+    """Write the run as the baseline if the user asked for that (`accepted`), unless it has findings (`wrong`).
+
+    Return findings and notes.
+    """
     text = "this run cannot become a baseline"
     if accepted and not wrong:
         content = b"".join(map(_content_of, paths))

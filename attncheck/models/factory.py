@@ -32,7 +32,7 @@ from attncheck.models.parameters import indices_of
 from attncheck.models.replay import CallRecorder, ModuleCall, paired, sequences_of
 
 Array = np.ndarray[Any, Any]
-# Batch size and number of positions.
+# Batch size and number of positions of default inputs.
 _BATCH, _POSITIONS = 2, 12
 #: Inputs of a model: by argument name, in order, or a function that returns them.
 Inputs = Mapping[str, Any] | Sequence[Any] | Callable[[], Any]
@@ -77,7 +77,7 @@ def _pixels(config: Any) -> Array:
 
 
 def _of(config: Any, name: str, nested: str) -> Any:
-    """Return an attribute of a configuration, or of one within it."""
+    """Return an attribute of a configuration or, if it has none, of the configuration within it called `nested`."""
     attribute = getattr(config, name, None)
     return attribute if attribute is not None else getattr(getattr(config, nested, None), name, None)
 
@@ -91,7 +91,7 @@ class ModelFactory:
     Parameters
     ----------
     kind : type
-        Adapter class of their framework.
+        Adapter class of the models' framework.
     make : callable
         Returns a new model.
     inputs : mapping, sequence or None
@@ -117,7 +117,7 @@ class ModelFactory:
         return self.adapter.evaluated(model)
 
     def arguments(self, model: Any, sequences: int | None = 1) -> Arguments:
-        """Return the inputs of a model, or those of the first `sequences` sequences."""
+        """Return the inputs of a model, cut to the first `sequences` sequences unless `sequences` is None."""
         return sequences_of(default_inputs(model) if self.inputs is None else self.inputs, sequences)
 
     def outputs(self, model: Any, sequences: int | None = None) -> Any:

@@ -96,7 +96,7 @@ def _matches(row: ParameterStatistics, pattern: str) -> bool:
 
 
 def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -> _Expected:
-    """Parse the expected initialiser of a parameter."""
+    """Parse `text`, the expected initialiser of a parameter; its expression may contain the numbers `names`."""
     match = _CALL.fullmatch(text) if isinstance(text, str) else None
     law, expression = match.groups() if match else ("", None)
     accepted = (*_DRAWN, *_VALUES) if expression is None else (*_DRAWN, CONSTANT)
@@ -136,7 +136,10 @@ def _failures(row: ParameterStatistics, initialiser: _Expected) -> tuple[str, ..
 
 
 def _sentence(rows: Sequence[ParameterStatistics], failed: Sequence[str], initialiser: _Expected) -> str:
-    """Return the sentence on parameters that differ from the expected initialiser in the same way."""
+    """Return the sentence on parameters that differ from the expected initialiser in the same way.
+
+    `failed` lists their differences, as returned by `_failures`.
+    """
     names = [row.name for row in rows]
     name = names[0] if len(rows) == 1 else f"{name_of(names, names)} ({len(rows)})"
     first = rows[0]

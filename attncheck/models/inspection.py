@@ -209,7 +209,11 @@ def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | s
 
 
 def _joined(samples: Sequence[Sequence[Parameter]], unused: tuple[str, ...] | None) -> Iterator[Parameter]:
-    """Yield each parameter with its entries in all draws."""
+    """Yield each parameter with its entries in all draws.
+
+    `samples` has the parameters of each draw, and `unused` the names of parameters that do not affect the outputs, if
+    known.
+    """
     shapes = [[(p.name, p.shape) for p in sample] for sample in samples]
     for i, draw_shapes in enumerate(shapes):
         if draw_shapes != shapes[0]:

@@ -27,8 +27,8 @@ _MOST = 2 / 3
 _DEPTH = 2.0
 # Maximum number of parts of a family that a note lists.
 _LISTED = 4
-# A standard deviation of 1 is an error if the fan-in is at least `_MANY`. It is identified if the ratio of the ends of
-# its interval is at most `_NARROW`.
+# A standard deviation of 1 is an error if the fan-in is at least `_MANY`. To be identified, it must have an interval
+# whose ends have a ratio of at most `_NARROW`.
 _MANY, _NARROW = 16, 1.25
 _BIAS_NAMES = {"bias", "beta", "b"}
 # Words in the names of projections to queries, keys and values.
@@ -83,7 +83,10 @@ def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatist
 
 
 def _states(every: Sequence[Family], table: Sequence[ParameterStatistics]) -> Iterator[Note]:
-    """Report parameters that are not initialised, not finite or never drawn."""
+    """Report parameters that are not initialised, not finite or never drawn.
+
+    `every` has the families of all parameters in `table`.
+    """
     rows: dict[str, list[ParameterStatistics]] = {state: [] for state in (*STATES, "")}
     for family in every:
         rows[state_of(family.first)] += family.members
@@ -100,7 +103,7 @@ def _states(every: Sequence[Family], table: Sequence[ParameterStatistics]) -> It
 
 
 def _within_families(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
-    """Report families of parameters whose members have different initialisers."""
+    """Report comparable parameters that have different initialisers; `split` is the result of `parts_of`."""
     for parts in split:
         main, rest = parts[0], parts[1:]
         if not rest or state_of(main.first):
@@ -115,19 +118,26 @@ def _within_families(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
 
 
 def _are_two(parts: Sequence[Family]) -> bool:
-    """Return whether a family has only two parameters, whose scales differ more than depth scaling explains."""
+    """Return whether there are only two parameters, whose scales differ more than depth scaling explains.
+
+    `parts` are the families into which comparable parameters are split.
+    """
     stds = [member.scale.std for part in parts for member in part.members if not member.constant]
     return len(stds) == len(parts) == 2 and max(stds) > _DEPTH * min(stds)
 
 
 def _dominates(parts: Sequence[Family]) -> bool:
-    """Return whether the first part of a family contains most of its members."""
+    """Return whether most of the comparable parameters that are split into `parts` are in the first part."""
     count = sum(len(part.members) for part in parts)
     return len(parts[0].members) >= max(2, _MOST * (count - 1))
 
 
 def _different(part: Family, main: Family, members: Sequence[ParameterStatistics]) -> Note:
-    """Report a part of a family that differs from most members; zeros in the last layer are a convention."""
+    """Report a part of comparable parameters whose initialiser differs from that of the largest part, `main`.
+
+    `members` are the parameters of all parts. Zeros in the last layer are a convention, so the note only asks about
+    them.
+    """
     last = max(members, key=lambda member: indices(member.name))
     zero = part.members == (last,) and last.law == "zeros"
     text = f"{part}: {part.text_with_default}; {main.name} elsewhere: {main.text_with_default}"
@@ -135,9 +145,9 @@ def _different(part: Family, main: Family, members: Sequence[ParameterStatistics
 
 
 def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family]) -> bool:
-    """Return whether a standard deviation that is monotonic in the depth may explain the differences.
+    """Return whether the parts may differ because the standard deviation is monotonic in the depth.
 
-    A single member whose interval is disjoint from those of all others is no trend.
+    `members` are the parameters of all parts. A single member whose interval is disjoint from all others is no trend.
     """
     main = parts[0].members
     low, high = (f(m.mean_bounds[k] for p in parts for m in p.members) for f, k in ((max, 0), (min, 1)))
@@ -158,7 +168,7 @@ def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family
 
 
 def _constant_projections(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
-    """Report projections whose entries are all the same, if these are the largest part of their family."""
+    """Report projections whose entries are all the same, if they are the largest part of comparable parameters."""
     for main, *_ in split:
         if main.first.constant and main.first.fans is not None:
             text = f"{main}: {main.first.law}: this initialiser does not draw the projection"
@@ -166,12 +176,18 @@ def _constant_projections(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
 
 
 def _divisors(family: Family) -> tuple[tuple[str, float], ...]:
-    """Return pairs of name and number: the divisors of a standard deviation that depth scaling allows for a family."""
+    """Return the divisors that depth scaling allows for the standard deviation of a family, as pairs (name, number).
+
+    The first one is 1, without a name.
+    """
     return (("", 1.0), *(depth_scales(family.depth) if family.depth > 1 else ()))
 
 
 def _divisor(family: Family, std: float) -> str | None:
-    """Return the name of the divisor by which `std` fits a family, or None if no divisor does."""
+    """Return the name of the divisor for which ``std / divisor`` is within the bounds of a family.
+
+    The result is None if there is no such divisor.
+    """
     low, high = family.bounds
     return next((text for text, by in _divisors(family) if low <= std / by <= high), None)
 
@@ -194,16 +210,20 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
 
 
 def _representatives(split: Sequence[Sequence[Family]]) -> list[Family]:
-    """Return the largest part of each family, and some other parts.
+    """Return the largest part of each group of comparable parameters, and some other parts.
 
-    If the largest part does not contain most members, the other parts that keep a default initialiser are added.
+    If the largest part of a group does not contain most members, the other parts that keep a default initialiser are
+    added.
     """
     defaults = [part for parts in split if not _dominates(parts) for part in parts[1:] if part.keeps_default]
     return [*(parts[0] for parts in split), *defaults]
 
 
 def _among_projections(split: Sequence[Sequence[Family]], every: Sequence[Family], causal: bool) -> Iterator[Note]:
-    """Report projections whose initialisers differ from that of most others, unless one known initialiser fits both."""
+    """Report projections whose initialisers differ from that of most others, unless one known initialiser fits both.
+
+    `split` is the result of `parts_of`, and `every` has all families.
+    """
     projections = [family for family in _representatives(split) if family.first.fans is not None and family.drawn]
     common = _common_initialiser(projections)
     direct = [family for family in projections if common.get(family.first.name) == ""]
@@ -229,8 +249,9 @@ def _among_projections(split: Sequence[Sequence[Family]], every: Sequence[Family
 
 
 def _depth_scaled(scaled: Family, std: str, candidates: Sequence[Family]) -> Note:
-    """Report a depth-scaled family, and unscaled projections of the blocks with the same number of outputs.
+    """Report a depth-scaled family, and projections of the blocks with as many outputs that are not scaled.
 
+    `std` is the scaled standard deviation as text, and `candidates` are the projections that are not scaled.
     Projections to queries, keys or values, known by name, are left out: they do not write to the residual path.
     """
     same = [family for family in candidates if family.depth > 1 and _outputs(family) == _outputs(scaled)]
@@ -252,7 +273,8 @@ def _outputs(family: Family) -> int:
 def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str]) -> bool:
     """Return whether all projections of the blocks are normal with the same standard deviation, whatever their fan-in.
 
-    The fan-ins must differ, and the intervals must exclude depth scaling.
+    The fan-ins must differ, and the intervals must exclude depth scaling. `main` has the projections that have the
+    common initialiser, and `common` is the result of `_common_initialiser`.
     """
     fans = {family.first.fans for family in blocks}
     exact = all(common.get(f.first.name) == "" and f.bounds[0] * f.depth**0.5 > main.std for f in blocks)
@@ -260,12 +282,15 @@ def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str])
 
 
 def _distinct_notes(outliers: Sequence[Family], projections: Sequence[Family], reference: str) -> Iterator[Note]:
-    """Report projections whose initialiser differs from that of most projections in the model."""
+    """Report `outliers`, whose initialiser differs from that of most projections in the model.
+
+    `reference` is a text on the initialiser of most projections.
+    """
     chosen = {family.first.owner for family in projections if not family.keeps_default}
     unit = [family.name for family in outliers if _is_unit(family)]
     if unit:
         more = f" and {counted(len(unit) - 1, 'other')}" if len(unit) > 1 else ""
-        text = f"{unit[0]}{more}: normal, std 1 for any fan-in, as by normal_ without a number"
+        text = f"{unit[0]}{more}: normal, std 1 for any fan-in, the default of torch's normal_"
         yield wrong(f"{text}; {reference}")
     classes: dict[str, list[Family]] = {}
     for family in (family for family in outliers if not _is_unit(family)):

@@ -15,7 +15,8 @@ from attncheck.frameworks import laws
 from attncheck.frameworks.framework import Parameter
 from attncheck.frameworks.laws import CONSTANT, FALSE_ALARM, ORTHOGONAL, UNKNOWN, ScaleEstimate
 
-# Statistics per parameter that share the budget: standard deviation, mean, law and orthogonality.
+# Number of statistics per parameter that share the false-alarm probability: standard deviation, mean, law and
+# orthogonality.
 _STATISTICS = 4
 NOT_INITIALISED, NOT_FINITE = "not initialised", "NaN or infinite entries"
 NEVER_DRAWN, FIXED, NOT_USED = "never drawn", "the same in every draw", "not used"
@@ -147,7 +148,10 @@ def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStat
 
 
 def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
-    """Return a problem of the entries (or ""), and their laws, scale, mean, and error of the mean."""
+    """Return a problem of a parameter's entries (or ""), their laws, scale and mean, and the error of the mean.
+
+    `level` is the error probability of tests and intervals, and `z` the two-sided normal quantile at this level.
+    """
     if not parameter.initialised:
         return NOT_INITIALISED, (UNKNOWN,), _NOTHING, math.nan, math.inf
     first = parameter.entries[0]
@@ -211,8 +215,8 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
         return ()
     known: list[str] = []
     if row.relative_scale is not None and row.fans is not None:
-        # The last convention, a standard deviation independent of the width, is left out here, and added with its law
-        # below.
+        # The last convention, a standard deviation that does not depend on the width, is left out here. It is added
+        # below, together with its law.
         known += laws.known_by(row.relative_scale, laws.conventions(*row.fans, 0)[:-1])
     if row.keeps_default:
         known.append(f"default of {row.owner}")

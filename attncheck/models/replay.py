@@ -115,9 +115,10 @@ class HiddenStates:
 
 
 def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None:
-    """Find the hidden states among the arguments of a call on `one` sequence and on `two`; None if absent.
+    """Find the hidden states among the arguments of a call; None if there are none.
 
-    Arguments that equal the hidden states, up to an offset that both sequences share, are replaced together.
+    `one` and `two` are the arguments in calls on one and on two sequences. Arguments that equal the hidden states, up
+    to an offset that is the same in both sequences, are replaced together with them.
 
     Examples
     --------
@@ -154,10 +155,11 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 
 
 def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: int | None) -> Any:
-    """Return leaf i minus the first hidden states if the difference is the same in two sequences; None if it is 0.
+    """Return leaf `i` minus leaf `first`, which has the hidden states; None if they are equal.
 
-    Return `_UNRELATED` if the difference depends on the sequence. An argument for values that is all zeros, such as the
-    targets of DETR's decoder, would not reveal the matrix of values, so None is returned to replace it as well.
+    The difference must be the same in both sequences of `two`; otherwise, return `_UNRELATED`. `axis` is the axis of
+    sequences. An argument for values that is all zeros, such as the targets of DETR's decoder, would not reveal the
+    matrix of values, so None is returned to replace it as well.
     """
     if one.places[i] == one.places[first] or ("value" in one.names[i] and not abs(one.leaves[i]).max() > 0.0):
         return None
@@ -178,7 +180,7 @@ def _replacing(
 ) -> HiddenStates:
     """Return `HiddenStates` that replace the leaves in `hidden`, which maps indices of leaves to offsets.
 
-    If these leaves have different lengths, all are cut to the shortest.
+    `batch` has the batch axis of each leaf. If the replaced leaves have different lengths, all are cut to the shortest.
     """
     axis = batch[next(iter(hidden))]
     assert axis is not None
@@ -262,7 +264,11 @@ class CallRecorder(Trace):
 
 
 def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
-    """Return the calls on one sequence, with hidden states found by comparison with the calls on two sequences."""
+    """Return the calls recorded in `one`, a forward pass on one sequence, with their hidden states.
+
+    They are found by comparing the arguments of each call with those of the same call in `two`, a forward pass on two
+    sequences.
+    """
     by_key = dict(zip(two.numbered(), two.arguments, strict=True))
     calls = []
     for call, key, arguments in zip(one.calls, one.numbered(), one.arguments, strict=True):
@@ -274,7 +280,9 @@ def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
 def sequences_of(
     inputs: Mapping[str, Any] | Sequence[Any], number: int | None
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return args and kwargs for a call on `number` sequences, repeated cyclically if needed, or on all if None.
+    """Return args and kwargs for a call on the first `number` sequences, or on all sequences if it is None.
+
+    If there are fewer than `number` sequences, they are repeated cyclically.
 
     Examples
     --------
@@ -291,7 +299,7 @@ def sequences_of(
 
 
 def _positional(function: Callable[..., Any], number: int) -> list[str]:
-    """Return the names of the positional arguments, or their indices where unknown."""
+    """Return the names of the first `number` positional arguments of a function; unknown names become indices."""
     known = list(parameters_of(function))
     return [known[i] if i < len(known) else str(i) for i in range(number)]
 
@@ -321,7 +329,7 @@ def _is_source(name: str) -> bool:
 
 
 def _differs(leaf: Any, axis: int | None) -> bool:
-    """Return whether two sequences have different hidden states."""
+    """Return whether the first two sequences of a leaf differ; `axis` is the axis of sequences."""
     one, two = leaf.swapaxes(0, axis)[:2]
     return bool((one != two).any())
 
@@ -331,14 +339,18 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _batch_axis(one: Any, two: Any) -> int | None:
-    """Return the axis along which a leaf grows with the number of sequences, -1 for a number that grows, or None."""
+    """Return the axis along which a leaf grows with the number of sequences.
+
+    `one` and `two` are the leaf in calls on one and on two sequences. The result is -1 for a number that grows with the
+    number of sequences, and None for a leaf that does not.
+    """
     if _is_array(one) and _is_array(two) and one.ndim == two.ndim:
         return next((i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=True)) if b == 2 * a != 0), None)
     return _COUNT if _is_number(one) and _is_number(two) and two == 2 * one != 0 else None
 
 
 def _repeated(leaf: Any, axis: int | None, number: int) -> Any:
-    """Repeat a leaf of one sequence for `number` sequences."""
+    """Repeat a leaf of one sequence for `number` sequences; `axis` is the result of `_batch_axis` for the leaf."""
     if axis is None:
         return leaf
     if axis == _COUNT:
@@ -347,14 +359,17 @@ def _repeated(leaf: Any, axis: int | None, number: int) -> Any:
 
 
 def _cut(size: int, length: int, leaf: Any, batch: int | None) -> Any:
-    """Cut the axes of a leaf that have `size` positions to `length`."""
+    """Cut all axes of a leaf that have length `size`, except its axis `batch`, to `length`.
+
+    A number that equals `size` is replaced by `length`.
+    """
     if not _is_array(leaf):
         return length if _is_number(leaf) and leaf == size else leaf
     return leaf[tuple(slice(length if n == size and i != batch else None) for i, n in enumerate(leaf.shape))]
 
 
 def _has(leaf: Any, length: int, batch: int | None) -> bool:
-    """Return whether a leaf is the number of positions, or an array with that size in an axis other than `batch`."""
+    """Return whether a leaf is the number `length`, or an array with an axis of this length other than `batch`."""
     if _is_array(leaf):
         return any(size == length for i, size in enumerate(leaf.shape) if i != batch)
     return _is_number(leaf) and leaf == length

@@ -21,7 +21,8 @@ from attncheck.theory.rates.law import default_size, finite_width_law
 # Minimum number of draws: fewer cannot distinguish a divergence from 0.
 _FEWEST_DRAWS = 256
 _ROUNDING = 1e-12
-# Number of quadrature nodes per χ² variable of a score, and a smaller number; the error is the difference of results.
+# Numbers of quadrature nodes per χ² variable of a score. The error of a result is its difference from the result with
+# the smaller number.
 _NODES, _FEWER_NODES = 32, 24
 
 
@@ -51,9 +52,10 @@ def compute(target: ExactDistance, grid: FloatArray, seed: int, scale: float = 1
 
 
 def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
-    """Return the density of a score minus that of the limit at `grid`, and the moments, with the keys of `compute`.
+    """Return the density of a score minus that of the limit at `grid`, and the moments of the score.
 
-    Errors are the difference from a computation with fewer quadrature nodes, plus rounding.
+    The keys of the result are those of `compute`. Errors are the difference from a computation with fewer quadrature
+    nodes, plus rounding.
     """
     value, fewer = (score_difference(layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
     many, few = (score_moments(layer, nodes) for nodes in (_NODES, _FEWER_NODES))
@@ -65,7 +67,10 @@ def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any
 
 
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
-    """Return the density of the score p_11 at finite width, minus that of the limit, at the points `grid`."""
+    """Return the density of the score p_11 at finite width, minus that of the limit, at the points `grid`.
+
+    For `nodes`, see `score_mixture`.
+    """
     limit_std = layer.query_std * layer.key_std * float(input_kernel(layer.inputs).matrix[0, 0])
     return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 

@@ -38,8 +38,8 @@ class ExperimentCase:
 class ExactDistance:
     """A distance from the limit to compute.
 
-    ``curve`` is the label of the density difference to compute too, if any. If ``infinite`` is True, the distance is
-    that of a layer of infinite width with heads of fixed width `head_dim`.
+    If ``curve`` is not empty, the difference of the densities is computed, too, with this label. If ``infinite`` is
+    True, the distance is that of a layer of infinite width with heads of fixed width `head_dim`.
     """
 
     label: str

@@ -37,7 +37,10 @@ class Panel:
 
 
 def powers(axes: Axes, *, both: bool = False, across: bool = True) -> None:
-    """Label the vertical logarithmic axis, or `both` axes, with powers of ten."""
+    """Label the vertical logarithmic axis, or both axes if `both` is True, with powers of ten.
+
+    If `across` is True, draw horizontal grid lines.
+    """
     for axis in (axes.yaxis, axes.xaxis) if both else (axes.yaxis,):
         axis.set_major_formatter(FuncFormatter(_power))
         axis.set_minor_formatter(NullFormatter())
@@ -280,7 +283,7 @@ def _shares(figure: Figure, law: SampledLaw) -> FloatArray:
 
 
 def _over_trials(laws: Sequence[SampledLaw]) -> tuple[FloatArray, FloatArray]:
-    """Return means and standard deviations of the published estimator over the trials."""
+    """Return, for each law, the mean and the standard deviation over trials of the published estimates of KL."""
     estimates = np.array([law.kl for law in laws])
     return estimates.mean(axis=1), estimates.std(axis=1, ddof=1)
 
@@ -295,7 +298,11 @@ def _lowest(floors: Sequence[FloatArray]) -> float:
 
 
 def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_end: bool = False) -> None:
-    """Plot the range of the published estimates of KL between two samples of the limit law."""
+    """Draw a band from the smallest to the largest of `floor`, the published estimates of KL for the limit law.
+
+    These estimates compare two samples of the limit law. `ends` are the left and right ends of the band; `at_end` puts
+    its label at the right end.
+    """
     low, high = max(1e-12, float(floor.min())), float(floor.max())
     axes.fill_between(ends, low, high, color=BAND, linewidth=0)
     label = f"floor {number(float(f'{floor.mean():.1e}'))}: limit against itself"

@@ -172,7 +172,7 @@ def _estimate(law: SampledLaw) -> str:
 
 
 def _over(values: Sequence[float]) -> str:
-    """Return mean ± standard deviation over the trials."""
+    """Return the mean ± standard deviation of `values`, which has one value per trial, as text."""
     mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
     return f"{mean:.3g} ± {deviation:.1g}"
 

@@ -116,7 +116,7 @@ class Figure:
 
 
 def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
-    """Return a figure from the results of its tasks."""
+    """Return the figure called `name`, from the results of its tasks."""
     experiment = EXPERIMENTS[name]
     merged = _merged_bins(experiment.draws_at(manifest.scale))
     points = {case: results[Task(name, case)]["distance"] for case in experiment.exact if case.of == "outputs"}
@@ -133,9 +133,9 @@ def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Fig
 
 
 def _merged_bins(draws: int) -> int:
-    """Return the number of histogram bins that one bar joins.
+    """Return the number of histogram bins that are merged into one bar.
 
-    It is the largest divisor of the number of bins for which a bar is not wider than the Freedman–Diaconis rule gives
+    It is the largest divisor of the number of bins for which bars are not wider than the Freedman–Diaconis rule gives
     for a standard normal law, and at least 1.
     """
     bins = len(units.edges()) - 1

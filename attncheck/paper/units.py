@@ -126,7 +126,10 @@ def _sampled(unit: Task, configuration: ExperimentCase, seed: int, draws: int) -
 
 
 def _draw(configuration: ExperimentCase, size: int, limit: bool, seed: np.random.SeedSequence) -> FloatArray:
-    """Draw the first neuron's output at the first position, or a score p_11, (size,)."""
+    """Draw the first neuron's output at the first position, or a score p_11, (size,).
+
+    If `limit` is True, draw from the law at infinite width.
+    """
     layer = configuration.layer.replace(seq_len=1) if configuration.of == "scores" else configuration.layer
     chunks = simulate_chunks(layer, size, _CHUNK, seed, "limit" if limit else "collapsed")
     if configuration.of == "scores":

@@ -18,19 +18,20 @@ from attncheck.report.svg import ACCENT, BAD, BAND, MUTED, Drawing, draw, plain
 
 # Maximum number of cases in a plot.
 _MOST_ROWS = 8
-# Logarithmic scales whose ends have a larger ratio are labelled at 1, 2, 5, 10, …; the maximum number of labels
-# follows.
+# A logarithmic scale is labelled at 1, 2, 5, 10, … if the ratio of its ends exceeds _WIDE. It has at most _TICKS
+# labels.
 _WIDE, _TICKS = 10.0, 6
-# Maximum number of characters in a line of a row's label, and maximum number of its lines.
+# The label of a row has at most _LINES lines of at most _LINE characters.
 _LINE, _LINES = 34, 3
 # CSS pixels: height of a row, height of the axis, width, and left margin, which has the labels.
 _ROW, _AXIS, _WIDTH, _LABELS = 46, 60, 560, 250
 
 
 def by_case(tally: Tally) -> Drawing | None:
-    """Plot a check's effects on its most suspicious cases, violated first, with bands of undetectable effects.
+    """Plot a check's effects on its most suspicious cases, violated cases first.
 
-    Effects are on a logarithmic scale if they are ratios. A line marks the expected effect.
+    Bands show effects that are too small to be detected, and a line shows the expected effect. The scale is logarithmic
+    if effects are ratios.
     """
     results = [result for result in tally.worst if _finite(result)][:_MOST_ROWS]
     if not results:
@@ -91,5 +92,5 @@ def _undetectable(result: Result, ratio: bool) -> tuple[float, float] | None:
         return None
     opposite = 1.0 / mde if ratio else 2.0 * null - mde
     if result.low is not None and result.low >= 0.0 and null >= 0.0 and not ratio:
-        opposite = max(opposite, 0.0)  # distances and frequencies are one-sided
+        opposite = max(opposite, 0.0)  # distances and frequencies cannot be negative
     return min(mde, opposite), max(mde, opposite)

@@ -13,8 +13,8 @@ from attncheck.records.schema import Result
 from attncheck.records.text import quantity
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw
 
-# A histogram extends to this many standard deviations on both sides or, if that is more, to the outermost quantile and
-# a margin.
+# A histogram extends to _WIDEST standard deviations on both sides or, if that is further out, to _STEP beyond the
+# outermost quantile.
 _WIDEST, _STEP = 4.0, 0.3
 
 

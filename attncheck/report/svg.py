@@ -75,8 +75,8 @@ def draw(
 ) -> Drawing:
     """Return the drawing that `paint` makes on a pair of axes.
 
-    `below` paints a second pair that shares the horizontal scale. `margins` are left, right, bottom and top; sizes
-    are in CSS pixels.
+    `below`, if given, paints a second pair of axes below the first, with the same horizontal scale. `margins` are left,
+    right, bottom and top; sizes are in CSS pixels.
     """
     left, right, bottom, top = margins
     with style.context(_SETTINGS, after_reset=True):  # independently of the user's settings

@@ -56,7 +56,10 @@ _CHOICES = {
 
 @dataclasses.dataclass(frozen=True)
 class ClaimMap:
-    """Worst verdict on each claim (``rows``) and case; ``left`` is the number of cases not shown."""
+    """Table of worst verdicts: ``rows`` has a row for each claim, with one verdict for each of the ``cases``.
+
+    ``left`` is the number of cases that are not shown.
+    """
 
     cases: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
@@ -188,9 +191,9 @@ def looks(result: Result) -> Markup:
 
 
 def pairs(results: Sequence[Result]) -> list[tuple[str, list[int]]]:
-    """Count the examined layers that have both features of each pair.
+    """For each pair of features, count the examined layers that have both.
 
-    The table has one row (feature, counts) for each feature that any examined layer has, and as many columns.
+    The result has one row (feature, counts) for each feature that any examined layer has, and as many counts per row.
     """
     of_layers = [features_of(layer) for layer in layers_of(result for result in results if result.p_values)]
     names = [name for name in FEATURES if any(name in features for features in of_layers)]

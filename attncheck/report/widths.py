@@ -30,7 +30,10 @@ def render_widths(result: Widths, name: str, out: Path) -> Path:
 
 
 def plot(result: Widths, moment: str) -> Drawing | None:
-    """Plot sizes divided by predictions against the width, scaled to 1 at the narrowest, violated taps in red."""
+    """Plot the sizes of taps, divided by their predictions, against the width; violated taps are red.
+
+    Sizes are scaled to 1 at the narrowest width. `moment` is the time of the measurement, as in `WidthsRow.moment`.
+    """
     rows = [row for row in result.rows if row.moment == moment and row.exponent is not None and row.p_values]
     if not rows:
         return None
@@ -61,7 +64,7 @@ def plot(result: Widths, moment: str) -> Drawing | None:
 
     growth = [f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in violated[:_NAMED]]
     alt = (
-        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over their "
+        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, divided by their "
         f"predictions. {len(violated)} of them are violated{': ' * bool(growth)}{'; '.join(growth)}."
     )
     margins = 66, 150 if violated else 12, 48, 10
@@ -69,13 +72,16 @@ def plot(result: Widths, moment: str) -> Drawing | None:
 
 
 _CAPTION = (
-    "Sizes {moment} over their predictions, 1 at the narrowest width: violated (red), consistent (blue), "
+    "Sizes {moment} divided by their predictions, 1 at the narrowest width: violated (red), consistent (blue), "
     "undecided (grey). The band is the prediction with its tolerance, the line the largest predicted exponent"
 )
 
 
 def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
-    """Draw the band that predictions and tolerance allow; sizes are relative to the largest predicted exponent."""
+    """Draw the band of sizes that predictions and tolerance allow.
+
+    Sizes are relative to the largest predicted exponent. `ratios` are the widths divided by the narrowest one.
+    """
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)

@@ -83,7 +83,7 @@ def examine(
         refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {', '.join(names)}")
     level = Budget(false_alarm).level(len(planned))
     looks = _Looks(sample, predicted, level, tolerance)
-    # A fourth look, with eight times the models, would take longer than all others together.
+    # `examine_blocks` takes only three looks: a fourth one, with eight times the models, would take longer than these.
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = {series: looks.row(series, trails.get(series.key)) for series in sample.measured}
     results = tuple(rows.values())
@@ -286,9 +286,10 @@ def _notes(series: TapSeries, estimate: _Estimate) -> tuple[str, ...]:
 
 
 def _fixed_scales(rows: Sequence[WidthsRow], sample: _Sample) -> tuple[float, ...]:
-    """Return standard deviations that do not change with the width, of matrices with two axes that do.
+    """Return the standard deviations of matrices with two growing axes that do not change with the width.
 
-    The result is empty unless a violated tap is the output of such a matrix: otherwise, a later factor may compensate.
+    The result is empty unless a violated tap is the output of such a matrix. Otherwise, a later factor may compensate
+    for the constant standard deviation.
     """
     violated = {row.name for row in rows if row.verdict is Verdict.VIOLATED and not row.steps}
     narrow, wide = sample.weights() if violated else ({}, {})
@@ -320,7 +321,10 @@ def _contradicts(row: WidthsRow, prediction: ExponentPrediction | None, toleranc
 
 
 def _scale_exponent(narrow: FloatArray, wide: FloatArray, widths: Sequence[int]) -> float:
-    """Return the exponent of a matrix's standard deviation between the first and last width; NaN for a constant."""
+    """Return the exponent of a matrix's standard deviation between the first and last width; NaN for a constant.
+
+    `narrow` and `wide` are the matrix at these widths.
+    """
     first, last = float(narrow.std()), float(wide.std())
     return math.log(last / first) / math.log(widths[-1] / widths[0]) if min(first, last) > 0.0 else math.nan
 

@@ -108,7 +108,10 @@ def slope_weights(widths: Sequence[int]) -> FloatArray:
 
 
 def quantile(level: float, freedom: FloatArray) -> FloatArray:
-    """Return the half-width, in standard errors, of an interval with error probability `level`."""
+    """Return the half-width of an interval, in standard errors.
+
+    `level` is the error probability of the interval, and `freedom` has the degrees of freedom of the standard errors.
+    """
     return np.asarray(-special.stdtrit(freedom, 0.5 * level))
 
 

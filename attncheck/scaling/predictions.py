@@ -21,7 +21,7 @@ from attncheck._lib.errors import check_number, refuse
 from attncheck.scaling.exponents import Estimates, errors_of, means
 from attncheck.scaling.taps import EMBEDDING, KINDS, MODULE, NORM, OUTPUT, SCORES
 
-#: Difference between the next larger exponent in a fit and the largest predicted one.
+#: Difference between neighbouring exponents in a fit, the middle one of which is the largest predicted exponent.
 NEXT = 0.5
 #: Measured quantities: size at initialisation, or change in a step.
 INIT, CHANGE = "init", "change"
@@ -64,7 +64,7 @@ def shares(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Es
     amounts = inverse.sum(axis=2)
     total = amounts.sum(axis=1)
     values = amounts[:, -1] / total
-    # Derivative of the share with respect to each relative error.
+    # Derivative of the share with respect to the relative error of each width's mean square.
     gradient = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / total[:, None]
     return Estimates(values, *errors_of(logs, 2.0 * gradient.T))
 
@@ -142,14 +142,14 @@ _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
 
 
 def standard(series: TapSeries) -> ExponentPrediction | None:
-    """Standard parametrisation: variances 1/fan-in, scores over √head_dim, and no predictions after steps."""
+    """Standard parametrisation: variances 1/fan-in, scores divided by √head_dim, no predictions after steps."""
     if series.steps:
         return None
     return _rescaled(series) if series.rescaled else _CONSTANT
 
 
 def mup(series: TapSeries) -> ExponentPrediction | None:
-    """Maximal update parametrisation: scores over head_dim, readout variance 1/width², and changes of order 1."""
+    """Maximal update parametrisation: scores divided by head_dim, readout variance 1/width², and changes of order 1."""
     if series.rescaled:
         return _rescaled(series)
     if series.steps:
@@ -164,8 +164,8 @@ def mup(series: TapSeries) -> ExponentPrediction | None:
 def _rescaled(series: TapSeries) -> ExponentPrediction | None:
     """Return the prediction for a tap that the model may later multiply by an unknown width-dependent factor.
 
-    An embedding that shares its matrix with a readout is constant, or decreases as 1/√width and is multiplied by
-    √width. A readout has no prediction here, because its result is tested at the output of the model.
+    An embedding that shares its matrix with a readout is either constant, or it decreases as 1/√width and is later
+    multiplied by √width. A readout has no prediction here, because its result is tested at the output of the model.
     """
     return ExponentPrediction(-NEXT, 0.0) if series.kind == EMBEDDING else None
 

@@ -40,7 +40,8 @@ class WidthsRow:
     low, high : float or None
         Ends of the interval of the exponent; None for zero sizes.
     share : float or None
-        For mixed orders, the share of parts that grow faster than predicted, in the mean square at the largest width.
+        For a mixed prediction, the share of the mean square at the largest width that is due to parts that grow faster
+        than predicted.
     spread : float or None
         Standard deviation of a log size over seeds.
     sizes : tuple of float
@@ -110,8 +111,8 @@ class Widths:
     rows : tuple of WidthsRow
         In the order of the computation.
     fixed_scales : tuple of float
-        Standard deviations of matrices with two growing axes, if these do not change with the width; empty unless a
-        size at initialisation is violated.
+        Standard deviations of matrices that have two growing axes, but the same standard deviation at every width;
+        empty unless a size at initialisation is violated.
     fitting : str
         If a size at initialisation is violated, the name of a prediction that fits all such sizes.
     seconds : float
@@ -196,10 +197,10 @@ class Widths:
         """Return the option of a run that would decide inconclusive exponents, and how long that run takes."""
         known = [row.seeds_needed for row in self._undecided if row.seeds_needed is not None]
         if not known:
-            return "no number of seeds decides the open ones"
+            return "no number of seeds would decide the open exponents"
         seconds = self.seconds * max(known) / min(self.seeds)
         option = f"seeds={max(known)} (--seeds {max(known)})"
-        return f"{option} would decide {len(known)} of {len(self._undecided)} open, in about {seconds:,.0f} s"
+        return f"{option} would decide {len(known)} of {len(self._undecided)} open exponents, in about {seconds:,.0f} s"
 
     def _fixed(self) -> str:
         """Describe matrices with the same standard deviation at every width."""
@@ -244,7 +245,7 @@ class Widths:
 def _finding(row: WidthsRow) -> str:
     """Return a sentence on one violation."""
     class_text = f" ({row.what})" if row.what else ""
-    share = "" if row.share is None else f", {min(row.share, 1.0):.0%} of its mean square grows at a larger order"
+    share = "" if row.share is None else f", {min(row.share, 1.0):.0%} of its mean square grows faster than predicted"
     return (
         f"{row.name}{class_text} {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
         f"predicted {'; '.join((row.predicted, *row.notes))}"
@@ -263,7 +264,7 @@ def _pattern(name: str) -> str:
 
 
 def _names(rows: Iterable[WidthsRow]) -> str:
-    """List the first names of rows, with a star for the number of a block; empty without rows."""
+    """Return the first few names of rows as text, with a star for the number of a block; empty without rows."""
     names = dict.fromkeys(_pattern(row.name) for row in rows)
     return first_few(names) if names else ""
 

@@ -418,7 +418,7 @@ def test_a_layer(row: Row) -> None:
 
 
 def test_names_of_scales() -> None:
-    assert inspected(lambda: Heads(2), draws=8).weights["query"].known == ("1/head_dim (fan over the axis of a head)",)
+    assert inspected(lambda: Heads(2), draws=8).weights["query"].known == ("1/head_dim (fan_in taken to be head_dim)",)
     for name in ("1/sqrt(heads)", "head_dim**(-1/4)", 0.5):
         inspected(lambda: Own(times(0.5))).require(scale=name)
 

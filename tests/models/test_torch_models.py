@@ -191,7 +191,7 @@ CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
     "norms around 0": (std_of(0.02, "ln_1.weight"), NORMS),
     "unit": (
         std_of(1.0, "fc.0.weight"),
-        "WRONG: h.*.fc.0.weight: normal, std 1 for any fan-in, as by normal_ without a num",
+        "WRONG: h.*.fc.0.weight: normal, std 1 for any fan-in, the default of torch's norm",
     ),
     "one transposed": (transposed(3), "WRONG: h.3.attn: mask anticausal; h.*.attn: mask causal"),
     "all transposed": (transposed(*range(LAYERS)), MEANT_MASK),

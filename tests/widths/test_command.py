@@ -62,7 +62,7 @@ def test_right_and_wrong_models_have_their_exit_codes(capsys: pytest.CaptureFixt
     )
     assert main(["widths", "over_widths:Layer", *SMALL[:2], "--seeds", "2", *SMALL[4:]]) == ExitCode.INCONCLUSIVE
     headline, names = capsys.readouterr().out.splitlines()[:2]
-    assert re.search(r"; seeds=(\d+) \(--seeds \1\) would decide (\d) of \2 open, in about \d+ s$", headline)
+    assert re.search(r"; seeds=(\d+) \(--seeds \1\) would decide (\d) of \2 open exponents, in about \d+ s$", headline)
     assert re.match(r"  open: +(in|out)", names)
 
 

@@ -22,8 +22,9 @@ from attncheck.models.replay import ModuleCall
 
 # Minimum cosine of the angle between an array and its normalised copy.
 _PARALLEL = 1 - 1e-6
-# If inputs are multiplied by 3, linear arrays have a relative change above `_LINEAR`, and normalised arrays one below
-# `_NORMALISED`. The lengths of normalised vectors have a relative standard deviation below `_CONSTANT`.
+# If inputs are multiplied by 3, the relative change of an array is above `_LINEAR` if it is linear in the inputs, and
+# below `_NORMALISED` if it is normalised. Lengths of normalised vectors have a relative standard deviation below
+# `_CONSTANT`.
 _LINEAR, _NORMALISED, _CONSTANT = 0.5, 0.05, 1e-3
 # Names of matrix products. After a product, entries are no longer those that dropout changed.
 _PRODUCTS = ("linear", "matmul", "__matmul__", "bmm", "einsum")
@@ -85,10 +86,11 @@ def dropout(probe: TorchModel) -> Iterator[Note]:
 
 
 def _wrong(probe: TorchModel, all_blocks: Sequence[Sequence[str]]) -> dict[str, tuple[Any, Any]]:
-    """Set the matrices of all blocks to 0, and find the blocks that do not return their input.
+    """Set the matrices of all blocks to 0, and find the blocks that then do not return their input.
 
-    Each element of `all_blocks` lists nested modules, innermost first, of which one is the block; it is wrong if none
-    of them returns its input. The result maps the innermost module of each wrong block to its input and output.
+    Each element of `all_blocks` lists nested modules, innermost first. One of them is the block, so a block is wrong if
+    none of these modules returns its input. The result maps the innermost module of each wrong block to its input and
+    output.
     """
     modules = [module for blocks in all_blocks for module in probe.model.get_submodule(blocks[-1]).modules()]
     matrices = [m for m in modules if any(p.ndim > 1 for p in m.parameters(recurse=False))]
@@ -108,10 +110,10 @@ def _around(call: ModuleCall) -> list[str]:
 
 
 def _blocks(probe: TorchModel, call: ModuleCall, recorded: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Return the names of modules around an attention module that pass a norm of their input to it, innermost first.
+    """Return the names of modules around an attention module that pass a norm of their own input to it.
 
-    Such a module may be the part of a block that the residual path bypasses, or contain more than a block. `recorded`
-    maps names of modules to their input and output.
+    The innermost one comes first. Such a module may be only the branch of a block that the residual path bypasses, or
+    contain more than a block. `recorded` maps the names of modules to their input and output.
     """
     blocks = []
     for name in _around(call) if call.name in recorded else []:
@@ -166,7 +168,7 @@ def _hidden(values: Any) -> Any:
 
 
 def _described(x: Any, y: Any) -> str:
-    """Describe the output y of a block with input x whose matrices are 0.
+    """Describe the output y of a block with input x, in which all matrices are 0.
 
     Raises `NotExaminedError` if the residual path seems to have a learned scale or a gate.
     """
@@ -181,7 +183,7 @@ def _described(x: Any, y: Any) -> str:
 
 
 def _core(probe: TorchModel, call: ModuleCall, factor: float) -> tuple[Any, Any, Any]:
-    """Return queries, keys and values of an attention module for random inputs, multiplied by `factor`."""
+    """Return queries, keys and values of an attention module for random inputs that are multiplied by `factor`."""
     assert call.given is not None
     adapter = probe.factory.replayed(call, [probe.model.get_submodule(call.name)])
     rng, trace = np.random.default_rng(0), CoreTrace()

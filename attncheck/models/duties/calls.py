@@ -19,8 +19,8 @@ from attncheck.models.duties.probe import TorchModel, same
 _CACHE = re.compile(r"past|(past_)?key_values?|caches?|(past|kv)_caches?|layer_past")
 # Numbers of tokens in the calls after the first one, to which the cache is passed.
 _CALLS = {"single tokens": (1, 1), "two tokens": (2, 1)}
-# Relative tolerance of outputs with a cache, and largest allowed ratio of the error in bfloat16 to the error that
-# rounded weights cause in float32.
+# _TOLERANCE is the relative tolerance of outputs with a cache. In bfloat16, the error of outputs may be _ROUNDOFFS
+# times the error that rounded weights cause in float32.
 _TOLERANCE, _ROUNDOFFS = 1e-3, 16
 
 
@@ -31,7 +31,7 @@ def cache(probe: TorchModel) -> Iterator[Note]:
     if name is None:
         raise NotExaminedError("no argument is a cache")
     if len(probe.arguments) > 1 or not probe.steady:
-        raise NotExaminedError("the model has other inputs, or two calls differ")
+        raise NotExaminedError("the model has further inputs, or two calls on the same inputs differ")
     if effect_of_later(probe):
         raise NotExaminedError("attention is not causal")
     options = {"use_cache": True} if "use_cache" in accepted else {}
@@ -52,9 +52,10 @@ def cache(probe: TorchModel) -> Iterator[Note]:
 
 
 def _step_by_step(probe: TorchModel, name: str, options: Mapping[str, Any], lengths: Sequence[int]) -> Any:
-    """Return the joined outputs of successive calls with a cache.
+    """Return the outputs of successive calls with a cache, joined along the positions.
 
-    `lengths` are the numbers of tokens in the calls after the first one, which gets all tokens before them.
+    The first call gets all tokens but the last ones, which later calls get in parts. `lengths` are the numbers of
+    tokens in these parts, `name` is the name of the cache argument, and `options` are passed to every call.
     """
     main, tokens = next(iter(probe.arguments.items()))
     first = tokens.shape[1] - sum(lengths)
@@ -86,7 +87,7 @@ def precision(probe: TorchModel) -> Iterator[Note]:
     """
     parameters = [p for p in probe.model.parameters() if p.is_floating_point()]
     if not probe.steady or any(p.dtype != torch.float32 for p in parameters):
-        raise NotExaminedError("the model is not in float32, or two calls differ")
+        raise NotExaminedError("the model is not in float32, or two calls on the same inputs differ")
     copied = dataclasses.replace(probe, model=copy.deepcopy(probe.model).bfloat16())
     with torch.no_grad():
         exact = probe.for_vectors(probe.vectors.values)

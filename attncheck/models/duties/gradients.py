@@ -14,8 +14,8 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, restored
 
-# Number of optimisation steps after which parameters must have a gradient although others start at 0, and largest
-# change of an entry per step.
+# Parameters must have a gradient after _STEPS optimisation steps, even if other parameters start at 0. A step changes
+# an entry by at most _STEP.
 _STEPS, _STEP = 3, 0.02
 # Names of parameters that may be used for some tokens only.
 _ROUTED = re.compile("expert|router|moe")
@@ -56,7 +56,7 @@ def reached(probe: TorchModel) -> Iterator[Note]:
     first = _gradients(probe, parameters)
     reals = [v for v in probe.arguments.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     if any(scores.shape[-1] == 1 for scores in probe.scores) or not all(v.any() for v in reals):
-        raise NotExaminedError("some attention is to a single position, whose weight is always 1, or the inputs are 0")
+        raise NotExaminedError("a softmax is over a single position, so that its weight is always 1, or inputs are 0")
     zero = [name for name, g in first.items() if not g.any() and not _ROUTED.search(name) and not _pads(probe, name)]
     if zero:
         zero = _zero_after_steps(probe, parameters, zero)

@@ -15,9 +15,9 @@ from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, same
 
-# Positions are hidden if their scores are lower than others by `_HIDDEN`. Attention is almost causal if derivatives
-# with respect to later inputs are below `_TINY` times those with respect to earlier ones. Divisors are at least
-# `_SMALLEST`.
+# Later positions are hidden if their largest score is below that of earlier positions by more than `_HIDDEN`. Attention
+# is almost causal if the derivatives of outputs with respect to later inputs are below `_TINY` times those with respect
+# to earlier inputs. Derivatives are divided by at least `_SMALLEST`.
 _HIDDEN, _TINY, _SMALLEST = 3.0, 1e-3, 1e-30
 # Relative tolerance of outputs in calls with inputs of other shape or order.
 _TOLERANCE = 1e-4
@@ -59,7 +59,7 @@ def prefix(probe: TorchModel) -> Iterator[Note]:
     length = probe.vectors.values.shape[1]
     arrays = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
     if not probe.steady or any(value.ndim < 2 or value.shape[1] != length for value in arrays.values()):
-        raise NotExaminedError("not all inputs have positions as second axis, or two calls differ")
+        raise NotExaminedError("not all inputs have positions as second axis, or two calls on the same inputs differ")
     with torch.no_grad():
         whole, part = probe.first(), probe.first({name: value[:, :-1] for name, value in arrays.items()})
     if part.shape != whole[:, :-1].shape:
@@ -72,7 +72,7 @@ def prefix(probe: TorchModel) -> Iterator[Note]:
 def permutation(probe: TorchModel) -> Iterator[Note]:
     """Report models for which permuted tokens merely permute the outputs."""
     if not probe.steady or not effect_of_later(probe):
-        raise NotExaminedError("attention is causal, or two calls differ")
+        raise NotExaminedError("attention is causal, or two calls on the same inputs differ")
     x = probe.vectors.values
     shuffled = noise(x[0, :, 0]).argsort()
     y, permuted = probe.for_vectors(x), probe.for_vectors(x[:, shuffled])
@@ -101,7 +101,7 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         return
     tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
     if not probe.steady or any(len(value) != len(x) for value in tensors.values()):
-        raise NotExaminedError("not all inputs have the batch as first axis, or two calls differ")
+        raise NotExaminedError("not all inputs have the batch as first axis, or two calls on the same inputs differ")
     with torch.no_grad():
         flipped = probe.first({name: value.flip(0) for name, value in tensors.items()}).flip(0)
     if not same(y, flipped, _TOLERANCE):
@@ -114,7 +114,7 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
     name = next((name for name in _MASKS if name in accepted), None)
     if name is None or tokens[1] <= 2 * _PADDED:
-        raise NotExaminedError("no argument marks such tokens, or the inputs are too short")
+        raise NotExaminedError("no argument marks padding tokens, or the inputs are too short")
     for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
         is_padded = torch.zeros(tokens, dtype=torch.bool)
         is_padded[:, padded] = True
@@ -122,7 +122,7 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
         positions, derivatives = probe.influence({name: mask})
         real = ~is_padded[0, positions]
         if derivatives[real, 0][:, is_padded[0]].any():
-            yield asks(f"tokens that {name} marks as padding on the {side} change the outputs at others", "pad_tokens")
+            yield asks(f"tokens that {name} marks as padding on the {side} change the outputs elsewhere", "pad_tokens")
 
 
 def _later(positions: list[int], length: int) -> Any:
@@ -138,10 +138,11 @@ def effect_of_later(probe: TorchModel) -> float:
 
 
 def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
-    """Return how strongly the last outputs along an axis depend on the other inputs.
+    """Return how strongly the last outputs along an axis depend on inputs at other indices of that axis.
 
-    The result is the largest derivative with respect to the other inputs, divided by that for the last inputs. Axis 0
-    should contain sequences. If axis 1 contains positions, its last outputs depend on others even in a causal model.
+    The result is the largest derivative with respect to these other inputs, divided by the largest derivative with
+    respect to the last inputs. Axis 0 should contain the sequences. Along the positions, in axis 1, the last outputs
+    depend on other inputs even in a causal model.
     """
     x = probe.vectors.values.clone().requires_grad_()
     y = probe.with_vectors(x).select(axis, -1)

@@ -18,19 +18,20 @@ from attncheck.models.factory import ModelFactory
 from attncheck.models.replay import ModuleCall
 
 AnyTrace = TypeVar("AnyTrace", bound=Trace)
-# Maximum number of positions at which derivatives are computed, and maximum of that number times the numbers of
-# parameters and tokens.
+# Derivatives are computed at no more than _POSITIONS positions. If there are more than two, the product of their
+# number, the number of parameters and the number of all positions is at most _WORK.
 _POSITIONS, _WORK = 12, 2**31
-# Largest relative effect that may be roundoff. In double precision, roundoff is below `_LESS` times that in the
-# precision of the model.
+# A relative effect that is larger than `_ROUNDOFF` is no roundoff. In double precision, roundoff is below `_LESS` times
+# the roundoff in the precision of the model.
 _ROUNDOFF, _LESS = 1e-5, 0.1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vectors:
-    """Vectors of the tokens of a model, (batch, positions, width), or another input of real numbers.
+    """Vectors of a model's tokens, (batch, positions, width), or an input of real numbers that takes their place.
 
-    `values` are the input called `name` if `module` is None; otherwise the output of `module` for that input.
+    If `module` is None, `values` are the input called `name`. Otherwise, they are the output of `module` for that
+    input.
     """
 
     values: Any
@@ -85,7 +86,7 @@ class TorchModel:
         return self.factory.outputs_for(self.model, (args, kwargs))
 
     def traced(self, trace: AnyTrace) -> AnyTrace:
-        """Return a trace after a call on the inputs without gradients."""
+        """Call the model on the inputs, without gradients, and return the trace of this call."""
         with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
             self.outputs()
         return trace
@@ -126,7 +127,10 @@ class TorchModel:
         return trace.results[0]
 
     def with_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return the first real output if `x` replaces the vectors of the tokens."""
+        """Return the first output of real numbers if `x` replaces the vectors of the tokens.
+
+        `changes` replaces further inputs, by index or name.
+        """
         if self._vectors.module is None:
             return self.first({**(changes or {}), self._vectors.name: x})
         results = iter([x])  # only the result of the module's first call is replaced
@@ -134,7 +138,11 @@ class TorchModel:
             return self.first(changes)
 
     def for_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
-        """Return the outputs, one vector per position, if `x` replaces the vectors of the tokens."""
+        """Return the outputs, one vector per position, if `x` replaces the vectors of the tokens.
+
+        `changes` replaces further inputs, by index or name. Raises `NotExaminedError` if there is no vector per
+        position.
+        """
         y = self.with_vectors(x, changes)
         if x.ndim != 3 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             raise NotExaminedError("the outputs are not one vector per position")
@@ -165,7 +173,10 @@ class TorchModel:
         return self.influence()
 
     def is_roundoff(self, effect: Callable[[TorchModel], float]) -> bool:
-        """Return whether a relative effect is mere roundoff: it is small, and smaller still in double precision."""
+        """Return whether a relative effect is mere roundoff: it is small, and smaller still in double precision.
+
+        `effect` measures the effect on a model.
+        """
         here = effect(self)
         if here > _ROUNDOFF:
             return False

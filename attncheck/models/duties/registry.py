@@ -61,7 +61,7 @@ def measured(factory: ModelFactory, model: Any, calls: Sequence[ModuleCall], ste
 
 
 def _result(name: str, probe: Any, end: float) -> DutyResult:
-    """Measure a property, unless the measurements of earlier properties took too long."""
+    """Measure the property `name`, unless the processor time has reached `end` because earlier ones took too long."""
     if time.process_time() > end:
         return DutyResult(name, reason="the model is too slow")
     measure = find(DUTIES[name])  # outside of `try`, because a failed import says nothing about the model

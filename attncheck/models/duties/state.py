@@ -66,7 +66,10 @@ def _used(probe: TorchModel, buffer: Any) -> bool:
 
 
 def _copies(parameters: dict[str, Any], redrawn: dict[str, Any]) -> Iterator[Note]:
-    """Report drawn matrices with equal entries, unless their names differ only in numbers."""
+    """Report random matrices with equal entries, unless their names differ only in numbers.
+
+    Matrices are random if they differ between the `parameters` of the model and those of a second draw, `redrawn`.
+    """
     drawn = [n for n, p in parameters.items() if p.ndim > 1 and n in redrawn and not torch.equal(p, redrawn[n])]
     groups = grouped(drawn, lambda name: (parameters[name].shape, float(parameters[name].double().sum())))
     for first, *names in groups.values():
