@@ -77,7 +77,10 @@ class DaskCluster(Workers):
                 yield flying.pop(future), result
 
     def _completed(self, flying: list[Any]) -> set[Any]:
-        """Wait until tasks complete, and return their futures; raises InputError if no workers are left."""
+        """Wait until at least one of the futures `flying` is completed, and return the completed ones.
+
+        Raises InputError if no workers are left.
+        """
         last_alive = time.monotonic()
         while True:
             try:

@@ -23,8 +23,8 @@ _REMEDY = "use None, bool, int, float, str, bytes, or lists and mappings of them
 def encode(value: Any) -> bytes:
     """Return the canonical bytes of a value of built-in types.
 
-    Every item carries its type and length, so different keys never collide. Lists equal tuples and mappings are
-    sorted by key, so keys survive a JSON round trip.
+    Every item carries its type and length, so different values never have the same bytes. Lists are encoded like
+    tuples, and mappings are sorted by key, so a value has the same bytes after a JSON round trip.
 
     Parameters
     ----------
@@ -112,7 +112,9 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
 
 
 def stream(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.Generator:
-    """Return the generator of the stream with this `seed_sequence`; any other key gives an independent one.
+    """Return the random generator whose seed is `seed_sequence` with the same arguments.
+
+    Generators for different keys are independent.
 
     Examples
     --------
