@@ -23,8 +23,9 @@ _REMEDY = "use None, bool, int, float, str, bytes, or lists and mappings of them
 def encode(value: Any) -> bytes:
     """Return the canonical bytes of a value of built-in types.
 
-    Every item carries its type and length, so different values never have the same bytes. Lists are encoded like
-    tuples, and mappings are sorted by key, so a value has the same bytes after a JSON round trip.
+    Every item carries its type and length, so different values have different bytes, except that a list has the bytes
+    of a tuple with equal items. Mappings are sorted by key. A value therefore has the same bytes after a JSON round
+    trip.
 
     Parameters
     ----------

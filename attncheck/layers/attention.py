@@ -25,7 +25,7 @@ SCORE_SCALINGS: tuple[str, ...] = tuple(_EXPONENTS)
 _POWER = re.compile(r"n\^-(\d+(?:\.\d+)?)")
 # With larger exponents, fourth powers of scores are 0 in double precision at a million neurons.
 _MOST_EXPONENT = 8.0
-#: Fields that may hold functions.
+#: Fields whose value may be a function.
 NAMED_FIELDS = ("attention_map", "mask")
 _OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
 
@@ -306,8 +306,8 @@ class AttentionLayer:
         fields : mapping
             As `to_dict` returns it.
         trust : sequence of str, or None
-            Modules whose functions may be imported. None: import and check nothing, for a layer that is described
-            but not drawn.
+            Modules whose functions may be imported. With None, functions are neither imported nor checked, and the
+            layer can only be described, not drawn.
 
         Raises
         ------

@@ -20,9 +20,10 @@ _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 2
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _CONVERGED = 16 * _EPS, 8 * _EPS
 # Error estimates are multiplied by this factor unless the function is known to be smooth, because kinks can hide
-# between grid points. The worst of 4000 random clips needed 1.5.
+# between grid points. For the worst of 4000 random clips, a factor of 1.5 would have been enough.
 _UNKNOWN: Final = 3.0
-# The finest grid may miss kinks if √(1 - ρ²) is below `_NARROW`. A grid shifted by `_SHIFT` detects kinks.
+# The finest grid may miss kinks if √(1 - ρ²) is below `_NARROW`, with ρ the correlation of Z₁ and Z₂. An integral on
+# a grid shifted by `_SHIFT` shows whether there are kinks.
 _NARROW, _SHIFT = 0.05, 0.1234567
 
 RANKS: Final = tuple(_STEPS)
@@ -52,8 +53,9 @@ def trapezoidal(
     Returns
     -------
     value, error : float
-        `error` is the last change of the value between grids or, without convergence, the largest of the last three
-        changes after scaling each to the finest grid. It includes rounding.
+        `error` is the last change of the value from one grid to the next. Without convergence, it is the largest of
+        the last three changes, each converted to the finest grid by assuming quadratic convergence. Rounding errors
+        are added.
 
     Examples
     --------
@@ -137,9 +139,9 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, ha
 
 
 def _size_if_kinked(phi: Function, root: float, half_range: float) -> float:
-    """Return √(E φ(Z)²) for a normal Z of standard deviation `root`, or 0 if φ is smooth.
+    """Return √(E φ(Z)²) for a normal Z of standard deviation `root`, or 0 if no kinks of φ are found.
 
-    At correlations ρ near ±1, kinks can fall between grid points, with an error of order (1 - ρ²)^{3/2} E φ².
+    At correlations ρ near ±1, kinks can fall between grid points, with an error of order (1 - ρ²)^{3/2} E φ(Z)².
     """
 
     def shifted(z: FloatArray) -> FloatArray:

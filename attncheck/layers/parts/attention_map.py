@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
 
-# Rows shorter than this are reduced column by column.
+# Rows of scores with fewer entries than this are reduced column by column, which is faster.
 _SHORT = 8
-# Number of positions, number of rows and relative tolerance for trying a user's map.
+# Number of positions and of rows of the scores on which a user's map is tried, and relative tolerance of the results.
 _TRIED, _ROWS, _TOLERANCE = 5, 8, 1e-9
 
 
@@ -237,14 +237,17 @@ class HeadMaps(AttentionMap):
         return self._by_head(scores, lambda head, rows: self.maps[head].slopes(rows, mask, values[..., head, :]))
 
     def _by_head(self, scores: FloatArray, of: Callable[[int, FloatArray], FloatArray]) -> FloatArray:
-        """Apply `of` to the scores of each head and stack the results; one head's scores may stand for all heads."""
+        """Stack the results of ``of(head, scores)``, called with the scores of each head.
+
+        `scores` may have a single head, whose scores are then used for all heads.
+        """
         scores = np.broadcast_to(scores, (*scores.shape[:-3], len(self.maps), *scores.shape[-2:]))
         return np.stack([of(head, scores[..., head, :, :]) for head in range(len(self.maps))], axis=-3)
 
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
-    """A user's function of (scores, visible), with the least favourable `Traits` assumed."""
+    """A user's function of (scores, visible); its `Traits` are unknown, so the least favourable ones are assumed."""
 
     function: Callable[[FloatArray, BoolArray], Any]
     name: str
@@ -293,7 +296,7 @@ def map_of(layer: AttentionLayer) -> AttentionMap:
         plain = _PLAIN[str(name)](layer.seq_len)
     else:
         function = named_function.resolve("attention_map", name)
-        if isinstance(name, str):  # validation of the layer has tried functions passed as objects
+        if isinstance(name, str):  # other functions were tried when the layer was validated
             _try_map(function)
         plain = DeclaredMap(function, named_function.label(name))
     return plain if layer.softcap is None else Softcapped(plain, layer.softcap)
@@ -336,7 +339,7 @@ def _try_map(function: Callable[..., Any]) -> None:
 
 
 def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
-    """Reduce the last axis to length 1, in NumPy's order of operations."""
+    """Reduce the last axis to length 1 with the ufunc `combine`, in NumPy's order of operations."""
     if rows.shape[-1] >= _SHORT:
         return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
     # Slices, because np.split would take longer than the reduction of so few columns.
