@@ -215,10 +215,14 @@ def _check_fits(
     description: str,
     alternative: tuple[str, DrawPlan[Any]] | None = None,
 ) -> None:
-    """Raise `InputError` if one draw needs more than the allowed memory."""
+    """Raise `InputError` if one draw needs more than `memory` bytes.
+
+    `description` is the name of the draw in the message, and `alternative` the name and the plan of a method that the
+    message recommends if it needs less.
+    """
     needed = _bytes_of(work)
     if needed > check_integer("memory", memory, 1, "pass a number of bytes"):
-        # Raising `memory` does not help if the score covariance exceeds the default limit, which is fixed for it.
+        # The score covariance must fit DEFAULT_MEMORY; if it does not, raising `memory` does not help.
         remedies = ["raise memory"] * (8 * work.shared <= DEFAULT_MEMORY)
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
         if alternative is not None and _bytes_of(alternative[1]) <= memory:

@@ -27,7 +27,7 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 204
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
 HEAD_DIMS = (1, 2, 3, 4, 8, 16)
 STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
-# Standard deviations of position vectors; two thirds of the layers have none.
+# Standard deviations of position vectors, equally likely; two thirds of the layers have no position vectors.
 POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
 POSITION_REACHES = (1.0, 0.5, 2.0)
 INPUTS: tuple[dict[str, Any], ...] = (

@@ -65,7 +65,7 @@ _STDS = (1e-6, 1e6)
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """Random vector added to all images of a matrix, drawn anew for each draw.
+    """A random vector that is added to all products of a matrix with vectors; each draw has another one.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class WeightLaws:
 
 
 def _typed(law: str = "") -> str | tuple[str, float | str]:
-    """Split command-line text at its colon, if any, into a law and a number."""
+    """Split command-line text into a law and, if it contains a colon, the number after the colon."""
     name, colon, number = law.partition(":")
     if not colon:
         return law

@@ -78,7 +78,10 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
-        """Return the names of arrays that are allowed to be equal for different generators."""
+        """Return the names of the arrays that may be equal in samples from different generators.
+
+        For all other arrays, equality shows that the subject does not use the generator.
+        """
         return ()
 
     def probe(self, case: _Case, rng: np.random.Generator) -> _Setting:
@@ -101,7 +104,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         return self.setting(case, first, same)
 
     def hold(self, case: _Case, sample: _Sample, exposed: frozenset[str], coordinates: int) -> None:
-        """Raise `InputError` if a sample lacks one of the arrays `exposed`, or has another number of neurons."""
+        """Raise `InputError` if a sample lacks an array in `exposed`, or does not have `coordinates` neurons."""
         if missing := exposed - sample.exposed:
             names = ", ".join(sorted(missing & {*EVERY_FIELD, *PROGRAM_FIELDS}) or sorted(missing))
             self.refuse(case, f"returned {names} in one call and not in another; return the same arrays in every call")
@@ -116,7 +119,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @contextlib.contextmanager
     def reading(self, case: _Case) -> Iterator[None]:
-        """Guard this context, which reads objects that the subject returned and may thereby run its code."""
+        """Guard code in this context that reads objects returned by the subject, which may run the subject's code."""
         refused = None
         with self._blamed(case):
             try:
@@ -138,7 +141,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             # In a pool, Ctrl-C need not be raised again: the process that owns the pool ends its workers.
             if isinstance(error, KeyboardInterrupt) and not in_pool():
                 raise
-            # A simulator may support only some layers, and can declare so. For programs, it cannot.
+            # A simulator can declare that it supports only some layers. There is no such declaration for programs.
             lacks = isinstance(error, NotImplementedError) and case.kind != "program"
             remedy = MISSING_LAYER if lacks else "mend the simulator"
             raise InputError(
@@ -228,10 +231,10 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return lambda generator: self.draw_on(case, inputs, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return the names of arrays that are allowed to be equal for different generators.
+        """Return the names of the arrays that may be equal in samples from different generators.
 
-        Inputs may be equal if attncheck passes them or if they may saturate, and their Gram matrix with them. At width
-        1, Gram matrices of keys and values may then be equal too, if matrix entries are random signs.
+        These are the inputs and their Gram matrix, if attncheck passes the inputs or if they may saturate. At width 1,
+        and with random signs as matrix entries, the Gram matrices of keys and values may then be equal too.
         """
         names = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1

@@ -97,7 +97,7 @@ class Lines:
         return weight
 
     def matmul(self, weight: Weight, vector: Node, name: str | None = None) -> Node:
-        """Write the product W h of a matrix and a vector."""
+        """Write the product W h of the matrix `weight`, W, and `vector`, h."""
         self._know(vector)
         if not any(w is weight for w in self._weights):
             refuse("weight", weight, "is not a weight of this program", "declare it with program.weight(...)")
@@ -230,7 +230,10 @@ class Lines:
 
 
 def _step_key(node: Node, where: dict[Node, int]) -> tuple[Any, ...]:
-    """Return a key that is equal for lines that can share a step."""
+    """Return a key that is equal for lines that can share a step.
+
+    `where` maps each earlier line to the number of its step.
+    """
     if isinstance(node, MatMul):
         return ("matmul", node.weight)
     if isinstance(node, Score):

@@ -42,14 +42,14 @@ def _two_of_a_shape(program: Program) -> bool:
 
 
 def _side_by_side(program: Program) -> bool:
-    """Return whether two matrices of one shape apply to one vector."""
+    """Return whether two matrices of the same shape multiply the same vector."""
     sides = {(node.parents[0], node.weight) for node in uses_of(program)}
     shapes = {(vector, weight.rows, weight.columns) for vector, weight in sides}
     return len(shapes) < len(sides)
 
 
 def _moving(program: Program) -> bool:
-    """Return whether matrices with equally many columns multiply at least two different vectors."""
+    """Return whether matrices with the same number of columns multiply at least two different vectors."""
     previous: dict[int | None, Node] = {}
     for node in uses_of(program):
         if previous.setdefault(node.weight.columns, node.parents[0]) is not node.parents[0]:
