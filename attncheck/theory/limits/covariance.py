@@ -41,7 +41,7 @@ def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: Fl
 
 
 def mean_covariance(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return the mean E[S] of the output covariance given the scores, and its error, each of shape (s, s).
+    """Return E[S], the mean of the covariance S of the outputs given the scores, and its error, each of shape (s, s).
 
     Linear and ReLU attention have closed forms; other maps use the points of `head_means`.
     """
@@ -99,7 +99,7 @@ def many_heads_inputs(layer: AttentionLayer) -> FloatArray:
 
 
 def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return E[A K Aᵀ], averaged over heads, and its error."""
+    """Return the mean of E[A K Aᵀ] over heads, with A the attention weights of a head, and its error."""
     std, s = score_std(layer), layer.seq_len
     if not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))

@@ -170,7 +170,7 @@ class LimitLaw(MixtureLaw):
         return covariance.conditional_covariance(layer, self.kernel.matrix, array)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs; coordinates of a draw share its scores and are independent given them.
+        """Draw outputs; the coordinates of a draw have the same scores, and are independent given these scores.
 
         Parameters
         ----------
@@ -237,7 +237,10 @@ class LimitLaw(MixtureLaw):
         return tuple(exact or self._sum_heads(position, pick) for pick in picks)
 
     def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
-        """Return an error estimate for `of`, a function of the law of v, from its spread over replicates of the law."""
+        """Return an error estimate for ``of(law)``, a number computed from the law of the conditional variance v.
+
+        It is estimated from the spread of this number over the replicates of the law.
+        """
         return float(self._error(np.array([of(law) for law in self._replicated(position)])))
 
     def _sum_heads(self, position: int, pick: Callable[[tuple[ScaleMixture, ...]], ScaleMixture]) -> ScaleMixture:

@@ -184,7 +184,7 @@ def fit(metric: str, distances: Sequence[Distance], predicted: float | None = No
     ones = np.ones(len(widths))
     columns = np.stack([ones, np.log(widths), 1 / widths], axis=1)
     relative = np.maximum(errors / values, _LEAST_ERROR)
-    # Widen the errors by the size of the terms that the fit omits, about the square of the curvature term.
+    # Widen the errors by the size of the terms that the fit omits, which is about the square of its term in 1/n.
     bend = _estimates(columns, np.log(values), relative)[2].value
     relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
     order = _estimates(columns, np.log(values), relative)[1]

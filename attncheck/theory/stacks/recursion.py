@@ -92,9 +92,9 @@ def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -
 def _hermite(
     phi: Nonlinearity, variances: FloatArray, rows: IndexArray, columns: IndexArray, c: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] for tanh and an error bound, by Hermite expansions at each variance of `variances`.
+    """Return E[φ(Z₁)φ(Z₂)] for tanh and an error bound, by Hermite expansions of φ at each of the `variances`.
 
-    `rows` and `columns` are the positions of Z₁ and Z₂, and `c` their covariances.
+    `rows` and `columns` are the positions of Z₁ and Z₂ in `variances`, and `c` contains their covariances.
     """
     flat = variances.reshape(-1, variances.shape[-1])
     value, error = np.empty((len(flat), len(rows))), np.empty((len(flat), len(rows)))
@@ -105,7 +105,7 @@ def _hermite(
     for part in slices(len(flat), _BLOCK // (count * flat.shape[-1])):
         block = flat[part]
         images = phi(np.sqrt(block)[..., None] * nodes)
-        # Leave out even terms, which are 0 for an odd function. Each term is contiguous, because terms are on axis 0.
+        # Leave out even terms, which are 0 for an odd function. With terms on axis 0, each is contiguous in memory.
         coefficients = np.ascontiguousarray(np.moveaxis(images @ basis[1::2].T, -1, 0))
         squares = (images**2) @ basis[0]
         rest = np.maximum(squares - (coefficients**2).sum(axis=0), 0.0)
@@ -244,12 +244,15 @@ def _limit_heads(layer: AttentionLayer, normals: FloatArray) -> HeadDraws:
     """Return the factors T_K and T_V and score normals N of a layer's heads in the limit."""
     size, _, s, _ = normals.shape
     factor = layer.head_width**0.5 * np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
-    # With "1/n" scaling scores vanish; if queries and keys are tied, scores depend only on keys.
+    # With "1/n" scaling scores vanish, so the normals are 0; with tied queries and keys, they are not used.
     return HeadDraws(factor, factor, normals if score_std(layer) else np.zeros_like(normals))
 
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
-    """Draw from the conjectured limit: coordinates of a draw share scores and are independent given them."""
+    """Draw from the conjectured limit of a stack.
+
+    The coordinates of a draw have the same scores, and are independent given these scores.
+    """
     recursion = recur(stack, draw_normals(stack, size, rng))
     shape = (size, stack.seq_len, coordinates)
     stream = lower_root(input_covariance(stack.layer.inputs)) @ rng.standard_normal(shape)
