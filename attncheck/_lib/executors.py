@@ -101,7 +101,7 @@ class DaskCluster(Workers):
         try:
             return future.result(timeout=_ANSWER)
         except self._dask.KilledWorker:
-            return LostTask("its worker died, also when the task was repeated")
+            return LostTask("its worker died, and so did the workers that repeated the task")
 
     def _deserted(self) -> bool:
         """Return whether the scheduler has no workers, no longer runs, or does not answer."""

@@ -133,7 +133,7 @@ def _matrix_std_5(images: FloatArray) -> FloatArray:
     return 1.05 * images
 
 
-@_declared(f"{_SHIFT:g} is added to the images of every matrix", need.SOME_MATRIX, step="image")
+@_declared(f"{_SHIFT:g} is added to every product of a matrix and a vector", need.SOME_MATRIX, step="image")
 def _biased_matmuls(images: FloatArray) -> FloatArray:
     return images + _SHIFT
 
@@ -157,7 +157,7 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     return multiply
 
 
-@_declared("a matrix multiplies the vector of the matrix before it", need.MOVING_VECTORS, step="matrices")
+@_declared("a matrix multiplies the vector meant for the matrix before it", need.MOVING_VECTORS, step="matrices")
 def _stale_vectors(width: int, rng: np.random.Generator) -> Multiplier:
     multiplier, previous = MatrixFreeMultiplier(width, rng), dict[int, FloatArray]()
 
@@ -240,7 +240,7 @@ def _scores_5(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
     return 1.05 * dot_product(node, first, second)
 
 
-@_declared("the first coordinates of the two vectors of a score are added to it", need.SOME_SCORE, step="score")
+@_declared("the first coordinates of its two vectors are added to each score", need.SOME_SCORE, step="score")
 def _leaking_neuron(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
     return dot_product(node, first, second) + first[:, 0] + second[:, 0]
 

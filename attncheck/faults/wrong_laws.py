@@ -49,7 +49,7 @@ def _one_number(layer: AttentionLayer) -> bool:
 
 
 _STILL_GRAMS = (
-    OfLayer("Gram matrices with one entry size", _one_number, "constant Gram matrices are refused before any look")
+    OfLayer("Gram matrices with one entry size", _one_number, "constant Gram matrices are rejected before any test")
     & SMALL_HEADS
 )
 

@@ -28,7 +28,7 @@ _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 _DISTINGUISHABLE = OfLayer(
     "two norms that differ",
     lambda layer: layer.width > 1 and (layer.activation == "relu" or layer.width <= need.SMALL_WIDTH),
-    f"the two norms differ by less than one neuron in {need.SMALL_WIDTH}, or are not both declared",
+    "RMS norm and layer norm hardly differ in this layer, or it has one neuron only",
 )
 _REPEATABLE = OfLayer(
     "heads with separate keys", lambda layer: layer.group_size == 1, "grouped heads are covered by another fault"
@@ -120,7 +120,7 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return LiteralSimulator().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
 
 
-@declared(FAULTS, "a single position is returned without W_V and W_O", need.ONE_POSITION)
+@declared(FAULTS, "the output of a single position is its input, not multiplied by W_V and W_O", need.ONE_POSITION)
 def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Return the inputs as outputs if there is one position."""
     drawn = collapsed(layer, size, rng)

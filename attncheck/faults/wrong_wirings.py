@@ -101,7 +101,7 @@ def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
 
 @declared(
     FAULTS,
-    "the variance of W_O falls from 1.5 to 0.5 times the declared from the first head to the last",
+    "the variance of W_O falls from 1.5 times the declared one in the first head to 0.5 times in the last",
     need.SEVERAL_HEADS,
     step="finish",
 )

@@ -187,7 +187,7 @@ class AttentionLayer:
         validate(self, "num_heads", check_integer, 1, "pass the number of heads, e.g. num_heads=2")
         if self.head_dim is not None:
             validate(
-                self, "head_dim", check_integer, 1, "pass the neurons per head, or None for full width x width heads"
+                self, "head_dim", check_integer, 1, "pass the number of neurons per head, or None for the width"
             )
         if self.num_kv_heads is not None:
             remedy = "pass a divisor of num_heads, or None for a key and value matrix per head"
@@ -197,7 +197,7 @@ class AttentionLayer:
         validate(self, "score_scaling", check_scaling)
         for field in ("query_std", "key_std", "value_std", "output_std"):
             validate(self, field, check_std)
-        validate(self, "head_scaling", check_boolean, "pass True for H^{-1/2}, False for a plain sum")
+        validate(self, "head_scaling", check_boolean, "pass True to multiply the sum over heads by H^{-1/2}, or False")
         for field in _OF_INPUTS:
             object.__setattr__(self, field, getattr(self.inputs, field))
         validate(self, "tied_query_key", check_boolean, "pass True for W^Q = W^K, or False")

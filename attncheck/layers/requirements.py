@@ -117,7 +117,7 @@ TWO_SCALINGS = OfLayer("heads of width two or more", lambda layer: layer.head_wi
 CAUSAL = OfLayer(
     "a mask that hides positions",
     lambda layer: layer.mask == "causal" and plain_mask(layer) and layer.seq_len > 1,
-    "no position is masked, or the mask is not just causal",
+    "the layer has no mask that hides positions, or not the plain causal mask",
 )
 FAR_VISIBLE = OfLayer(
     "a last position that sees the first",

@@ -109,7 +109,7 @@ class AttentionStack:
                     refuse(name, value, "has no effect without mlp", "leave it out, or pass mlp='gelu'")
             return
         validate(self, "mlp", check_choice, tuple(_PERCEPTRONS))
-        validate(self, "mlp_ratio", check_integer, 1, "pass the hidden neurons over the width, e.g. mlp_ratio=4")
+        validate(self, "mlp_ratio", check_integer, 1, "pass the number of hidden neurons / width, e.g. mlp_ratio=4")
         validate(self, "mlp_std", check_std)
 
     @property

@@ -84,7 +84,7 @@ class Bias:
     @classmethod
     def of(cls, field: str, matrix: str, value: Any) -> Self:
         """Return the bias of a (law, standard deviation) pair, or raise `InputError`."""
-        remedy = f"pass a law and a standard deviation times √fan_in between {_STDS[0]:g} and {_STDS[1]:g}"
+        remedy = f"pass a pair: a law, and a standard deviation times √fan_in between {_STDS[0]:g} and {_STDS[1]:g}"
         remedy += ", e.g. ('uniform', 0.577), or leave it out"
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
             refuse(field, value, "must be a pair", remedy)

@@ -318,7 +318,7 @@ def _try_map(function: Callable[..., Any]) -> None:
     """Raise `InputError` unless weights are finite, have the shape of scores, and depend on their own row only."""
     scores = np.linspace(-4.0, 4.0, _ROWS * _TRIED).reshape(_ROWS, _TRIED) * np.linspace(0.1, 2.0, _ROWS)[:, None]
     mask = np.tri(_ROWS, _TRIED, dtype=bool)
-    remedy = "pass a vectorised function of (scores, visible) with visible entries of a row along the last axis"
+    remedy = "pass a vectorised function of arrays (scores, visible), visible being False at masked scores"
     try:
         weights = np.asarray(function(scores.copy(), mask.copy()))
         alone = np.asarray(function(scores[:1].copy(), mask[:1].copy()), dtype=np.float64)

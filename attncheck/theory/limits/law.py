@@ -137,7 +137,7 @@ class LimitLaw(MixtureLaw):
             If the matrix takes more than 512 MiB.
         """
         s = self.layer.seq_len
-        check_memory("seq_len", s, "a covariance of all scores", s**4, "multiply entries of `kernel` as you need them")
+        check_memory("seq_len", s, "a covariance of all scores", s**4, "compute the entries you need from `kernel`")
         return rows.score_covariance(self.layer, self.kernel.matrix)
 
     def conditional_covariance(self, scores: ArrayLike) -> FloatArray:

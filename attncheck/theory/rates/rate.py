@@ -137,7 +137,7 @@ def rate(
     layer = check_separate(layer)
     predicted = 0.5 - layer.score_exponent if _to_zero(layer, metric, of) else None
     if predicted is None and not falls_as_inverse_width(layer):
-        problem = "makes distances fall as another power than 1/n"
+        problem = "makes distances decrease as a power other than 1/n"
         refuse("score_scaling", layer.score_scaling, problem, "compare distances at several widths")
     if size is None and expands(marginal_of(layer, of, position, key, None)[0]):
         size = _DRAWS
