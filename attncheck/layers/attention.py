@@ -186,9 +186,7 @@ class AttentionLayer:
         validate(self, "seq_len", check_integer, 1, "pass the number of positions, e.g. seq_len=4")
         validate(self, "num_heads", check_integer, 1, "pass the number of heads, e.g. num_heads=2")
         if self.head_dim is not None:
-            validate(
-                self, "head_dim", check_integer, 1, "pass the number of neurons per head, or None for the width"
-            )
+            validate(self, "head_dim", check_integer, 1, "pass the number of neurons per head, or None for the width")
         if self.num_kv_heads is not None:
             remedy = "pass a divisor of num_heads, or None for a key and value matrix per head"
             validate(self, "num_kv_heads", check_integer, 1, remedy)
