@@ -32,7 +32,7 @@ def draw_program(
     rng: np.random.Generator,
     multiplier: Matrices,
 ) -> Draws:
-    """Draw `layer` from its program, with weights from ``multiplier(width, rng)``."""
+    """Draw `layer` by interpreting its program; ``multiplier(width, rng)`` draws the products W h of its matrices."""
     expansion, steps = _plan(layer)
     multiply, turn = multiplier(layer.width, rng), None
     if whole_vectors(layer):

@@ -211,7 +211,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return "" if answer else UNSUPPORTED
 
     def draw(self, case: AttentionLayer, size: int, rng: np.random.Generator) -> Sample:
-        """Draw a validated sample; inputs passed to the subject are split into calls of bounded size."""
+        """Draw a validated sample; if attncheck passes the inputs, in several calls of bounded size."""
         if self.form == "size":
             return self._sample(case, size, size, rng)
         step = max(1, _INPUT_ENTRIES // (case.seq_len * case.width))

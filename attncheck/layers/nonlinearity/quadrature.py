@@ -84,7 +84,7 @@ def _sum(function: Function, rank: int, steps: int, half_range: float) -> tuple[
     if rank == 1:
         values = function(nodes[None])
         return float(weights @ values), float(weights @ np.abs(values))
-    # Blocks keep fine grids in the cache.
+    # Compute fine grids in blocks that fit the processor's cache.
     total, size = 0.0, 0.0
     for start in range(0, steps + 1, 64):
         block = slice(start, start + 64)

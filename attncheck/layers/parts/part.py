@@ -92,7 +92,7 @@ class LayerPart(abc.ABC):
         return {}
 
     def refusals_of(self, layer: AttentionLayer) -> Mapping[str, str]:
-        """Return the `refusals` that apply to the part with the field values of this layer."""
+        """Return the `refusals` of the part with this layer's field values: unsupported computations, with reasons."""
         return self.refusals
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:

@@ -136,7 +136,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     mean = cell_mean(variances)
     spread = np.zeros(_CELLS)
     spread[used] = mean
-    # In the cell of all variances beyond `_LOG_RANGE`, the mean may be far below the largest value.
+    # Variances beyond the range `_LOG_RANGE` share one cell, whose mean may be far below its largest value.
     deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     square = deviation**2
     # Multiplying is fifty times faster than taking a third power.

@@ -277,7 +277,10 @@ class _Repetition:
     def draw(
         cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
     ) -> _Repetition:
-        """Draw score normals and deviations, and average g(δ) - g(0), L and Q over them."""
+        """Draw score normals, and deviations δ of the Gram matrices, and return averages over these draws.
+
+        The averages are those of g(δ) - g(0) and of the controls L and Q.
+        """
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
         sums, probes = np.zeros((3, len(cells.variances))), []

@@ -144,7 +144,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return symmetric_quantile(lambda t: self._upper_tail(t, position), chances, float(largest))[()]
 
     def difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the cdf at this width minus the limit's."""
+        """Return the distribution function of y^position at this width minus that of the limit, at `t`."""
         t = check_points(t)
         tail = self._replicates(t, position, "upper_tail").mean(axis=0)
         if vanishes(self.layer):
@@ -152,7 +152,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(np.where(t < 0, tail, -tail))[()]
 
     def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density at this width minus the limit's."""
+        """Return the density of y^position at this width minus that of the limit, at `t`."""
         t = check_points(t)
         if vanishes(self.layer):
             return self.pdf(t, position)
@@ -184,7 +184,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return min(max(float(gap.limit.atom + gap.deviation.atom().mean()), 0.0), 1.0)
 
     def atom_error(self, position: int = 0) -> float:
-        """Return the error of `atom`, which includes events too rare for the draws."""
+        """Return the error of `atom`; it allows for outputs 0 that are too rare to occur in the draws."""
         of_draws = self._of_draws(self.gap(position).deviation.atom(), position)
         return math.hypot(of_draws, self._missed(position), self._limit_at_scale.atom_error(position))
 

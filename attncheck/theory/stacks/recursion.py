@@ -241,7 +241,7 @@ def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def _limit_heads(layer: AttentionLayer, normals: FloatArray) -> HeadDraws:
-    """Return the factors T_K and T_V and score normals N of a layer's heads in the limit."""
+    """Return the limits of the factors T_K and T_V of a layer's heads, and the `normals` of the heads' scores."""
     size, _, s, _ = normals.shape
     factor = layer.head_width**0.5 * np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
     # With "1/n" scaling scores vanish, so the normals are 0; with tied queries and keys, they are not used.
