@@ -66,7 +66,7 @@ class _Worker:
 
 
 class Processes(Workers):
-    """Runs tasks in fresh processes with one BLAS thread each, which start as they are needed."""
+    """Runs tasks in new processes with one BLAS thread each; a process is started when a task needs one."""
 
     def __init__(self, number: int) -> None:
         self.name = f"{number} processes"

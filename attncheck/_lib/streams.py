@@ -87,13 +87,13 @@ def set_fields(description: Any) -> dict[str, Any]:
 
 
 def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.SeedSequence:
-    """Return the seed sequence of a stream.
+    """Return the seed sequence of a stream of random numbers.
 
     Parameters
     ----------
     run_seed : int
     *key : object
-        Purpose of the stream, such as property and layer; each a value that `encode` accepts.
+        What the numbers are for, such as the key of a layer; each item is a value that `encode` accepts.
     look : int
         Number of the look (interim analysis of a group-sequential test), at least 1.
     role : str

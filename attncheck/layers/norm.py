@@ -40,8 +40,8 @@ def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
 def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
     """Return the Gram matrix of vectors after layer norm has subtracted their means; for other norms, `gram` itself.
 
-    `gram` is the Gram matrix G before, (..., s, s), and `means`, (..., s), has the mean m of each vector over its
-    neurons. The result for layer norm is G - m mᵀ.
+    `gram`, (..., s, s), is the Gram matrix G of the vectors, and `means`, (..., s), contains the mean m of each vector
+    over its neurons. The result for layer norm is G - m mᵀ.
     """
     return gram - means[..., :, None] * means[..., None, :] if norm == "layer" else gram
 

@@ -9,7 +9,7 @@ from attncheck.layers.attention import AttentionLayer
 
 #: Given the limiting scores p, outputs are Gaussian with covariance S(p): a scale mixture of normals.
 STANDARD = AttentionLayer(width=16, seq_len=4, num_heads=2)
-#: The output of the first position is W_O W_V x^1; those of the other positions are scale mixtures of normals.
+#: The output of the first position is W_O W_V x^1; other outputs are scale mixtures of normals.
 CAUSAL = AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
 #: Softmax of one score is 1: the output is W_O W_V x at every width.
 ONE_POSITION = AttentionLayer(width=1, seq_len=1, num_heads=1)

@@ -1,8 +1,8 @@
 """Products W h of a program's random matrices, by two methods.
 
 The direct method multiplies explicit matrices, fresh for every draw: the ground truth. The matrix-free method is exact
-in law at finite width without any n × n array, since programs apply W but never Wᵀ. Given the images of earlier
-vectors, W h = (image of the projection on their span) + ‖residual‖ (σ/√n) N(0, I).
+in law at finite width without any n × n array, since programs apply W but never Wᵀ. Given the products of W with
+earlier vectors, W h has the law of W p + ‖h - p‖ (σ/√n) N(0, I), where p is the projection of h on their span.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
         """Return a function that draws a sample from a generator.
 
-        If attncheck draws the inputs, they are drawn once and are the same for every sample.
+        If attncheck draws the inputs, it draws them once, and all samples use the same inputs.
         """
         return lambda generator: self.draw(case, size, generator)
 

@@ -18,7 +18,7 @@ from attncheck._lib.arrays import FloatArray, IndexArray, slices
 from attncheck._lib.errors import refuse
 
 _CELLS = 256
-# Variances whose logarithm is at least this much below that of the largest share one cell.
+# All variances whose logarithm is smaller than the largest logarithm by at least this much share one cell.
 _LOG_RANGE = 128.0
 # If log v spans more than `_WIDE`, cells are spaced in three ways, in the proportions `_SHARES`: evenly in log v,
 # evenly in log v above the `_SELDOM` quantile, and by weight. Sums over heads need this, because they have a wide range

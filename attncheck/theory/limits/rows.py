@@ -220,7 +220,7 @@ def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether a head's scores must be drawn jointly, as their covariance is not a Kronecker product.
+    """Return whether a head's scores must be drawn jointly, because their covariance is not a Kronecker product.
 
     Rotary positions change the law of the scores only if positions are correlated.
     """

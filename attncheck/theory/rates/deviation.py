@@ -7,7 +7,8 @@ and mean of order 1/n. The controls
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
 have means known from the moments of δ: the first term of the expansion in 1/n. The remainder is of order n^{-3/2}.
-The mean of Q is not computed at a kink, where second differences are too noisy, or with too many directions.
+The mean of Q is not computed if variances have kinks, where second differences are too noisy, or if the Gram matrix has
+too many entries.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
 _CELLS = 2048
 _LOG_RANGE = 60.0
 _PILOT = 64
-# The range of the cells is that of the variances in a pilot sample, extended by this factor on both sides.
+# Cells cover the range of the variances in a pilot sample, extended by this factor on both sides.
 _MARGIN = math.exp(3.0)
 # Width at which terms beyond the first order in 1/n are negligible.
 _WIDE = 2**20
@@ -193,8 +194,9 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedSequence], infinite: bool) -> FloatArray:
     """Return the terms of order 1/n of the signed measure, (REPLICATES, cells + 1), or NaN if unknown.
 
-    They are computed at a width that is so large that all other terms vanish. There, they are the shift g(0) minus the
-    measure in the limit, plus the means of the controls L and Q (see the description of the module).
+    They are computed at a width that is so large that all other terms vanish. The terms are the `shift`, g(0) minus the
+    measure in the limit; the mean of the control L; and the mean of the control Q. The description of the module
+    defines g, L and Q.
     """
     if not expands(marginal):
         return np.full((REPLICATES, len(cells.variances)), np.nan)
@@ -279,7 +281,7 @@ class _Repetition:
     ) -> _Repetition:
         """Draw score normals, and deviations δ of the Gram matrices, and return averages over these draws.
 
-        The averages are those of g(δ) - g(0) and of the controls L and Q.
+        Averages are computed of g(δ) - g(0), and of the controls L and Q.
         """
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T

@@ -61,8 +61,8 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     Raises
     ------
     InputError
-        If an argument is invalid, or the layer ties queries to keys, normalises them, or has rotary positions or a
-        position bias. Methods raise it if one draw of the inputs takes more than 512 MiB.
+        If an argument is invalid, or the layer ties queries to keys, normalises queries and keys, or has rotary
+        positions or a position bias. Methods raise it if one draw of the inputs takes more than 512 MiB.
 
     Examples
     --------
@@ -305,8 +305,9 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        First term of the distance's expansion in 1/n, computed without draws. NaN if unknown: for outputs of ReLU
-        attention over several positions, for those of a user's map, and for more than 27 visible positions.
+        First term of the distance's expansion in 1/n, computed without draws, and its error. NaN if unknown: for
+        outputs of ReLU attention to several positions, for outputs of a user's map, and for more than 27 visible
+        positions.
     width : float
         Infinite if this is the distance that remains at a fixed head_dim.
     draws : int

@@ -34,7 +34,7 @@ _BLOCK = 2**20
 def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
     """Return the standard deviation of scores for inputs whose Gram matrix is I.
 
-    The layer's scaling of scores is used at its own width or, with `limit`, in the limit.
+    If `limit` is True, scores are scaled as in the limit, and otherwise as at the layer's width.
     """
     return score_std(layer) if limit else layer.query_std * layer.key_std * layer.score_factor
 
@@ -141,7 +141,7 @@ class ScoreEntry(_Entry):
 
     @property
     def normals(self) -> int:
-        """0, since Gram matrices alone determine the variance of a score."""
+        """Number of normals that determine the variance of a score: 0, since the Gram matrices determine it."""
         return 0
 
     @property

@@ -139,7 +139,7 @@ class Recursion:
     Attributes
     ----------
     streams : ndarray, shape (size, depth + 1, s, s)
-        C^{(l)}, the covariances of the streams; the last one is that of the output.
+        C^{(l)}, the covariances of the streams; the last one is the covariance of the output.
     outputs : ndarray
         S^{(l)}, the covariances of the outputs of attention.
     kernels : ndarray
@@ -207,7 +207,7 @@ def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
 
 
 def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the covariance of the stream after the post-norm, and the lengths that it divides by, (size, s)."""
+    """Return the covariance of the stream after the post-norm, and the norm's divisors, (size, s)."""
     if not stack.post_norm:
         return stream, np.ones(stream.shape[:-1])
     # Streams have mean 0, so layer norm equals RMS norm.
