@@ -235,7 +235,7 @@ def _check_fits(
 
 
 def _bytes_of(work: DrawPlan[Any]) -> int:
-    """Return the memory of one draw, in bytes."""
+    """Return the memory that one draw needs, in bytes."""
     return 8 * (work.entries + work.shared)
 
 
@@ -249,8 +249,9 @@ def tangent_kernel(
     """Draw the tangent kernel Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ of a layer.
 
     The parameters θ are standard normal; each matrix entry is a parameter times σ/√fan-in of its matrix. With scores
-    divided by √n and finitely many heads the kernel remains random at infinite width, and W^Q and W^K couple neurons;
-    `infinite_heads_tangent` gives its mean, the limit for infinitely many heads. Draws multiply explicit matrices.
+    divided by √n and finitely many heads, the kernel remains random at infinite width, and W^Q and W^K make it nonzero
+    between different neurons. `infinite_heads_tangent` returns its mean, the limit for infinitely many heads. Draws
+    multiply explicit matrices.
 
     Parameters
     ----------

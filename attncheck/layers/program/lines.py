@@ -44,7 +44,10 @@ class Lines:
         return self.initials([name], [mean], [[variance]])[0]
 
     def initials(self, names: Sequence[str], mean: Sequence[float], cov: Any) -> tuple[Node, ...]:
-        """Write initial vectors, jointly N(mean, cov) with i.i.d. coordinates.
+        """Write jointly Gaussian initial vectors.
+
+        The coordinates of the vectors with the same index have the law N(mean, cov), and different indices are
+        independent.
 
         Parameters
         ----------
@@ -115,7 +118,7 @@ class Lines:
         return self._write(Nonlin(name or self._fresh("x"), tuple(vectors), size, function))
 
     def score(self, left: Node, right: Node, factor: float = 1.0, name: str | None = None) -> Node:
-        """Write the score ν^{-1/2} leftᵀ right · factor, of two MatMul outputs of size ν."""
+        """Write the score factor · ν^{-1/2} leftᵀ right of two vectors with ν coordinates, both outputs of MatMuls."""
         for side in (left, right):
             self._know(side)
             if not isinstance(side, MatMul):
