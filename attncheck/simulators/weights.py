@@ -34,7 +34,7 @@ def _rademacher(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
 
 
 def _truncated(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
-    """Draw normals truncated at two standard deviations and rescaled, as common initialisers do."""
+    """Draw normals truncated at two standard deviations and rescaled to variance 1, as common initialisers do."""
     entries = rng.standard_normal(shape)
     while (outside := np.abs(entries) > _CUT).any():
         entries[outside] = rng.standard_normal(int(outside.sum()))
@@ -74,7 +74,8 @@ class Bias:
     law : str
         Key in `WEIGHT_LAWS`.
     std : float
-        Standard deviation times √fan_in, where fan_in is the width or, for "output", the neurons of all heads.
+        Standard deviation times √fan_in, where fan_in is the width or, for "output", the number of neurons of all
+        heads together.
     """
 
     matrix: str
@@ -215,7 +216,10 @@ GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Multiply by explicit matrices of given laws, and add biases; Gaussian matrices are not drawn explicitly."""
+    """Multiplies by matrices of given laws, and adds biases.
+
+    Matrices of non-Gaussian laws are drawn explicitly. Products with Gaussian matrices are drawn without the matrices.
+    """
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)

@@ -44,7 +44,7 @@ _INPUT_ENTRIES = 2**22
 
 
 class StoppedCall(InputError):
-    """A call of a subject was stopped and should not be repeated."""
+    """Error for a call of a subject that was stopped, and that should not be repeated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,9 +154,10 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
 
 def _same_digits(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two samples are equal and not trivially so.
+    """Return whether two samples are equal for no trivial reason.
 
-    Equality is trivial if all nonzero numbers have the same size, for example if all are clipped at one bound.
+    Equality is trivial if all nonzero numbers have the same absolute value, for example if all are clipped at one
+    bound.
     """
     finite = first[np.isfinite(first) & (first != 0.0)]
     return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
