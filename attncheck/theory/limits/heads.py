@@ -138,7 +138,7 @@ def _root(kernel: FloatArray) -> FloatArray:
 
 
 def _exchangeable(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether all pairs of positions have the same moments."""
+    """Return whether positions are interchangeable, so that all pairs of different positions have the same moments."""
     if not visible(layer).all() or rows.drawn_jointly(layer, kernel) or has_offset(layer):
         return False
     s = len(kernel)

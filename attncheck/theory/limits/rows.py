@@ -59,8 +59,8 @@ _LOG_CHI_STEP, _LOG_CHI_RANGE, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 2
 class Proposal:
     """One component of the mixture law from which points are drawn for importance sampling.
 
-    Its points are size · z + centre, where z is standard normal and the rows of `centres`, (k, r), are equally likely.
-    `share` is the component's share of all points.
+    Its points are size · z + c, where z is standard normal, and c is one of the rows of `centres`, (k, r), which are
+    equally likely. `share` is the component's share of all points.
     """
 
     share: float
@@ -102,8 +102,8 @@ def enlarged(dimension: int) -> tuple[Proposal, ...]:
     """Return a standard normal proposal and two wider ones, with which the far tail of the output is integrated.
 
     Linear attention has the heaviest tail. For r = `dimension` normals z, the contribution of points of length |z| to
-    the probability of an output beyond t is exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), which is largest where |z|⁴ - (r -
-    2)|z|² = t². The points of the widest proposal have about this length for t = 12√r, which is twelve standard
+    the probability of an output beyond t is exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), which is largest where |z|⁴ -
+    (r-2)|z|² = t². The points of the widest proposal have about this length for t = 12√r, which is twelve standard
     deviations of the output.
     """
     middle = 0.5 * dimension - 1.0
@@ -153,7 +153,7 @@ def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
 
 
 def power_of_two(target: float, fewest: int, most: int) -> int:
-    """Return the largest power of two that is at most `target`, within bounds."""
+    """Return the largest power of two that is at most `target`, which is first clipped to [`fewest`, `most`]."""
     return int(2 ** np.floor(np.log2(np.clip(target, fewest, most))))
 
 
@@ -230,9 +230,9 @@ def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
 
 
 def normal_points(dimension: int, rng: np.random.Generator) -> Callable[[int], FloatArray]:
-    """Return a function that returns the next `count` normal points of a scrambled Sobol sequence, (count, dimension).
+    """Return a function of `count` that returns the next points of a scrambled Sobol sequence, (count, dimension).
 
-    In dimensions that are too high for Sobol sequences, the points are random.
+    The points are transformed to a standard normal law. In dimensions too high for Sobol sequences, they are random.
     """
     if dimension > scipy.stats.qmc.Sobol.MAXDIM:
         return lambda count: rng.standard_normal((count, dimension))

@@ -172,7 +172,7 @@ def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
 
 
 def standard_error(replicates: FloatArray) -> float:
-    """Return `ERRORS` standard errors of the mean over repetitions."""
+    """Return the standard error of the mean over repetitions, multiplied by `ERRORS`."""
     return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))
 
 

@@ -85,7 +85,7 @@ class FiniteWidthLaw(SymmetricLaw):
     (see `cdf_error` and `excess_kurtosis_error`).
 
     With scores divided by n and a linear or relu map, the limit is 0. The law is then computed for √ν y, where ν is n
-    or head_dim: this is the output of the same layer with 1/√n.
+    or head_dim: √ν y is the output of the same layer with scores divided by √n.
 
     Parameters
     ----------

@@ -106,8 +106,8 @@ def rate(
     Parameters
     ----------
     layer : AttentionLayer
-        Of any width. With a `head_dim` the distance is from the law at infinite width with that head_dim; the
-        attribute ``gap`` is that law's distance from the limit.
+        Of any width. With a `head_dim`, distances are measured from the law at infinite width with that head_dim,
+        and the attribute ``gap`` of the result is the distance of that law from the limit.
     widths : sequence of int, optional
         At least four widths, by default `WIDTHS`.
     metric, of, position, key
