@@ -129,7 +129,7 @@ class Processes(Workers):
     def _answer(self, worker: _Worker) -> Any:
         answered = worker.pipe.poll()
         try:
-            if not answered:  # it has died
+            if not answered:  # the process has died
                 raise EOFError
             error, result = worker.pipe.recv()
         except Exception:  # the process died before or while it answered, or wrote other data to the pipe

@@ -14,8 +14,8 @@ Function = Callable[[FloatArray], FloatArray]
 
 # The normal law beyond nine standard deviations has mass 2e-19.
 RANGE: Final = 9.0
-# Numbers of steps per direction, tried until convergence. They do not double, since a grid and its double alias fast
-# waves in the same way and may agree on a wrong value.
+# Numbers of steps per direction, tried until convergence. No number is twice another one: of two such grids, the finer
+# one contains the coarser one, so both may alias a fast wave in the same way and agree on a wrong value.
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _CONVERGED = 16 * _EPS, 8 * _EPS

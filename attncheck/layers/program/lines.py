@@ -12,7 +12,7 @@ from attncheck._lib.errors import InputError, check_integer, check_number, refus
 from attncheck.layers.program.functions import Coordinatewise, PerArgumentFunction, StackedFunction, name_of, tried
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
-# Arguments of both signs, at which functions are tried when a line is written.
+# Trial arguments of both signs. When a line is written, its function is called with them.
 _TRIAL = np.linspace(-1.5, 1.0, 6).reshape(2, 3)
 _TRIAL.flags.writeable = False  # catches functions that modify their arguments
 

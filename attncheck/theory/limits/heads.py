@@ -22,9 +22,9 @@ from attncheck.theory.limits import rows
 TOLERANCE = 1e-4
 # Number of scramblings. For each of them: number of score entries in the first round, and maximum number in all rounds.
 _SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**24
-# Maximum number of points in the first round. In numbers of score entries, a point counts as at least `_LEAST`.
+# Maximum number of points in the first round, and minimum number of score entries for which a point counts.
 _FIRST_POINTS, _LEAST = 2**5, 16
-# Score entries per block.
+# Maximum number of score entries per block.
 _BLOCK = 2**18
 # Relative rounding error of sums over points.
 _ROUNDING = 1e-13

@@ -24,7 +24,7 @@ from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, pool
 from attncheck.theory.limits.symmetric import MixtureLaw
 
-# Entries of a block of sampled scores.
+# Maximum number of entries of a block of sampled scores.
 _BLOCK = 2**18
 
 

@@ -26,7 +26,7 @@ _LOG_RANGE = 128.0
 _WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
 # Maximum relative deviation from a cell's mean, so that its cube fits float64.
 _LARGEST_DEVIATION = 1e100
-# Entries of a block of (t, variance) pairs: 2 MiB, to fit the cache.
+# Maximum number of (t, variance) pairs per block; their 2 MiB fit the processor's cache.
 _BLOCK = 2**18
 
 
@@ -247,7 +247,7 @@ def _average(mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatA
     flat = size.ravel()
     result = np.zeros(flat.shape)
     for part in slices(flat.size, _BLOCK // max(1, roots.size)):
-        # Beyond 100 standard deviations everything is 0; the limit keeps squares finite.
+        # Beyond 100 standard deviations, tails and densities are 0 in double precision. The bound keeps squares finite.
         ratio = np.minimum(flat[part, None] / roots, 100.0)
         result[part] = of_ratio(ratio) @ mixture.weights
     return result.reshape(size.shape)

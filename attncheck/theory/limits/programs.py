@@ -18,7 +18,7 @@ from attncheck.layers.program import Initial, MatMul, Node, Program, Score
 from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.layers.program.moments import Moments, ancestors_of, bases_of, value_of
 
-# Array entries per block.
+# Maximum number of array entries per block.
 _ENTRIES = 2**21
 
 

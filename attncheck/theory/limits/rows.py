@@ -45,7 +45,7 @@ _POINTS = 2**14
 _FEWEST_POINTS = 2**9
 # Number of normals per replicate; in higher dimensions, a replicate therefore has fewer points.
 _NORMALS = 2**18
-# Array entries per block, points × seq_len.
+# Maximum number of array entries per block, which is the number of points times seq_len.
 _BLOCK = 2**20
 _PILOT = 2**9
 # Eigenvalues are considered equal within this relative tolerance.

@@ -44,7 +44,7 @@ _MARGIN = math.exp(3.0)
 _WIDE = 2**20
 # Maximum number of distinct entries of a Gram matrix for which the mean of the control Q is computed.
 _MOST_DIRECTIONS = 400
-# Array entries per block.
+# Maximum number of array entries per block.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 

@@ -31,7 +31,7 @@ _CACHED_ENTRIES = 2**21
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
-# Array entries per block.
+# Maximum number of array entries per block.
 _BLOCK = 2**21
 
 

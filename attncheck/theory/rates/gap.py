@@ -18,7 +18,7 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 ERRORS = 4.0
 # Integrals over t use t = std · sinh(u): number of Gauss–Legendre panels in u, nodes per panel, and largest t/std.
 _PANELS, _NODES, _RANGE = 24, 16, 40.0
-# Densities and atoms at finite width are raised to at least this fraction of the limit's.
+# Densities and atoms at finite width are raised to at least this fraction of their values in the limit.
 _LEAST_SHARE = 1e-9
 # Divergences leave out points at which the limit's density is below this fraction of its maximum.
 _LEAST_DENSITY = 1e-200
@@ -26,7 +26,7 @@ _LEAST_DENSITY = 1e-200
 _MANY = 512
 # Minimum number of draws in a tail for an error estimate.
 _FEWEST_IN_TAIL = 20
-# A tail that differs from the limit's by at most this factor does not depend on rare draws.
+# If the probability of a tail differs from the limit by at most this factor, it does not depend on rare draws.
 _NEAR = 1.25
 # The correction for noise is left out where the noise has a variance above this fraction of the squared density.
 _MOST_NOISE = 0.01

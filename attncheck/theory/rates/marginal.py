@@ -27,7 +27,7 @@ from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.rows import normal_points, score_std
 from attncheck.theory.rates.drivers import Drivers, Fluctuations, symmetric_root
 
-# Score entries per block.
+# Maximum number of score entries per block.
 _BLOCK = 2**20
 
 

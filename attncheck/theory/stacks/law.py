@@ -20,7 +20,7 @@ from attncheck.theory.limits.symmetric import MixtureLaw
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 _PARTS = 8
-# Array entries per block.
+# Maximum number of array entries per block.
 _BLOCK = 2**20
 
 

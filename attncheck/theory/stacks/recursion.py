@@ -41,7 +41,7 @@ _NEVER_CLIPPED: Final = 12.0
 # Number of Hermite terms; largest point, step and maximum number of points of the quadrature. Since tanh(√v z) has
 # poles at ±iπ/(2√v), a step h has the error exp(-π²/(h √v)), which is below rounding error up to h = 0.28/√v.
 _TERMS, _RANGE, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
-# Array entries per block.
+# Maximum number of array entries per block.
 _BLOCK: Final = 2**20
 
 
