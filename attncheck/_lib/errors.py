@@ -142,7 +142,10 @@ def check_number(
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> float:
-    """Return `value` as a finite float within the bounds, or raise `InputError`."""
+    """Return `value` as a finite float within the bounds, or raise `InputError`.
+
+    The value must be greater than `above`, at least `minimum` and at most `maximum`; None is no bound.
+    """
     import math
 
     # Skip the conversion of floats for speed: nearly all values are floats, and some runs check millions of them.

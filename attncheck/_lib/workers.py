@@ -53,6 +53,7 @@ class Workers(abc.ABC):
     Attributes
     ----------
     name : str
+        Description of the workers, such as "2 processes".
     travels : bool
         Whether tasks go to other processes.
     """

@@ -80,7 +80,7 @@ def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gener
     step="project",
 )
 def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Let head a use the keys and values of group a modulo the number of groups."""
+    """Let head a use the keys and values of the group with index a mod g, where g is the number of groups."""
     projections = independent(layer, inputs, rng)
     order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
     return dataclasses.replace(projections, keys=projections.keys[:, order], values=projections.values[:, order])

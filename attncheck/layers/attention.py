@@ -95,7 +95,8 @@ class AttentionLayer:
     input_std : float
         Standard deviation of the coordinates of h^i; from 1e-6 to 1e6.
     input_correlation : float
-        Correlation ρ of h^i and h^j, i ≠ j, in [0, 1]: W^i is √ρ times a shared matrix plus √(1-ρ) times its own.
+        Correlation ρ of h^i and h^j, i ≠ j, in [0, 1]: W^i is √ρ times a shared matrix plus
+        √(1-ρ) times a separate one.
     position_std : float
         Standard deviation of the coordinates of the position vectors e^i, Gaussian and independent of h; 0, or
         from 1e-6 to 1e6.
