@@ -210,7 +210,7 @@ class FixedHeads:
     def __post_init__(self) -> None:
         layer = self.marginal.layer
         if layer.group_size > 1:
-            problem = "with a head_dim is only supported for the distance from the limit"
+            problem = "can be combined with head_dim only for the distance from the limit"
             refuse("num_kv_heads", layer.num_kv_heads, problem, 'leave it out, or use distance(reference="limit")')
 
     @property
