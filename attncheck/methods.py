@@ -215,10 +215,14 @@ def _check_fits(
     description: str,
     alternative: tuple[str, DrawPlan[Any]] | None = None,
 ) -> None:
-    """Raise `InputError` if one draw needs more than the allowed memory."""
+    """Raise `InputError` if one draw needs more than `memory` bytes.
+
+    `description` is the name of the draw in the message, and `alternative` the name and the plan of a method that the
+    message recommends if it needs less.
+    """
     needed = _bytes_of(work)
     if needed > check_integer("memory", memory, 1, "pass a number of bytes"):
-        # Raising `memory` does not help if the score covariance exceeds the default limit, which is fixed for it.
+        # The score covariance must fit DEFAULT_MEMORY; if it does not, raising `memory` does not help.
         remedies = ["raise memory"] * (8 * work.shared <= DEFAULT_MEMORY)
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
         if alternative is not None and _bytes_of(alternative[1]) <= memory:
@@ -231,7 +235,7 @@ def _check_fits(
 
 
 def _bytes_of(work: DrawPlan[Any]) -> int:
-    """Return the memory of one draw, in bytes."""
+    """Return the memory that one draw needs, in bytes."""
     return 8 * (work.entries + work.shared)
 
 
@@ -245,8 +249,9 @@ def tangent_kernel(
     """Draw the tangent kernel Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ of a layer.
 
     The parameters θ are standard normal; each matrix entry is a parameter times σ/√fan-in of its matrix. With scores
-    divided by √n and finitely many heads the kernel remains random at infinite width, and W^Q and W^K couple neurons;
-    `infinite_heads_tangent` gives its mean, the limit for infinitely many heads. Draws multiply explicit matrices.
+    divided by √n and finitely many heads, the kernel remains random at infinite width, and W^Q and W^K make it nonzero
+    between different neurons. `infinite_heads_tangent` returns its mean, the limit for infinitely many heads. Draws
+    multiply explicit matrices.
 
     Parameters
     ----------

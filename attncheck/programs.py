@@ -40,9 +40,9 @@ _CORRELATION = 0.5
 
 
 def perceptron(depth: int = 3) -> Program:
-    """Return a multilayer perceptron, x ↦ relu(W_d … relu(W_1 h)): Fact 1 without weight sharing.
+    """Return a multilayer perceptron, h ↦ relu(W_d … relu(W_1 h)), to which Fact 1 applies; no matrix is used twice.
 
-    He scaling keeps E (W x)² at 2 E (h)² at every depth. Without scores, relu need not be bounded.
+    He scaling keeps E (W x)² at 2 E (h)² at every depth. Since the program has no scores, relu need not be bounded.
 
     Parameters
     ----------
@@ -70,9 +70,10 @@ def perceptron(depth: int = 3) -> Program:
 
 
 def recurrent(steps: int = 3) -> Program:
-    """Return a recurrent network, s_t = erf(W s_{t-1} + U x_t): Definition 1 (ii) with tied matrices.
+    """Return a recurrent network, s_t = erf(W s_{t-1} + U x_t), an example of Definition 1 (ii) with reused matrices.
 
-    Because W and U are shared over time, W s_t and W s_u have the covariance E[s_t s_u]. Tokens are correlated too.
+    The same W and U are used at all times, so W s_t and W s_u have the covariance E[s_t s_u]. The tokens x_t are
+    correlated too.
 
     Parameters
     ----------
@@ -133,9 +134,10 @@ def residual_attention(seq_len: int = 3) -> Program:
 
 
 def cross_attention(queries: int = 2, keys: int = 3) -> Program:
-    """Return cross-attention: Proposition 8 with x^{i,1} and x^{i,2} from different sequences.
+    """Return cross-attention, an example of Proposition 8: queries and keys are computed from different sequences.
 
-    Each sequence has its own initial vectors and matrices.
+    In the notation of the proposition, x^{i,1} belongs to one sequence and x^{i,2} to the other. Each sequence has its
+    own initial vectors and matrices.
 
     Parameters
     ----------
@@ -188,10 +190,10 @@ def grouped_query_attention(heads: int = 4, groups: int = 2, seq_len: int = 2) -
 
 
 def positional_attention(seq_len: int = 3) -> Program:
-    """Return attention over x^i = erf(W h^i + e^i) with position encodings e^i: Fact 1 with correlated inputs.
+    """Return attention over x^i = erf(W h^i + e^i) with position encodings e^i.
 
-    Independent tokens h^i share W; the encodings are initial vectors whose correlation
-    decays with distance.
+    This is an example of Fact 1 with correlated inputs. The tokens h^i are independent and share W. The encodings e^i
+    are initial vectors whose correlation decays with distance.
 
     Parameters
     ----------
@@ -219,7 +221,7 @@ def positional_attention(seq_len: int = 3) -> Program:
 
 
 def gated_attention(seq_len: int = 3) -> Program:
-    """Return sigmoid attention, y^i = Σ_j W^O W^V x^j / (1 + exp(-p_ij)): Theorem 1 beyond softmax.
+    """Return sigmoid attention, y^i = Σ_j W^O W^V x^j / (1 + exp(-p_ij)), an example of Theorem 1 without softmax.
 
     Weights are not normalised, so the output variance grows with `seq_len`.
 
@@ -243,10 +245,10 @@ def gated_attention(seq_len: int = 3) -> Program:
 
 
 def recurrent_attention(steps: int = 3) -> Program:
-    """Return a recurrent network whose last state attends to all states: weight sharing, then scores.
+    """Return a recurrent network whose last state attends to all states: matrices are reused before the scores.
 
-    Tied matrices correlate the states s_t, and therefore the scores (Proposition 8). The covariances E[s_t s_u] of the
-    states differ from each other and from 0.
+    Reused matrices correlate the states s_t, and therefore the scores (Proposition 8). The covariances E[s_t s_u] of
+    the states differ from each other and from 0.
 
     Parameters
     ----------
@@ -292,14 +294,21 @@ def _numbers(field: str, count: int) -> range:
 
 
 def _fading(letter: str, count: int) -> tuple[list[str], list[float], FloatArray]:
-    """Return names, means and covariance of a sequence of initial vectors, whose correlation falls with distance."""
+    """Return names, means and covariance of a sequence of initial vectors whose correlation falls with distance.
+
+    A name is `letter` and the number of the vector.
+    """
     positions = np.arange(count)
     cov = _CORRELATION ** np.abs(np.subtract.outer(positions, positions))
     return [f"{letter}{position + 1}" for position in positions], [0.0] * count, cov
 
 
 def _tokens(program: Program, count: int, letter: str = "", field: str = "seq_len") -> list[Node]:
-    """Write the paper's inputs, x^i = clip(W^i h, -100, 100), from a separate initial vector."""
+    """Append the paper's inputs, x^i = clip(W^i h, -100, 100), to a program, and return them.
+
+    They are computed from a separate initial vector h. `letter` is the prefix of all names, and `field` is the name of
+    the argument `count` in error messages.
+    """
     h = program.initial(f"{letter}h")
     inputs = []
     for i in _numbers(field, count):
@@ -309,7 +318,7 @@ def _tokens(program: Program, count: int, letter: str = "", field: str = "seq_le
 
 
 def _states(program: Program, steps: int) -> list[Node]:
-    """Write the states of a recurrent network."""
+    """Append the states of a recurrent network to a program, and return them."""
     state = program.initial("s0")
     tokens = program.initials(*_fading("x", len(_numbers("steps", steps))))
     recur, read = program.weight("W"), program.weight("U")
@@ -323,7 +332,10 @@ def _states(program: Program, steps: int) -> list[Node]:
 
 
 def _head(program: Program, asking: Sequence[Node], sources: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
-    """Write one head: its values W^O W^V x, and a row of scores for each query."""
+    """Append an attention head to a program; return its values W^O W^V x, and a row of scores for each query.
+
+    Queries are computed from the vectors `asking`, and keys and values from the vectors `sources`.
+    """
     weights = {name: program.weight(name) for name in "QKVO"}
 
     def images(name: str, vectors: Sequence[Node]) -> list[Node]:
@@ -339,7 +351,7 @@ def _head(program: Program, asking: Sequence[Node], sources: Sequence[Node]) -> 
 
 
 def _mixed(program: Program, mix: Coordinatewise, values: Sequence[Node], rows: Sequence[Sequence[Node]]) -> Program:
-    """Write one output per row of scores and return the program."""
+    """Append one output per row of scores to a program, computed from row and `values` by `mix`; return the program."""
     for i, row in enumerate(rows, 1):
         program.output(mix, values, row, f"y{i}")
     return program

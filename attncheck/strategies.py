@@ -27,7 +27,7 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 204
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
 HEAD_DIMS = (1, 2, 3, 4, 8, 16)
 STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
-# Standard deviations of position vectors; two thirds of the layers have none.
+# Standard deviations of position vectors, equally likely; two thirds of the layers have no position vectors.
 POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
 POSITION_REACHES = (1.0, 0.5, 2.0)
 INPUTS: tuple[dict[str, Any], ...] = (
@@ -93,7 +93,7 @@ def layers(
         "input_correlation": 1.0,
     }
     least = AttentionLayer(**fields).weight_entries
-    check_integer("max_entries", max_entries, least, f"pass at least the entries of the smallest layer, {least}")
+    check_integer("max_entries", max_entries, least, f"pass at least {least}, the entries of the smallest layer")
 
     def choose(field: str, values: Sequence[Any]) -> Any:
         """Draw a value of a field that keeps the layer drawn so far within `max_entries`."""
@@ -177,8 +177,8 @@ def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Pr
     ...     assert program.coverage().has_limit
     >>> check()
     """
-    least = check_integer("min_scores", min_scores, 0, "pass the fewest scores a program may have")
-    most = check_integer("max_scores", max_scores, least, "pass the most scores a program may have")
+    least = check_integer("min_scores", min_scores, 0, "pass the minimum number of scores of a program")
+    most = check_integer("max_scores", max_scores, least, "pass the maximum number of scores of a program")
     program = Program()
     vectors = _draw_initials(draw, program)
     hidden = [program.weight(f"W{k + 1}", draw(st.sampled_from(STDS))) for k in range(draw(st.integers(1, 2)))]
@@ -190,7 +190,7 @@ def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Pr
     inputs = vectors[-2:]
     allowed = [()] * (least == 0) + [option for option in _SIDES if least <= len(option) <= most]
     if not allowed:
-        refuse("min_scores", least, f"leaves nothing to draw up to max_scores={most}", "programs have up to 3 scores")
+        refuse("min_scores", least, "is more than any program has", "pass a number from 0 to 3")
     sides: tuple[str, ...] = draw(st.sampled_from(allowed))
     names = dict.fromkeys(name for pair in sides for name in pair)
     weights = {name: program.weight(name, draw(st.sampled_from(STDS))) for name in names}

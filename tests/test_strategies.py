@@ -129,7 +129,7 @@ def test_layers_shrink(holds: Callable[[AttentionLayer], bool], smallest: dict[s
 @pytest.mark.parametrize(
     ("bounds", "said"),
     [
-        ({"max_entries": 4}, "max_entries=4: must be at least 5; pass at least the entries of the smallest"),
+        ({"max_entries": 4}, "max_entries=4: must be at least 5; pass at least 5, the entries of the smallest"),
         ({"max_entries": 100, "min_width": 64}, "max_entries=100: must be at least 4352; pass at least"),
         ({"min_width": 8, "max_width": 7}, "max_width=7: must be at least 8; pass"),
     ],

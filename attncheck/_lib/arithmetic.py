@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 
 class _OneThread:
-    """Limit of one BLAS thread, shared by overlapping uses; the last use to end restores the caller's limit."""
+    """Limits BLAS to one thread for overlapping contexts; the last one to exit restores the caller's limit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

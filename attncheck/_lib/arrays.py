@@ -14,7 +14,7 @@ IndexArray = NDArray[np.intp]
 
 
 def slices(count: int, step: int) -> Iterator[slice]:
-    """Yield slices of `step` rows, at least one, that cover `count` rows.
+    """Yield consecutive slices of at most `step` rows that cover `count` rows; a `step` below 1 counts as 1.
 
     Examples
     --------

@@ -32,7 +32,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
 def naming(source: Any) -> Iterator[None]:
     """Prefix the messages of input errors raised in this context with `source`.
 
-    Only a path is added, and only to messages that do not contain it.
+    The prefix is added only if `source` is a path and the message does not contain it.
 
     Examples
     --------
@@ -94,12 +94,12 @@ def check_integer(field: str, value: Any, minimum: int, remedy: str, maximum: in
 
 
 def check_draws(field: str, value: Any, minimum: int, remedy: str) -> int:
-    """Return a number of draws from `minimum` to `MOST_DRAWS`, or raise `InputError`."""
+    """Return `value`, a number of draws, as an int from `minimum` to `MOST_DRAWS`, or raise `InputError`."""
     return check_integer(field, value, minimum, remedy, MOST_DRAWS)
 
 
 def check_position(field: str, value: Any, seq_len: int) -> int:
-    """Return a position from 0 to ``seq_len - 1``, or raise `InputError`."""
+    """Return `value`, a position, as an int from 0 to ``seq_len - 1``, or raise `InputError`."""
     last = seq_len - 1
     position = check_integer(field, value, 0, f"pass a position from 0 to {last}")
     if position > last:
@@ -142,10 +142,13 @@ def check_number(
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> float:
-    """Return `value` as a finite float within the bounds, or raise `InputError`."""
+    """Return `value` as a finite float within the bounds, or raise `InputError`.
+
+    The value must be greater than `above`, at least `minimum` and at most `maximum`; None is no bound.
+    """
     import math
 
-    # Nearly all values are floats already, and some runs check millions.
+    # Skip the conversion of floats for speed: nearly all values are floats, and some runs check millions of them.
     number = value if type(value) is float else _as_float(field, value, remedy)
     if not math.isfinite(number):
         refuse(field, value, "must be finite", remedy)
@@ -173,12 +176,18 @@ def check_boolean(field: str, value: Any, remedy: str) -> bool:
 
 
 def validate(instance: Any, field: str, check: Callable[..., Any], *arguments: Any, **limits: Any) -> None:
-    """Replace the value of a field of a frozen dataclass by the result of ``check(field, value, ...)``."""
+    """Replace the value of a field of a frozen dataclass by the result of a check.
+
+    The check is called as ``check(field, value, *arguments, **limits)``, where `field` is the name of the field.
+    """
     object.__setattr__(instance, field, check(field, getattr(instance, field), *arguments, **limits))
 
 
 def refuse_unknown(where: str, fields: Mapping[str, Any], described: Any) -> None:
-    """Raise `InputError` for the first name in `fields` that is not a field of the dataclass `described`."""
+    """Raise `InputError` for the first name in `fields` that is not a field of the dataclass `described`.
+
+    The message shows this name with the prefix `where`, as ``where.name``.
+    """
     known = [field.name for field in dataclasses.fields(described)]
     for name in fields:
         if name not in known:
@@ -188,7 +197,10 @@ def refuse_unknown(where: str, fields: Mapping[str, Any], described: Any) -> Non
 
 
 def foreign_traceback(error: BaseException) -> str:
-    """Return the traceback of an error's cause without attncheck's own frames; empty without a cause."""
+    """Return the traceback of an error's cause without attncheck's own frames.
+
+    The result is empty if the error has no cause.
+    """
     cause = error.__cause__
     if cause is None:
         return ""

@@ -77,7 +77,10 @@ class DaskCluster(Workers):
                 yield flying.pop(future), result
 
     def _completed(self, flying: list[Any]) -> set[Any]:
-        """Wait until tasks complete, and return their futures; raises InputError if no workers are left."""
+        """Wait until at least one of the futures `flying` is completed, and return the completed ones.
+
+        Raises InputError if no workers are left.
+        """
         last_alive = time.monotonic()
         while True:
             try:
@@ -98,7 +101,7 @@ class DaskCluster(Workers):
         try:
             return future.result(timeout=_ANSWER)
         except self._dask.KilledWorker:
-            return LostTask("its worker died, also when the task was repeated")
+            return LostTask("its worker died, and so did the workers that repeated the task")
 
     def _deserted(self) -> bool:
         """Return whether the scheduler has no workers, no longer runs, or does not answer."""

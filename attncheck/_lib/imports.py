@@ -132,7 +132,7 @@ def source_of(path: str) -> str:
     """
     module = sys.modules.get(path.rpartition(":")[0])
     try:
-        # Line endings depend on the checkout.
+        # The digest must not depend on line endings, which may differ between checkouts.
         lines = Path(str(getattr(module, "__file__", ""))).read_bytes().splitlines()
     except OSError:
         return ""

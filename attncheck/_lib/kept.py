@@ -13,7 +13,7 @@ _Method = Callable[[_Object, *_Arguments], _Result]
 
 
 def kept(method: _Method[_Object, *_Arguments, _Result]) -> _Method[_Object, *_Arguments, _Result]:
-    """Cache the results of a method in each object; its arguments must be positional and hashable.
+    """Cache the results of a method in each object; arguments of the method must be positional and hashable.
 
     Examples
     --------

@@ -30,7 +30,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: FloatArray, unit: str, form: str) -> str:
-    """Return the median and, in brackets, the quartiles.
+    """Format the median and, in brackets, the quartiles of values; `form` is the format of a number.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def spread(values: FloatArray, unit: str, form: str) -> str:
 
 
 def installed() -> str:
-    """Return the versions that timings depend on."""
+    """Return the versions of attncheck, Python and its libraries, and the platform; timings depend on these."""
     return (
         f"attncheck {__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
         f"SciPy {scipy.__version__}, {in_use()}, "

@@ -42,10 +42,10 @@ def pattern_of(name: str) -> str:
 
 
 def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
-    """Return a common name for `names`, some of the names in `all_names`, which differ from each other only in numbers.
+    """Return a common name for `names`, which are some of `all_names`.
 
-    Their numbers are listed if there are at most four names, and these are at most half of all; otherwise * replaces
-    the numbers.
+    All names in `all_names` are equal except for the numbers in them. The common name lists the numbers of `names` if
+    there are at most four names and at most half of all; otherwise * replaces the numbers that differ.
 
     Examples
     --------
@@ -68,15 +68,19 @@ def similar_names(name: str, candidates: Sequence[str]) -> list[str]:
 
 
 def part_of(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return a common name for `names`, some of the names in `every`, which differ from each other only in numbers.
+    """Return a common name for `names`, which are some of the names in `every`.
 
-    The numbers are replaced by * if `names` are all of them, and listed otherwise.
+    All names in `every` are equal except for the numbers in them. In the common name, * replaces the numbers that
+    differ if `names` are all of `every`; otherwise their numbers are listed.
     """
     return name_of(names, every) if len(names) in (1, len(every)) else _filled(names, listing=True)
 
 
 def _filled(names: Sequence[str], listing: bool) -> str:
-    """Return a common name for `names`; where their numbers differ, it has a list of them if `listing`, else *."""
+    """Return a common name for `names`, which are equal except for the numbers in them.
+
+    Where the numbers differ, the common name has a list of them in braces if `listing` is True, and * otherwise.
+    """
     columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
     numbers = (list(dict.fromkeys(column)) for column in columns)
     several = "{{{}}}" if listing else "*"

@@ -38,7 +38,7 @@ _END = 2**16
 _PRINTED, _FAULTS = ".out", ".faults"
 # Seconds between checks of the output file's size, and between checks for processes that a signal has stopped.
 _POLL_SECONDS = 1.0
-# Option of prctl(2) that names a signal to send when the parent ends.
+# Option of prctl(2) that sets the signal which this process receives when its parent ends.
 _PARENT_DEATH = 1
 # Exit statuses of a process that another process has ended.
 _KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", signal.SIGTERM))
@@ -66,7 +66,7 @@ class _Worker:
 
 
 class Processes(Workers):
-    """Runs tasks in fresh processes with one BLAS thread each, which start as they are needed."""
+    """Runs tasks in new processes with one BLAS thread each; a process is started when a task needs one."""
 
     def __init__(self, number: int) -> None:
         self.name = f"{number} processes"
@@ -99,7 +99,7 @@ class Processes(Workers):
                 for pipe, (worker, _) in busy.items():
                     if _stopped(worker.process):
                         worker.process.kill()
-                    # If a process has died, a child of it may still hold its pipe open; the pipe is then never ready.
+                    # The child of a worker that died may keep the pipe open, which is then never ready for reading.
                     if pipe not in ready and not worker.process.is_alive():
                         ready.append(pipe)
                 for pipe in ready:
@@ -118,7 +118,7 @@ class Processes(Workers):
             worker.end()
         context = get_context("spawn")  # a fork of a threaded process may hang
         ours, theirs = context.Pipe()
-        # Starting the tracker admits interrupts, so it must not start within `interrupts_deferred`.
+        # The start of the resource tracker delivers deferred signals, so it must come before `interrupts_deferred`.
         resource_tracker.ensure_running()
         process = context.Process(target=_serve, args=(theirs, self._outputs.name))
         with interrupts_deferred():
@@ -129,7 +129,7 @@ class Processes(Workers):
     def _answer(self, worker: _Worker) -> Any:
         answered = worker.pipe.poll()
         try:
-            if not answered:  # it has died
+            if not answered:  # the process has died
                 raise EOFError
             error, result = worker.pipe.recv()
         except Exception:  # the process died before or while it answered, or wrote other data to the pipe
@@ -172,7 +172,10 @@ def _end_of(path: Path) -> str:
 
 
 def _fault(fault: re.Match[str], text: str) -> str:
-    """Return a fault that faulthandler reported, with the innermost call outside Python's standard library."""
+    """Return the fault in faulthandler's report `text`, with the innermost call outside Python's standard library.
+
+    `fault` is the match of the fault's description in the report.
+    """
     *_, calls = ["", *_STACK.findall(text[fault.end() :].partition("Current thread")[2] or text[fault.end() :])]
     frames = _FRAME.findall(calls)
     user_frames = [frame for frame in frames if not frame[0].startswith(sysconfig.get_path("stdlib"))]
@@ -184,7 +187,10 @@ def _status(code: int) -> str:
 
 
 def _serve(pipe: Connection, outputs: str) -> None:
-    """Run tasks from a pipe until the pipe is closed; the main function of a worker process."""
+    """Run tasks from a pipe until the pipe is closed; the main function of a worker process.
+
+    `outputs` is the folder for the file with the process's output.
+    """
     _prepare(outputs)
     while True:
         try:
@@ -202,7 +208,8 @@ def _serve(pipe: Connection, outputs: str) -> None:
 def _prepare(outputs: str) -> None:
     """Set up a worker process that uses one BLAS thread, writes its output to a file, and ends with its parent.
 
-    Output to the terminal would garble the progress bar. Ctrl-C ends the process without a traceback.
+    The file is in the folder `outputs`; output to the terminal would garble the progress bar. Ctrl-C ends the process
+    without a traceback.
     """
     # Both files stay open for the lifetime of the worker.
     output, faults = (
@@ -227,7 +234,10 @@ def _prepare(outputs: str) -> None:
 
 
 def _end_with_parent(output: int) -> None:
-    """End this process when its parent ends; until then, keep its output file short."""
+    """End this process when its parent ends; until then, keep its output file short.
+
+    `output` is the descriptor of this file.
+    """
     parent = parent_process()
     assert parent is not None
     while parent.is_alive():

@@ -23,8 +23,9 @@ _REMEDY = "use None, bool, int, float, str, bytes, or lists and mappings of them
 def encode(value: Any) -> bytes:
     """Return the canonical bytes of a value of built-in types.
 
-    Every item carries its type and length, so different keys never collide. Lists equal tuples and mappings are
-    sorted by key, so keys survive a JSON round trip.
+    Every item carries its type and length, so different values have different bytes, except that a list has the bytes
+    of a tuple with equal items. Mappings are sorted by key. A value therefore has the same bytes after a JSON round
+    trip.
 
     Parameters
     ----------
@@ -86,13 +87,13 @@ def set_fields(description: Any) -> dict[str, Any]:
 
 
 def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.SeedSequence:
-    """Return the seed sequence of a stream.
+    """Return the seed sequence of a stream of random numbers.
 
     Parameters
     ----------
     run_seed : int
     *key : object
-        Purpose of the stream, such as property and layer; each a value that `encode` accepts.
+        What the numbers are for, such as the key of a layer; each item is a value that `encode` accepts.
     look : int
         Number of the look (interim analysis of a group-sequential test), at least 1.
     role : str
@@ -112,7 +113,9 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
 
 
 def stream(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.Generator:
-    """Return the generator of the stream with this `seed_sequence`; any other key gives an independent one.
+    """Return the random generator whose seed is `seed_sequence` with the same arguments.
+
+    Generators for different keys are independent.
 
     Examples
     --------

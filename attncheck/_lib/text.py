@@ -86,7 +86,7 @@ def first_few(names: Iterable[str], most: int = 3) -> str:
 
 
 def span(values: list[Any]) -> str:
-    """Format the range of a [smallest, largest] list.
+    """Format a list [smallest, largest] as a range; an empty list as a dash.
 
     Examples
     --------

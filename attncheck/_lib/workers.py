@@ -19,8 +19,9 @@ _Result = TypeVar("_Result")
 class LostTask:
     """Placeholder for the result of a task whose process died.
 
-    ``what`` says what happened to the process, and ``words`` is its last output. ``hung`` is True if it was ended at
-    its time limit, and ``killed`` if something else ended it, such as the operating system when memory ran out.
+    ``what`` says what happened to the process, and ``words`` is its last output. ``hung`` is True if the process was
+    ended at its time limit. ``killed`` is True if something else ended it, such as the operating system when memory
+    ran out.
     """
 
     what: str
@@ -52,6 +53,7 @@ class Workers(abc.ABC):
     Attributes
     ----------
     name : str
+        Description of the workers, such as "2 processes".
     travels : bool
         Whether tasks go to other processes.
     """

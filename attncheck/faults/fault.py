@@ -35,7 +35,8 @@ class Fault:
     requires : Requirement
         Layers or programs in which the fault is detectable.
     subject : callable (layer, size, rng) -> mapping, or (program, width, size, rng) -> mapping
-        The simulator. As in a real simulator, exposed Gram matrices are those of the vectors that were used.
+        The simulator. As in a real simulator, it computes the Gram matrices that it returns from its own vectors,
+        which the error may have changed.
     """
 
     name: str
@@ -81,8 +82,8 @@ def declared(
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault to `faults`; the fault has the name of the decorated function.
 
-    Without a `step`, the decorated function is the wrong simulator. With a `step`, the wrong simulator is `simulator`
-    with this step replaced by the decorated function, and with further steps replaced by `steps`.
+    Without a `step`, the decorated function is the wrong simulator. With a `step`, which is the name of a field of
+    `simulator`, the decorated function replaces this step of `simulator`. `steps` replaces further steps, by name.
     """
 
     def add(function: _Function) -> _Function:
@@ -96,17 +97,17 @@ def declared(
 def with_changed_fields(
     faults: list[Fault], text: str, requires: Requirement[Any] = ANY
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator that appends a fault to `faults`, a simulator that misreads some fields of the layer.
+    """Return a decorator that appends a fault to `faults`: a simulator of a layer with some fields changed.
 
-    The decorated function maps a layer to the misread fields, with their wrong values.
+    The decorated function maps the declared layer to the fields that the simulator changes, with their wrong values.
     """
     return declared(faults, text, requires, "changes", MisreadLayer)
 
 
 def corrupted(faults: list[Fault], text: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
-    """Return a decorator that appends a fault to `faults`, a correct simulator with changed arrays.
+    """Return a decorator that appends a fault to `faults`: a correct simulator whose results are changed.
 
-    The decorated function takes a dictionary of the correct arrays, and returns one of the arrays that it changes.
+    The decorated function maps the dictionary of correct arrays to a dictionary of the changed ones.
     """
     return declared(faults, text, requires, "changes", TamperedDraws)
 

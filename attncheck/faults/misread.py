@@ -12,7 +12,7 @@ def _fault(part: LayerPart, mutant: Misreading) -> Fault:
     def differs(layer: AttentionLayer) -> bool:
         return part.present(layer) and part.shows(layer, layer.replace(**mutant.changes(layer)))
 
-    requires = Requirement(f"{part.name} that matters", differs, f"the layer has no {part.name} that matters")
+    requires = Requirement(f"{part.name} that matters", differs, f"the layer has no {part.name} with a visible effect")
     return Fault(mutant.name, mutant.what, requires, MisreadLayer(mutant.changes))
 
 

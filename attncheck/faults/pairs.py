@@ -10,7 +10,7 @@ from attncheck.faults.tampered import CORRUPTIONS
 
 
 def fault_named(name: str) -> Fault:
-    """Return a wrong simulator of layers by its name.
+    """Return the wrong simulator of layers with this name.
 
     Examples
     --------
@@ -21,7 +21,7 @@ def fault_named(name: str) -> Fault:
 
 
 def paired(check: AnyCheck) -> tuple[Fault, ...]:
-    """Return the wrong simulators that a check must reject, as its field `rejects` declares.
+    """Return the wrong simulators that a check must reject, which its field `rejects` lists.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def paired(check: AnyCheck) -> tuple[Fault, ...]:
 
 
 def rejecting(fault: Fault) -> list[str]:
-    """Return the names of the checks whose field `rejects` declares that they must reject a fault.
+    """Return the names of the checks that must reject a fault, because their field `rejects` lists the fault.
 
     Examples
     --------

@@ -24,12 +24,12 @@ from attncheck.theory.limits.programs import limit_of_program
 
 # Shifts added to vectors whose coordinates have standard deviation about 1.
 _SHIFT, _INITIAL_SHIFT = 0.2, 0.5
-# Standard deviation, over draws, of the logarithm of the random factor of a matrix.
+# Standard deviation of the logarithm of the random factor that multiplies a matrix in each draw.
 _SPREAD = 0.3
 
 
 def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    """Return jointly Gaussian initial vectors, computed from independent `normals` of the same shape.
+    """Return the jointly Gaussian initial vectors of a group, computed from independent `normals` of the same shape.
 
     The shape is (draws, vectors, neurons).
     """
@@ -59,11 +59,11 @@ class LineByLineSimulator:
     Attributes
     ----------
     matrices : callable
-        ``matrices(width, rng)`` returns a function that draws the images W h of vectors h.
+        ``matrices(width, rng)`` returns a function that draws the products W h of a weight W with vectors h.
     image : callable
-        Maps drawn images W h to the images that are used; by default they are the same.
+        Maps the drawn products W h to those that later lines use; by default the products are unchanged.
     begin : callable
-        Maps a group of initial lines and independent normals to the initial vectors.
+        Maps a group of initial lines, and independent normals, to the initial vectors of the group.
     map : callable
         Applies the function of a `Nonlin`.
     score : callable
@@ -124,7 +124,7 @@ def _shifted_initials(group: Sequence[Initial], normals: FloatArray) -> FloatArr
 
 @_declared("initial vectors are independent where they should be correlated", need.CORRELATED_START, step="begin")
 def _independent_initials(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    """Draw the initial vectors of a group independently, with the same variances."""
+    """Draw the initial vectors of a group independently of each other, with their declared variances."""
     return jointly_gaussian([dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals)
 
 
@@ -133,7 +133,7 @@ def _matrix_std_5(images: FloatArray) -> FloatArray:
     return 1.05 * images
 
 
-@_declared(f"{_SHIFT:g} is added to the images of every matrix", need.SOME_MATRIX, step="image")
+@_declared(f"{_SHIFT:g} is added to every product of a matrix and a vector", need.SOME_MATRIX, step="image")
 def _biased_matmuls(images: FloatArray) -> FloatArray:
     return images + _SHIFT
 
@@ -151,13 +151,13 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     multiplier = MatrixFreeMultiplier(width, rng)
 
     def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        # Weights with equal fields are one matrix, so this discards the name and the standard deviation.
+        # The multiplier uses one matrix for weights with equal fields, so give all weights one name and one std.
         return weight.std * multiplier(Weight("", 1.0, weight.rows, weight.columns), vectors, rows, False)
 
     return multiply
 
 
-@_declared("a matrix multiplies the vector of the matrix before it", need.MOVING_VECTORS, step="matrices")
+@_declared("a matrix multiplies the vector meant for the matrix before it", need.MOVING_VECTORS, step="matrices")
 def _stale_vectors(width: int, rng: np.random.Generator) -> Multiplier:
     multiplier, previous = MatrixFreeMultiplier(width, rng), dict[int, FloatArray]()
 
@@ -210,7 +210,7 @@ def _half_precision(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
     step="matrices",
 )
 def _wandering_scale(width: int, rng: np.random.Generator) -> Multiplier:
-    """Multiply each matrix by a random factor per draw, with mean square 1."""
+    """Return a multiplier that, in each draw, multiplies each matrix by a random factor with mean square 1."""
     multiplier = MatrixFreeMultiplier(width, rng)
     scales: dict[Weight, FloatArray] = {}
 
@@ -224,7 +224,7 @@ def _wandering_scale(width: int, rng: np.random.Generator) -> Multiplier:
 
 @_declared("matrices have blocks of √n equal rows", need.SOME_MATRIX, step="image")
 def _equal_rows(images: FloatArray) -> FloatArray:
-    """Replace each block of √n rows by its first row."""
+    """Replace each block of √n coordinates of the products W h by the first one, as if these rows of W were equal."""
     rows = images.shape[-1]
     block = max(1, round(rows**0.5))
     return images[..., np.arange(rows) // block * block]
@@ -240,7 +240,7 @@ def _scores_5(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
     return 1.05 * dot_product(node, first, second)
 
 
-@_declared("the first coordinates of the two vectors of a score are added to it", need.SOME_SCORE, step="score")
+@_declared("the first coordinates of its two vectors are added to each score", need.SOME_SCORE, step="score")
 def _leaking_neuron(node: Score, first: FloatArray, second: FloatArray) -> FloatArray:
     return dot_product(node, first, second) + first[:, 0] + second[:, 0]
 

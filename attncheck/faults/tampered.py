@@ -25,9 +25,10 @@ def _subset(drawn: Drawn, index: IntArray) -> Drawn:
 
 
 def _sized(values: FloatArray, by: FloatArray) -> FloatArray:
-    """Multiply `values` in each draw by the length of `by` in that draw, relative to its root mean square over draws.
+    """Multiply the `values` of each draw by the length of `by` in this draw, divided by a typical length.
 
-    The length is the root of the sum of all squares in a draw.
+    The length of an array in a draw is the root of its sum of squares; the typical length is the root mean square of
+    the lengths of all draws.
     """
     squares = _energy(by)
     factor = np.sqrt(squares / squares.mean())

@@ -20,7 +20,7 @@ from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 from attncheck.theory.limits.draw import draw_limit
 
-# Number of draws that estimate the covariance of the Gaussian outputs.
+# Number of draws from which the covariance of the Gaussian outputs is estimated.
 _AVERAGED = 20_000
 # Clipping bound of outputs, relative to the root mean square of the outputs of a call.
 _CLIPPED_AT = 4.0
@@ -43,13 +43,13 @@ _MIXED = OfLayer(
 
 
 def _one_number(layer: AttentionLayer) -> bool:
-    """Return whether nonzero Gram entries are all equal, up to sign."""
+    """Return whether all nonzero entries of the kernel of the inputs are equal, up to sign."""
     numbers = np.abs(input_kernel(layer.inputs).matrix)
     return np.unique(numbers[numbers != 0.0]).size <= 1
 
 
 _STILL_GRAMS = (
-    OfLayer("Gram matrices with one entry size", _one_number, "constant Gram matrices are refused before any look")
+    OfLayer("Gram matrices with one entry size", _one_number, "constant Gram matrices are rejected before any test")
     & SMALL_HEADS
 )
 
@@ -59,7 +59,10 @@ FAULTS: list[Fault] = []
 
 @declared(FAULTS, "outputs are Gaussian with the right covariance where their law is a mixture", _MIXED)
 def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Replace the outputs by Gaussian vectors whose covariance is the mean of that given the scores."""
+    """Replace the outputs by Gaussian vectors with the right covariance.
+
+    The covariance is estimated as the mean, over many draws, of the covariance of the outputs given the scores.
+    """
     drawn = collapsed(layer, size, rng)
     outputs = drawn["outputs"]
     return {**drawn, "outputs": _mean_root(layer) @ rng.standard_normal(outputs.shape)}
@@ -67,7 +70,7 @@ def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator
 
 @declared(FAULTS, "the infinite-width limit is returned for a narrow layer", _STILL_GRAMS)
 def _limit_as_finite(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw from the limit, and return the limits of the Gram matrices for every draw."""
+    """Draw from the limit, and return the limits of the Gram matrices as the Gram matrices of every draw."""
     drawn = draw_limit(layer, size, min(layer.width, 2), rng).as_dict()
     kernel = input_kernel(layer.inputs).matrix
     per_head = np.broadcast_to(kernel, (size, layer.num_heads, *kernel.shape))

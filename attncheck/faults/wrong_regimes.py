@@ -20,7 +20,7 @@ from attncheck.simulators.literal import LiteralSimulator, Projections, independ
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 
-# Number of heads with their own weights.
+# Number of heads that draw their own weights; later heads repeat these weights.
 _UNSHARED_HEADS = 16
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
@@ -28,7 +28,7 @@ _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 _DISTINGUISHABLE = OfLayer(
     "two norms that differ",
     lambda layer: layer.width > 1 and (layer.activation == "relu" or layer.width <= need.SMALL_WIDTH),
-    f"the two norms differ by less than one neuron in {need.SMALL_WIDTH}, or are not both declared",
+    "RMS norm and layer norm hardly differ in this layer, or it has one neuron only",
 )
 _REPEATABLE = OfLayer(
     "heads with separate keys", lambda layer: layer.group_size == 1, "grouped heads are covered by another fault"
@@ -38,9 +38,10 @@ _REPEATABLE = OfLayer(
 
 
 def _repeat(layer: AttentionLayer, heads: FloatArray) -> FloatArray:
-    """Replace the heads after the first `_UNSHARED_HEADS` by copies of these; heads are on the second axis.
+    """Replace the heads after the first `_UNSHARED_HEADS` by copies of the first ones.
 
-    Layers with few heads, or with heads that share keys, are returned unchanged.
+    `heads` is an array with one entry per head on its second axis. It is returned unchanged if the layer has few heads,
+    or heads that share keys.
     """
     repeated = layer.num_heads > _UNSHARED_HEADS and layer.group_size == 1
     return heads[:, np.arange(layer.num_heads) % _UNSHARED_HEADS] if repeated else heads
@@ -95,7 +96,7 @@ def _untied_query_key(layer: AttentionLayer) -> dict[str, Any]:
     FAULTS, "the mean of relu is subtracted from the inputs", need.RELU_INPUTS & need.PLAIN_INPUTS, step="project"
 )
 def _centred_relu(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Subtract the mean of relu(h + e) from the inputs before projecting them."""
+    """Subtract the mean of φ(h^i + e^i), with φ = ReLU, from the inputs before projecting them."""
     mean = layer.inputs.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
     return independent(layer, inputs - mean, rng)
 
@@ -107,7 +108,10 @@ def _forgotten_positions(layer: AttentionLayer) -> dict[str, Any]:
 
 @declared(FAULTS, "scores and values use separately drawn position vectors", need.POSITION_VECTORS)
 def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw separate position vectors for scores and for values, and expose the inputs of the values."""
+    """Draw separate position vectors for scores and for values.
+
+    The returned inputs are those from which the values are computed.
+    """
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
     phi = nonlinearity.of_inputs(layer.inputs)
@@ -116,7 +120,7 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return LiteralSimulator().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
 
 
-@declared(FAULTS, "a single position is returned without W_V and W_O", need.ONE_POSITION)
+@declared(FAULTS, "the output of a single position is its input, not multiplied by W_V and W_O", need.ONE_POSITION)
 def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Return the inputs as outputs if there is one position."""
     drawn = collapsed(layer, size, rng)

@@ -34,7 +34,7 @@ def _std(matrix: str, percent: int) -> Fault:
     field = f"{matrix}_std"
 
     def changes(layer: AttentionLayer) -> dict[str, Any]:
-        """Return the changed field of the layer; both standard deviations if W_Q and W_K are tied."""
+        """Return the field with a wrong value; if W_Q and W_K are tied, the standard deviations of both matrices."""
         one = ("query_std", "key_std")
         fields = one if layer.tied_query_key and field in one else (field,)
         return {name: factor * getattr(layer, name) for name in fields}

@@ -45,7 +45,7 @@ def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Ge
 
 @declared(FAULTS, "W_V and W_Q are the same matrix", step="project")
 def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Use the W_Q of the first head of each group as W_V."""
+    """Use the W_Q of the first head of each group of heads as the W_V of the group."""
     projections = independent(layer, inputs, rng)
     queries = np.repeat(projections.queries[:, :: layer.group_size], layer.group_size, axis=1)
     return dataclasses.replace(projections, values=queries * (layer.value_std / layer.query_std))
@@ -80,7 +80,7 @@ def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gener
     step="project",
 )
 def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Let head a use the keys and values of group a modulo the number of groups."""
+    """Let head a use the keys and values of the group with index a mod g, where g is the number of groups."""
     projections = independent(layer, inputs, rng)
     order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
     return dataclasses.replace(projections, keys=projections.keys[:, order], values=projections.values[:, order])
@@ -90,7 +90,7 @@ def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.rando
     FAULTS, "all draws of a call share their weights", need.SMALL_HEADS, step="project", finish=_one_output_matrix
 )
 def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Multiply all draws by the same matrices."""
+    """Use the same matrices for all draws of a call."""
 
     def project(matrices: int, std: float) -> FloatArray:
         weights = rng.standard_normal((matrices, layer.width, layer.head_width))
@@ -101,7 +101,7 @@ def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
 
 @declared(
     FAULTS,
-    "the variance of W_O falls from 1.5 to 0.5 times the declared from the first head to the last",
+    "the variance of W_O falls from 1.5 times the declared one in the first head to 0.5 times in the last",
     need.SEVERAL_HEADS,
     step="finish",
 )
@@ -112,7 +112,10 @@ def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rn
 
 @declared(FAULTS, "scores and values use separately drawn inputs", step="project")
 def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Draw separate inputs for scores and for values, and expose the inputs of the values."""
+    """Draw separate inputs for scores and for values.
+
+    The returned inputs are those from which the values are computed.
+    """
     projections = independent(layer, inputs, rng)
     fresh = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
     return dataclasses.replace(projections, queries=fresh.queries, keys=fresh.keys)
@@ -127,7 +130,7 @@ def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 def _independent_scores(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:
     """Draw scores independently of each other.
 
-    The variance of each score is correct given its key, and given the input at the position of its query.
+    The variance of each score is right, given its key and the input from which its query is computed.
     """
     queries = layer.query_std * (projections.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
     keys = (projections.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5

@@ -25,7 +25,7 @@ SCORE_SCALINGS: tuple[str, ...] = tuple(_EXPONENTS)
 _POWER = re.compile(r"n\^-(\d+(?:\.\d+)?)")
 # With larger exponents, fourth powers of scores are 0 in double precision at a million neurons.
 _MOST_EXPONENT = 8.0
-#: Fields that may hold functions.
+#: Fields whose value may be a function.
 NAMED_FIELDS = ("attention_map", "mask")
 _OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
 
@@ -95,7 +95,8 @@ class AttentionLayer:
     input_std : float
         Standard deviation of the coordinates of h^i; from 1e-6 to 1e6.
     input_correlation : float
-        Correlation ρ of h^i and h^j, i ≠ j, in [0, 1]: W^i is √ρ times a shared matrix plus √(1-ρ) times its own.
+        Correlation ρ of h^i and h^j, i ≠ j, in [0, 1]: W^i is √ρ times a shared matrix plus
+        √(1-ρ) times a separate one.
     position_std : float
         Standard deviation of the coordinates of the position vectors e^i, Gaussian and independent of h; 0, or
         from 1e-6 to 1e6.
@@ -186,9 +187,7 @@ class AttentionLayer:
         validate(self, "seq_len", check_integer, 1, "pass the number of positions, e.g. seq_len=4")
         validate(self, "num_heads", check_integer, 1, "pass the number of heads, e.g. num_heads=2")
         if self.head_dim is not None:
-            validate(
-                self, "head_dim", check_integer, 1, "pass the neurons per head, or None for full width x width heads"
-            )
+            validate(self, "head_dim", check_integer, 1, "pass the number of neurons per head, or None for the width")
         if self.num_kv_heads is not None:
             remedy = "pass a divisor of num_heads, or None for a key and value matrix per head"
             validate(self, "num_kv_heads", check_integer, 1, remedy)
@@ -197,7 +196,7 @@ class AttentionLayer:
         validate(self, "score_scaling", check_scaling)
         for field in ("query_std", "key_std", "value_std", "output_std"):
             validate(self, field, check_std)
-        validate(self, "head_scaling", check_boolean, "pass True for H^{-1/2}, False for a plain sum")
+        validate(self, "head_scaling", check_boolean, "pass True to multiply the sum over heads by H^{-1/2}, or False")
         for field in _OF_INPUTS:
             object.__setattr__(self, field, getattr(self.inputs, field))
         validate(self, "tied_query_key", check_boolean, "pass True for W^Q = W^K, or False")
@@ -306,8 +305,8 @@ class AttentionLayer:
         fields : mapping
             As `to_dict` returns it.
         trust : sequence of str, or None
-            Modules whose functions may be imported. None: import and check nothing, for a layer that is described
-            but not drawn.
+            Modules whose functions may be imported. With None, functions are neither imported nor checked, and the
+            layer can only be described, not drawn.
 
         Raises
         ------

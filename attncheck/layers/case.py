@@ -9,9 +9,9 @@ from attncheck._lib.errors import InputError
 from attncheck.layers.attention import NAMED_FIELDS, AttentionLayer
 from attncheck.layers.program import ProgramCase
 
-#: Widths for exact checks of programs, with explicit matrices.
+#: Widths at which checks that hold exactly at any width test programs, with explicit matrices.
 EXACT_WIDTHS = (16,)
-#: Widths for checks that extrapolate a power of n.
+#: Widths at which checks of a rate of convergence, a power of the width n, test programs.
 RATE_WIDTHS = (32, 128, 512)
 
 
@@ -21,9 +21,8 @@ Case = AttentionLayer | ProgramCase
 def read_case(fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Case:
     """Build the layer or program that a record describes.
 
-    Invalid fields, and functions of modules that `trust` does not list, raise `InputError`.
-
-    If `trust` is None, functions of a layer are kept as names and not imported.
+    Invalid fields, and functions of modules that `trust` does not list, raise `InputError`. If `trust` is None,
+    functions of a layer are not imported; the layer then contains their names.
     """
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")

@@ -93,20 +93,20 @@ class Draws(Batch):
     outputs : ndarray, shape (size, seq_len, coordinates)
         y^i at the first `coordinates` neurons.
     scores : ndarray, shape (size, num_heads, seq_len, seq_len)
-        P, after scaling, before masking.
+        Scores P, after scaling and before masking.
     inputs : ndarray, shape (size, seq_len, coordinates)
-        The same neurons of x^i (in the limit: Z^{x^i}).
+        The inputs x^i at the same neurons; in draws from the limit, their limit variables Z^{x^i}.
     input_gram : ndarray, shape (size, seq_len, seq_len), or None
         X Xᵀ/n. This array and the next three are None in draws from the limit.
     key_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        K Kᵀ/ν, σ_K included, before any norm of keys.
+        K Kᵀ/ν for the keys K before any norm of keys; σ_K is included, and ν is the number of neurons per head.
     value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        V Vᵀ/ν, σ_V included.
+        V Vᵀ/ν for the values V; σ_V is included.
     keys : ndarray, shape (size, num_heads, seq_len, head_dim), or None
         K = X W^K before rotation. Only for layers with rotary positions, which rotate neurons f and f + head_dim/2 in
         one plane.
     attention : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        A, from subjects that return it instead of scores.
+        Attention weights A, from subjects that return weights instead of scores.
     """
 
     scores: FloatArray
@@ -131,7 +131,7 @@ class ProgramDraws(Batch):
     vectors : ndarray, shape (size, vectors, coordinates), or None
         All vectors, in program order.
     gram : ndarray, shape (size, vectors, vectors), or None
-        Inner products of the vectors, divided by their size; 0 for vectors of different sizes.
+        Inner products of the vectors, divided by their number of coordinates; 0 for vectors of different lengths.
     """
 
     scores: FloatArray
@@ -148,11 +148,11 @@ class StackDraws(Batch):
     outputs : ndarray, shape (size, seq_len, coordinates)
         Output of the stack at the first `coordinates` neurons.
     scores : ndarray, shape (size, depth, num_heads, seq_len, seq_len)
-        P of every layer, after scaling, before masking.
+        Scores P of every layer, after scaling and before masking.
     streams : ndarray, shape (size, depth, seq_len, coordinates)
         z^{(l)}, the input of each layer before its activation.
     grams : ndarray, shape (size, depth, seq_len, seq_len)
-        X^{(l)} X^{(l)ᵀ}/n; in the limit the kernels K^{(l)}.
+        Gram matrices X^{(l)} X^{(l)ᵀ}/n of the layers' inputs X^{(l)}; in the limit, their kernels K^{(l)}.
     """
 
     scores: FloatArray

@@ -79,7 +79,10 @@ def _sobol(function: Function, rank: int) -> tuple[float, float]:
 
 
 def _sobol_points(rank: int, shift: int, power: int) -> FloatArray:
-    """Return 2^power normal points of a randomly shifted Sobol sequence, (rank, points)."""
+    """Return 2^power normal points of a randomly shifted Sobol sequence, (rank, points).
+
+    `shift` is the index of the random shift.
+    """
     engine = scipy.stats.qmc.Sobol(rank, scramble=True, rng=stream(0, "expectation", rank, shift))
     # Scrambled points may round to 0, where the normal quantile is infinite.
     points = np.clip(engine.random_base2(power), 2.0**-54, 1 - 2.0**-53)

@@ -56,7 +56,7 @@ class InputLaw:
         if self.activation != "clip" and self.clip != DEFAULT_CLIP:
             remedy = f"leave clip at {DEFAULT_CLIP:g} or use activation='clip'"
             refuse("clip", self.clip, f"has no effect with activation={self.activation!r}", remedy)
-        remedy = "pass a correlation between 0 and 1 (a shared part of the W^i cannot make it negative)"
+        remedy = "pass a correlation between 0 and 1 (it comes from a shared part of the W^i, so it is not negative)"
         validate(self, "input_correlation", check_number, remedy, minimum=0.0, maximum=1.0)
         remedy = f"pass 0 for none, or a standard deviation between {STDS[0]:g} and {STDS[1]:g}"
         validate(self, "position_std", check_number, remedy, minimum=0.0, maximum=STDS[1])

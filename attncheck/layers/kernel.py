@@ -21,7 +21,10 @@ _ODD = ("clip", "tanh", "erf", "identity")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
-    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables, (s, s), with a bound on the error of any entry."""
+    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of the limit variables Z^{x^j} of s inputs, as a matrix (s, s).
+
+    `error` bounds the error of every entry.
+    """
 
     matrix: FloatArray
     error: float
@@ -108,7 +111,7 @@ def input_kernel(law: InputLaw) -> Kernel:
     matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
     smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
-    # Errors of C_jk/√(C_jj C_kk) are those of C_jk and of both norms; means have only rounding errors.
+    # The error of C_jk/√(C_jj C_kk) comes from C_jk, C_jj and C_kk. Means have rounding errors only.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 

@@ -38,9 +38,10 @@ def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
 
 
 def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
-    """Return the Gram matrix of vectors after the centring of layer norm, G - m mᵀ; for other norms, G itself.
+    """Return the Gram matrix of vectors after layer norm has subtracted their means; for other norms, `gram` itself.
 
-    G is `gram`, (..., s, s), and m the means of the vectors over their neurons, `means`, (..., s).
+    `gram`, (..., s, s), is the Gram matrix G of the vectors, and `means`, (..., s), contains the mean m of each vector
+    over its neurons. The result for layer norm is G - m mᵀ.
     """
     return gram - means[..., :, None] * means[..., None, :] if norm == "layer" else gram
 
@@ -67,9 +68,9 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return `vectors`, (..., s, n), with a vector of ones appended for layer norm.
+    """Return `vectors`, (..., s, n), with a vector of ones appended for layer norm; unchanged for other norms.
 
-    In the Gram matrix, the row of this vector contains the means of the others.
+    The last row of the Gram matrix then contains the mean of each vector.
     """
     if norm != "layer":
         return vectors
@@ -77,7 +78,10 @@ def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
 
 
 def normalised_with_ones(norm: Norm | None, gram: FloatArray) -> FloatArray:
-    """Return the Gram matrix of normalised vectors, given the Gram matrix of what `with_ones` returned for them."""
+    """Return the Gram matrix of normalised vectors.
+
+    `gram` is the Gram matrix of the result of `with_ones`, so that it contains the means of the vectors.
+    """
     if norm != "layer":
         return normalised_gram(norm, gram, np.zeros(gram.shape[:-1]))
     return normalised_gram(norm, gram[..., :-1, :-1], gram[..., :-1, -1])

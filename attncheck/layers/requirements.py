@@ -12,7 +12,7 @@ from attncheck.layers.requirement import Requirement
 
 #: Up to this width, finite-width effects are large.
 SMALL_WIDTH = 16
-#: Up to this width, two projections by the same matrix correlate visibly.
+#: Up to this width, a check can detect that two projections use the same matrix, because they are correlated.
 NARROW_WIDTH = 8
 # Positions are distinguishable if the smallest eigenvalue of the input covariance is at least this fraction of the
 # largest.
@@ -46,7 +46,7 @@ def _overlapping(layer: AttentionLayer) -> bool:
 def _regular(layer: AttentionLayer) -> bool:
     """Return whether score matrices are invertible if φ is linear."""
     if min(layer.width, layer.head_width) <= layer.seq_len or layer.inputs.equal:
-        # If width and seq_len are equal, rounding spoils one draw in a hundred.
+        # If width and seq_len are equal, one score matrix in a hundred is singular up to rounding.
         return layer.seq_len == 1
     return _distinguishable(layer)
 
@@ -117,7 +117,7 @@ TWO_SCALINGS = OfLayer("heads of width two or more", lambda layer: layer.head_wi
 CAUSAL = OfLayer(
     "a mask that hides positions",
     lambda layer: layer.mask == "causal" and plain_mask(layer) and layer.seq_len > 1,
-    "no position is masked, or the mask is not just causal",
+    "the layer has no mask that hides positions, or not the plain causal mask",
 )
 FAR_VISIBLE = OfLayer(
     "a last position that sees the first",

@@ -17,7 +17,7 @@ from attncheck.layers.parts import refuse_parts
 from attncheck.layers.program.coverage import Coverage
 from attncheck.layers.stack_program import Perceptron, StackProgram, expand_layers
 
-#: Maximum depth, since the lines and kernels of all layers are in memory at once.
+#: Maximum depth: the program lines and kernels of all layers are in memory at the same time.
 _DEEPEST = 1_000
 _PERCEPTRONS = {"relu": relu, "gelu": gelu}
 _ACTIVATIONS = "pass a name such as 'relu', or one for each layer, e.g. ('clip', 'relu')"
@@ -39,7 +39,7 @@ class AttentionStack:
     Parameters
     ----------
     layer : AttentionLayer
-        Description of every layer; the law of its inputs is that of the first layer's.
+        Description of every layer. The law of inputs in this description is used for the first layer only.
     depth : int
         Number of layers, from 1 to 1,000.
     activations : str or sequence of str, optional
@@ -109,7 +109,7 @@ class AttentionStack:
                     refuse(name, value, "has no effect without mlp", "leave it out, or pass mlp='gelu'")
             return
         validate(self, "mlp", check_choice, tuple(_PERCEPTRONS))
-        validate(self, "mlp_ratio", check_integer, 1, "pass the hidden neurons over the width, e.g. mlp_ratio=4")
+        validate(self, "mlp_ratio", check_integer, 1, "pass the number of hidden neurons / width, e.g. mlp_ratio=4")
         validate(self, "mlp_std", check_std)
 
     @property

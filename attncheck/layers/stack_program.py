@@ -13,9 +13,9 @@ from attncheck.layers.program import LinearCombination, Node, Program
 
 @dataclasses.dataclass(frozen=True)
 class Perceptron:
-    """Perceptron u = W² φ(W¹ x) that acts at each position, with a number of hidden `neurons`.
+    """Perceptron u = W² φ(W¹ x), which acts on the vector x of each position.
 
-    The entries of W¹ and W² have variance `std`²/fan-in.
+    `neurons` is the number of hidden neurons. The entries of W¹ and W² have variance `std`²/fan-in.
     """
 
     phi: nonlinearity.Nonlinearity
@@ -35,7 +35,7 @@ class StackProgram:
     between : tuple of tuple of Node, (depth, seq_len)
         Stream after the attention of each layer, before its perceptron; empty without perceptrons.
     reads : tuple of tuple of Node, (depth, seq_len)
-        Inputs of the perceptrons: copies of `between`, which samplers normalise.
+        Inputs of the perceptrons. They are copies of the vectors in `between`, and samplers normalise these copies.
     layers : tuple of AttentionProgram, length depth
     """
 
@@ -79,7 +79,10 @@ def expand_layers(
 def _joined(
     program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
 ) -> tuple[Node, ...]:
-    """Return the next stream, which is `outputs` or, if `residual`, ``stream + outputs``."""
+    """Return the next stream: `outputs` or, if `residual`, ``stream + outputs``.
+
+    `name` is the prefix of the names of the sums.
+    """
     if not residual:
         return outputs
     return tuple(

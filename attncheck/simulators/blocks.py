@@ -41,7 +41,10 @@ class DrawPlan(Generic[_Batch]):
 
 
 def check_coordinates(coordinates: int, width: int, shortest: int | None = None) -> None:
-    """Raise `InputError` if `coordinates` exceeds the length of the `shortest` vector, by default the width."""
+    """Raise `InputError` if `coordinates` exceeds `shortest`, the length of the shortest vector.
+
+    By default, this length is the width.
+    """
     if coordinates > (width if shortest is None else shortest):
         problem = f"exceeds width={width}" if shortest in (None, width) else f"exceeds {shortest}"
         refuse("coordinates", coordinates, problem, "ask for at most that many neurons")

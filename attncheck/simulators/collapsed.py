@@ -138,7 +138,8 @@ def attend(
 ) -> Draws:
     """Draw scores and outputs exactly in law, given inputs X (size, seq_len, width).
 
-    Draws have `coordinates` neurons, possibly 0, and the Gram matrices in `grams`.
+    The result contains `coordinates` neurons of the inputs and outputs, possibly 0, and the Gram matrices named in
+    `grams`.
     """
     gram = gram_of(inputs)
     root = input_root(inputs, gram)
@@ -167,9 +168,9 @@ def group_grams(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 def _draw_all(
     layer: AttentionLayer, root: FloatArray, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Draw all neurons of queries and keys, and return the scores, keys/√ν and a root B_V of the value Gram matrix.
+    """Draw all neurons of queries and keys; return the scores, keys/√ν, and a root B_V of the value Gram matrix.
 
-    All are given for every head; keys are those before rotation.
+    Each array has an entry for every head. Keys are returned as they are before rotation.
 
     `root` is F, (size, seq_len, r), with the Gram matrix F Fᵀ of the inputs.
     """

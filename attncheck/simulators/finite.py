@@ -46,7 +46,7 @@ def draw_stack_program(
     rng: np.random.Generator,
     multiplier: Matrices,
 ) -> StackDraws:
-    """Draw a stack by interpreting its program, with weights from ``multiplier(width, rng)``."""
+    """Draw a stack by interpreting its program; ``multiplier(width, rng)`` draws the products W h of its matrices."""
     expansion, steps = _plan(stack)
     keep = {node for layer in expansion.layers for node in layer.inputs}
     norms: dict[Node, Callable[[FloatArray], FloatArray]] = {}

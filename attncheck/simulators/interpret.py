@@ -12,7 +12,7 @@ from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Score, Step
 from attncheck.simulators.multipliers import Multiplier
 
-# Number of stacked arrays to cache, because several heads or positions use the same array.
+# Number of stacked arrays to cache. Several heads or positions use the same array.
 _RETAINED = 2
 
 
@@ -20,7 +20,11 @@ _Index = tuple[int | slice | IndexArray, ...]
 
 
 class ProgramLayout:
-    """The step of each line of a program, the line's index in the array of the step, and the lines to truncate."""
+    """Where the values of each line of a program are stored.
+
+    Each step has one array; the layout has the step of each line, and the line's index in the array of the step. It
+    also has the lines of which only some coordinates are computed.
+    """
 
     def __init__(self, steps: Sequence[Step], keep: Iterable[Node]) -> None:
         self.trimmed = _trimmed(steps, keep)
@@ -69,7 +73,7 @@ def _factors(step: Step) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     return tuple(lefts), tuple(rights)
 
 
-# Cached, as all blocks and properties use the same layers.
+# The layout is cached because all blocks of a layer, and all properties, use the same one.
 _layout = functools.lru_cache(maxsize=32)(ProgramLayout)
 
 

@@ -32,11 +32,11 @@ def draw_program(
     rng: np.random.Generator,
     multiplier: Matrices,
 ) -> Draws:
-    """Draw `layer` from its program, with weights from ``multiplier(width, rng)``."""
+    """Draw `layer` by interpreting its program; ``multiplier(width, rng)`` draws the products W h of its matrices."""
     expansion, steps = _plan(layer)
     multiply, turn = multiplier(layer.width, rng), None
     if whole_vectors(layer):
-        # The left or right vectors of a step of scores are those of one head at all positions, in order.
+        # The left and right vectors of a step of scores are one head's queries and keys at all positions, in order.
         turn = functools.partial(score_vectors, layer)
     normalise: dict[Node, Callable[[FloatArray], FloatArray]] = _biases(layer, expansion, size, rng)
     if layer.norm:
@@ -77,7 +77,10 @@ def program_entries(layer: AttentionLayer) -> int:
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:
-    """Return a bound on the entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
+    """Return a bound on the entries of a draw's vectors and scores.
+
+    `projected` is the number of neurons of the vectors W^O W^V x^j that are computed.
+    """
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
     inputs = (5 if layer.position_std else 3) + bool(layer.norm)
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected

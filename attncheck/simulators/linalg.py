@@ -77,9 +77,9 @@ def lower_root(gram: FloatArray) -> FloatArray:
 
 
 def bartlett(rng: np.random.Generator, batch: tuple[int, ...], rank: int, dof: int) -> FloatArray:
-    """Draw T with T Tᵀ ~ Wishart_rank(dof, I), lower triangular, (*batch, rank, min(rank, dof)).
+    """Draw lower triangular T with T Tᵀ ~ Wishart_rank(dof, I), in an array (*batch, rank, min(rank, dof)).
 
-    T_ii² ~ χ² with dof - i + 1 degrees of freedom (i from 1), N(0, 1) below the diagonal.
+    For i = 1, 2, …, T_ii² has the law χ² with dof - i + 1 degrees of freedom. Entries below the diagonal are N(0, 1).
     """
     columns = min(rank, dof)
     factor = np.zeros((*batch, rank, columns))

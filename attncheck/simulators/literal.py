@@ -41,9 +41,10 @@ def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
 
 
 def projections(layer: AttentionLayer, inputs: FloatArray, project: Callable[[int, float], FloatArray]) -> Projections:
-    """Return projections; ``project(matrices, std)`` is called for queries, then keys, then values.
+    """Return the projections of the inputs by the function `project`.
 
-    `project` returns arrays (draws, matrices, positions, head width).
+    It is called as ``project(matrices, std)`` for queries, then for keys, then for values, and returns an array (draws,
+    matrices, positions, head width).
     """
     queries = project(layer.num_heads, layer.query_std)
     of_groups = (project(layer.kv_heads, std) for std in (layer.key_std, layer.value_std))
@@ -51,7 +52,10 @@ def projections(layer: AttentionLayer, inputs: FloatArray, project: Callable[[in
 
 
 def dot_products(layer: AttentionLayer, projected: Projections, rng: np.random.Generator) -> FloatArray:
-    """Return the scores, (draws, heads, positions, positions); tied queries are the keys."""
+    """Return the scores, (draws, heads, positions, positions).
+
+    If queries are tied to keys, the keys are also used as queries.
+    """
     queries = projected.keys if layer.tied_query_key else projected.queries
     queries, keys = score_vectors(layer, queries), score_vectors(layer, projected.keys)
     scores = layer.score_factor * layer.head_width**-0.5 * (queries @ keys.swapaxes(-1, -2))
@@ -65,9 +69,10 @@ def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng:
 
 
 def summed_over_heads(layer: AttentionLayer, images: FloatArray) -> FloatArray:
-    """Return the outputs, given each head's product with a matrix of N(0, 1) entries instead of W_O.
+    """Return the outputs, as a scaled sum over heads.
 
-    The products are `images`, (draws, heads, positions, neurons).
+    `images`, (draws, heads, positions, neurons), contains the product of each head's mixed values with a matrix of
+    standard normal entries. This function applies the scale of W_O.
     """
     std = layer.output_std * layer.head_factor * layer.head_width**-0.5
     return np.asarray(std * images.sum(axis=1))
@@ -82,7 +87,7 @@ class LiteralSimulator:
     project : callable
         Maps inputs to projections.
     arrange : callable
-        Maps projections to the projections that are used; by default they are the same.
+        Changes the projections before scores are computed; by default, it returns them unchanged.
     score : callable
         Maps projections to scores.
     weigh : callable

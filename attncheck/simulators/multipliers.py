@@ -1,8 +1,8 @@
 """Products W h of a program's random matrices, by two methods.
 
 The direct method multiplies explicit matrices, fresh for every draw: the ground truth. The matrix-free method is exact
-in law at finite width without any n × n array, since programs apply W but never Wᵀ. Given the images of earlier
-vectors, W h = (image of the projection on their span) + ‖residual‖ (σ/√n) N(0, I).
+in law at finite width without any n × n array, since programs apply W but never Wᵀ. Given the products of W with
+earlier vectors, W h has the law of W p + ‖h - p‖ (σ/√n) N(0, I), where p is the projection of h on their span.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ Matrices = Callable[[int, np.random.Generator], Multiplier]
 
 
 class DirectMultiplier:
-    """Draw every entry of W and multiply; matrices that are used in one step only share a buffer per shape."""
+    """Draw every entry of W, and multiply vectors by W.
+
+    A matrix that only one step uses is stored in a buffer that all such matrices of its shape share.
+    """
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
@@ -71,14 +74,15 @@ class DirectMultiplier:
 class MatrixFreeMultiplier:
     """Draw products W h without drawing W.
 
-    For each matrix that a later step uses, the multiplier stores an orthonormal basis of the vectors so far, and the
-    images of the basis.
+    For each matrix W that a later step uses, the multiplier stores an orthonormal basis of the vectors h so far, and
+    the products of W with the vectors of the basis.
     """
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
         self._rng = rng
-        # For each weight, the basis of its earlier vectors, and the standard normal images of the basis in blocks.
+        # For each weight, an orthonormal basis of the vectors multiplied so far, and the products of the unscaled
+        # weight with the basis, which are standard normal, in blocks.
         self._bases: dict[Weight, tuple[FloatArray, list[FloatArray]]] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:

@@ -105,10 +105,11 @@ def literal_kernel(
 
 
 def _inner_products(gradient: Sequence[tuple[FloatArray, FloatArray]], groups: int) -> FloatArray:
-    """Return the inner products of output gradients, (size, k, k, s, s), with respect to matrices of one role.
+    """Return the inner products of output gradients, (size, k, k, s, s), with respect to the matrices of one role.
 
-    `groups` is the number of matrices; the heads of a group share one. The gradient is the sum, over the pairs in
-    `gradient`, of the outer product of the two vectors in a pair.
+    The role is "query", for example. `groups` is the number of these matrices; the heads of a group share one. Each
+    pair in `gradient` consists of two vectors for each draw, head, neuron and position, and the gradient is the sum of
+    the outer products of the pairs.
     """
 
     def grouped(vectors: FloatArray) -> FloatArray:

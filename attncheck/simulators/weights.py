@@ -34,7 +34,7 @@ def _rademacher(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
 
 
 def _truncated(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
-    """Draw normals truncated at two standard deviations and rescaled, as common initialisers do."""
+    """Draw normals truncated at two standard deviations and rescaled to variance 1, as common initialisers do."""
     entries = rng.standard_normal(shape)
     while (outside := np.abs(entries) > _CUT).any():
         entries[outside] = rng.standard_normal(int(outside.sum()))
@@ -65,7 +65,7 @@ _STDS = (1e-6, 1e6)
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """Random vector added to all images of a matrix, drawn anew for each draw.
+    """A random vector that is added to all products of a matrix with vectors; each draw has another one.
 
     Attributes
     ----------
@@ -74,7 +74,8 @@ class Bias:
     law : str
         Key in `WEIGHT_LAWS`.
     std : float
-        Standard deviation times √fan_in, where fan_in is the width or, for "output", the neurons of all heads.
+        Standard deviation times √fan_in, where fan_in is the width or, for "output", the number of neurons of all
+        heads together.
     """
 
     matrix: str
@@ -84,7 +85,7 @@ class Bias:
     @classmethod
     def of(cls, field: str, matrix: str, value: Any) -> Self:
         """Return the bias of a (law, standard deviation) pair, or raise `InputError`."""
-        remedy = f"pass a law and a standard deviation times √fan_in between {_STDS[0]:g} and {_STDS[1]:g}"
+        remedy = f"pass a pair: a law, and a standard deviation times √fan_in between {_STDS[0]:g} and {_STDS[1]:g}"
         remedy += ", e.g. ('uniform', 0.577), or leave it out"
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
             refuse(field, value, "must be a pair", remedy)
@@ -201,7 +202,7 @@ class WeightLaws:
 
 
 def _typed(law: str = "") -> str | tuple[str, float | str]:
-    """Split command-line text at its colon, if any, into a law and a number."""
+    """Split command-line text into a law and, if it contains a colon, the number after the colon."""
     name, colon, number = law.partition(":")
     if not colon:
         return law
@@ -215,7 +216,10 @@ GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Multiply by explicit matrices of given laws, and add biases; Gaussian matrices are not drawn explicitly."""
+    """Multiplies by matrices of given laws, and adds biases.
+
+    Matrices of non-Gaussian laws are drawn explicitly. Products with Gaussian matrices are drawn without the matrices.
+    """
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)

@@ -44,7 +44,7 @@ _INPUT_ENTRIES = 2**22
 
 
 class StoppedCall(InputError):
-    """A call of a subject was stopped and should not be repeated."""
+    """Error for a call of a subject that was stopped, and that should not be repeated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +73,15 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
         """Return a function that draws a sample from a generator.
 
-        If attncheck draws the inputs, they are drawn once and are the same for every sample.
+        If attncheck draws the inputs, it draws them once, and all samples use the same inputs.
         """
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
-        """Return the names of arrays that are allowed to be equal for different generators."""
+        """Return the names of the arrays that may be equal in samples from different generators.
+
+        For all other arrays, equality shows that the subject does not use the generator.
+        """
         return ()
 
     def probe(self, case: _Case, rng: np.random.Generator) -> _Setting:
@@ -101,7 +104,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         return self.setting(case, first, same)
 
     def hold(self, case: _Case, sample: _Sample, exposed: frozenset[str], coordinates: int) -> None:
-        """Raise `InputError` if a sample lacks one of the arrays `exposed`, or has another number of neurons."""
+        """Raise `InputError` if a sample lacks an array in `exposed`, or does not have `coordinates` neurons."""
         if missing := exposed - sample.exposed:
             names = ", ".join(sorted(missing & {*EVERY_FIELD, *PROGRAM_FIELDS}) or sorted(missing))
             self.refuse(case, f"returned {names} in one call and not in another; return the same arrays in every call")
@@ -116,7 +119,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @contextlib.contextmanager
     def reading(self, case: _Case) -> Iterator[None]:
-        """Guard this context, which reads objects that the subject returned and may thereby run its code."""
+        """Guard code in this context that reads objects returned by the subject, which may run the subject's code."""
         refused = None
         with self._blamed(case):
             try:
@@ -138,7 +141,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             # In a pool, Ctrl-C need not be raised again: the process that owns the pool ends its workers.
             if isinstance(error, KeyboardInterrupt) and not in_pool():
                 raise
-            # A simulator may support only some layers, and can declare so. For programs, it cannot.
+            # A simulator can declare that it supports only some layers. There is no such declaration for programs.
             lacks = isinstance(error, NotImplementedError) and case.kind != "program"
             remedy = MISSING_LAYER if lacks else "mend the simulator"
             raise InputError(
@@ -151,9 +154,10 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
 
 def _same_digits(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two samples are equal and not trivially so.
+    """Return whether two samples are equal for no trivial reason.
 
-    Equality is trivial if all nonzero numbers have the same size, for example if all are clipped at one bound.
+    Equality is trivial if all nonzero numbers have the same absolute value, for example if all are clipped at one
+    bound.
     """
     finite = first[np.isfinite(first) & (first != 0.0)]
     return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
@@ -208,7 +212,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return "" if answer else UNSUPPORTED
 
     def draw(self, case: AttentionLayer, size: int, rng: np.random.Generator) -> Sample:
-        """Draw a validated sample; inputs passed to the subject are split into calls of bounded size."""
+        """Draw a validated sample; if attncheck passes the inputs, in several calls of bounded size."""
         if self.form == "size":
             return self._sample(case, size, size, rng)
         step = max(1, _INPUT_ENTRIES // (case.seq_len * case.width))
@@ -228,10 +232,10 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return lambda generator: self.draw_on(case, inputs, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return the names of arrays that are allowed to be equal for different generators.
+        """Return the names of the arrays that may be equal in samples from different generators.
 
-        Inputs may be equal if attncheck passes them or if they may saturate, and their Gram matrix with them. At width
-        1, Gram matrices of keys and values may then be equal too, if matrix entries are random signs.
+        These are the inputs and their Gram matrix, if attncheck passes the inputs or if they may saturate. At width 1,
+        and with random signs as matrix entries, the Gram matrices of keys and values may then be equal too.
         """
         names = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1

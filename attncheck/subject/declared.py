@@ -26,7 +26,7 @@ PROGRAM_FORM = "(program, width, size, rng)"
 
 
 def form_of(name: str, call: Callable[..., Any]) -> Form:
-    """Return the form of a callable, from its parameter names."""
+    """Return the call form of a callable, such as "size" or "inputs", from its parameter names."""
     try:
         signature = inspect.signature(call)
         if list(signature.parameters)[:2] == ["program", "width"]:

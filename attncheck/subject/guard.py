@@ -58,7 +58,10 @@ def in_pool() -> bool:
 
 @contextlib.contextmanager
 def _one_process() -> Iterator[None]:
-    """At the end of the context, end a process that was forked in it, so that it does not go on like its parent."""
+    """End a child process that code in this context forked, when the child reaches the end of the context.
+
+    Otherwise the child would continue with the same code as its parent.
+    """
     pid = os.getpid()
     try:
         yield
@@ -82,8 +85,8 @@ def _time_limit(seconds: float) -> Iterator[None]:
     started = time.monotonic()
     handler: Any = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    # Python runs the handler only after a library call returns, which may be never. If so, only a process of a pool may
-    # be killed.
+    # Python runs the handler only after the current library call returns, which may never happen. In this case the
+    # process is killed, if it is a worker of a pool.
     ends = in_pool()
     if ends and sys.__stderr__ is not None:
         # The report does not go to `sys.stderr`, because the subject may replace it.

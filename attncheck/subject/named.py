@@ -62,7 +62,7 @@ def in_one_line(error: BaseException) -> str:
     """Return an exception's message, and the file and line of the user's code that raised it, as one line."""
     try:
         message = str(error)
-    except BaseException:  # foreign code too, which may even raise SystemExit
+    except BaseException:  # `str` runs foreign code too, which may even raise SystemExit
         message = "(its message cannot be shown)"
     text = " ".join(f"{type(error).__name__}: {message}".split())
     foreign = ("<", sys.prefix, sys.base_prefix)

@@ -163,7 +163,8 @@ class Subject:
         ------
         InputError
             If different generators, or consecutive calls with one generator, give equal numbers, or if equal
-            generators give clearly different ones. If those differ only slightly, the setting is not `repeatable`.
+            generators give clearly different numbers. If equal generators give slightly different numbers, the setting
+            is not `repeatable`.
         """
         setting: Setting | ProgramSetting = self.caller(case).probe(case, rng)
         return setting

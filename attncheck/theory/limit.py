@@ -50,7 +50,7 @@ def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | Progra
     Raises
     ------
     InputError
-        If `layer` is none of these, or if it is a program without a limit (see `Program.coverage`).
+        If `layer` has another type, or is a program without a limit (see `Program.coverage`).
 
     Examples
     --------

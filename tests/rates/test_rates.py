@@ -232,7 +232,7 @@ def test_one_position_has_closed_forms() -> None:
 def test_other_powers_have_distances_but_no_rate_in_the_inverse_width() -> None:
     layer = ac.AttentionLayer(width=64, score_scaling="n^-0.75")
     assert math.isnan(ac.distance(layer, size=16).leading)
-    refused(lambda: ac.rate(layer), r"score_scaling='n\^-0.75': makes distances fall as another power than 1/n")
+    refused(lambda: ac.rate(layer), r"score_scaling='n\^-0.75': makes distances decrease as a power other than 1/n")
     scores = ac.rate(layer, (64, 128, 256, 512), "w1", of="scores", size=64)
     assert scores.predicted == -0.25
     assert scores.order.value == pytest.approx(-0.25, abs=0.01)

@@ -23,12 +23,12 @@ LARGEST_ORDER: Final = 64
 
 
 def positive(field: str, value: Any) -> float:
-    """Validate a parameter 0 < value ≤ 1e6."""
+    """Return a parameter as a float if 0 < `value` ≤ 1e6, or raise `InputError`."""
     return check_number(field, value, "pass a positive number, e.g. 1.0", above=0.0, maximum=1e6)
 
 
 def any_positive(field: str, value: Any) -> float:
-    """Validate a parameter value > 0."""
+    """Return a parameter as a float if it is finite and positive, or raise `InputError`."""
     return check_number(field, value, "pass a positive bound, e.g. 100.0", above=0.0)
 
 

@@ -38,7 +38,7 @@ PARTS: tuple[LayerPart, ...] = (
 
 
 def refuse_parts(layer: AttentionLayer, reading: str) -> None:
-    """Raise `InputError` if a layer has a part that the computation `reading`, e.g. "tangent kernel", rejects."""
+    """Raise `InputError` if the computation `reading`, e.g. "tangent kernel", does not support a part of the layer."""
     for part in refusing(layer, reading):
         field = next(name for name, absent in part.fields.items() if getattr(layer, name) != absent)
         absent = part.fields[field]
@@ -51,5 +51,5 @@ def refusing(layer: AttentionLayer, reading: str) -> list[LayerPart]:
 
 
 def named_parts() -> tuple[LayerPart, ...]:
-    """Return the parts that the paper's layer lacks; `attncheck.strategies` draws them on request only."""
+    """Return the parts that the paper's layer does not have; `attncheck.strategies` draws them on request only."""
     return tuple(part for part in PARTS if part.name)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
 
-# Rows shorter than this are reduced column by column.
+# Rows of scores with fewer entries than this are reduced column by column, which is faster.
 _SHORT = 8
-# Number of positions, number of rows and relative tolerance for trying a user's map.
+# Number of positions and of rows of the scores on which a user's map is tried, and relative tolerance of the results.
 _TRIED, _ROWS, _TOLERANCE = 5, 8, 1e-9
 
 
@@ -71,9 +71,9 @@ class AttentionMap(abc.ABC):
 
     @abc.abstractmethod
     def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, (..., s, s).
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, in an array (..., s, s).
 
-        `values` are u, (..., s).
+        A are the weights of the scores P, and `values`, (..., s), are u. The last axes are r and l.
         """
 
     def scores_of(self, weights: FloatArray, mask: BoolArray) -> FloatArray | None:
@@ -105,7 +105,7 @@ class Softmax(AttentionMap):
         return shifted
 
     def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j, which are A_rl (u_l - Σ_j A_rj u_j)."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to P_rl, which are A_rl (u_l - Σ_j A_rj u_j)."""
         weights = self.weights(scores, mask)
         return np.asarray(weights * (values[..., None, :] - weights @ values[..., None]))
 
@@ -115,18 +115,18 @@ class _Elementwise(AttentionMap):
 
     @abc.abstractmethod
     def of(self, scores: FloatArray) -> FloatArray:
-        """Return weights from scores."""
+        """Return the weights of `scores`, before masking."""
 
     @abc.abstractmethod
     def slope(self, scores: FloatArray) -> FloatArray:
-        """Return the derivatives of weights by their scores."""
+        """Return the derivative of each weight with respect to its score."""
 
     def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
         return np.where(mask, self.of(scores), 0.0)
 
     def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, for weights A and values u."""
         return np.where(mask, self.slope(scores), 0.0) * values[..., None, :]
 
 
@@ -137,11 +137,11 @@ class Linear(_Elementwise):
     traits = Traits(homogeneous=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
-        """Return weights from scores."""
+        """Return the weights of `scores`, before masking."""
         return scores
 
     def slope(self, scores: FloatArray) -> FloatArray:
-        """Return the derivatives of weights by their scores."""
+        """Return the derivative of each weight with respect to its score."""
         return np.ones_like(scores)
 
     def scores_of(self, weights: FloatArray, mask: BoolArray) -> FloatArray:
@@ -157,11 +157,11 @@ class Relu(_Elementwise):
     traits = Traits(homogeneous=True, positive=True, may_vanish=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
-        """Return weights from scores."""
+        """Return the weights of `scores`, before masking."""
         return np.asarray(np.maximum(scores, 0.0) / self.seq_len)
 
     def slope(self, scores: FloatArray) -> FloatArray:
-        """Return 1/s where scores are positive; 0 at 0."""
+        """Return the derivative of each weight with respect to its score: 1/s if the score is positive, else 0."""
         return np.asarray((scores > 0.0) / self.seq_len)
 
 
@@ -173,11 +173,11 @@ class Sigmoid(_Elementwise):
     traits = Traits(bounded=True, positive=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
-        """Return weights from scores."""
+        """Return the weights of `scores`, before masking."""
         return np.asarray(special.expit(scores - np.log(self.seq_len)))
 
     def slope(self, scores: FloatArray) -> FloatArray:
-        """Return the derivatives of weights by their scores."""
+        """Return the derivative of each weight with respect to its score."""
         weights = self.of(scores)
         return np.asarray(weights * (1.0 - weights))
 
@@ -208,7 +208,7 @@ class Softcapped(AttentionMap):
         return self.inner.weights(self._capped(scores), mask)
 
     def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, for weights A and values u."""
         capped = self._capped(scores)
         return self.inner.slopes(capped, mask, values) * (1.0 - (capped / self.cap) ** 2)
 
@@ -232,19 +232,22 @@ class HeadMaps(AttentionMap):
         return self._by_head(scores, lambda head, rows: self.maps[head].weights(rows, mask))
 
     def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u, (..., H, s)."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to P_rl in each head, for values u, (..., H, s)."""
         values = np.broadcast_to(values, (*values.shape[:-2], len(self.maps), values.shape[-1]))
         return self._by_head(scores, lambda head, rows: self.maps[head].slopes(rows, mask, values[..., head, :]))
 
     def _by_head(self, scores: FloatArray, of: Callable[[int, FloatArray], FloatArray]) -> FloatArray:
-        """Apply `of` to the scores of each head and stack the results; one head's scores may stand for all heads."""
+        """Stack the results of ``of(head, scores)``, called with the scores of each head.
+
+        `scores` may have a single head, whose scores are then used for all heads.
+        """
         scores = np.broadcast_to(scores, (*scores.shape[:-3], len(self.maps), *scores.shape[-2:]))
         return np.stack([of(head, scores[..., head, :, :]) for head in range(len(self.maps))], axis=-3)
 
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
-    """A user's function of (scores, visible), with the least favourable `Traits` assumed."""
+    """A user's function of (scores, visible); its `Traits` are unknown, so the least favourable ones are assumed."""
 
     function: Callable[[FloatArray, BoolArray], Any]
     name: str
@@ -261,7 +264,7 @@ class DeclaredMap(AttentionMap):
         return result
 
     def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, for weights A and values u."""
         refuse("attention_map", self.name, "has no declared derivative", "use a map of attncheck for tangent kernels")
 
 
@@ -293,7 +296,7 @@ def map_of(layer: AttentionLayer) -> AttentionMap:
         plain = _PLAIN[str(name)](layer.seq_len)
     else:
         function = named_function.resolve("attention_map", name)
-        if isinstance(name, str):  # validation of the layer has tried functions passed as objects
+        if isinstance(name, str):  # other functions were tried when the layer was validated
             _try_map(function)
         plain = DeclaredMap(function, named_function.label(name))
     return plain if layer.softcap is None else Softcapped(plain, layer.softcap)
@@ -312,10 +315,13 @@ class AttentionMapPart(LayerPart):
 
 
 def _try_map(function: Callable[..., Any]) -> None:
-    """Raise `InputError` unless weights are finite, have the shape of scores, and depend on their own row only."""
+    """Raise `InputError` unless a user's map works on trial scores.
+
+    Its weights must be finite, have the shape of the scores, and depend only on the visible scores of their row.
+    """
     scores = np.linspace(-4.0, 4.0, _ROWS * _TRIED).reshape(_ROWS, _TRIED) * np.linspace(0.1, 2.0, _ROWS)[:, None]
     mask = np.tri(_ROWS, _TRIED, dtype=bool)
-    remedy = "pass a vectorised function of (scores, visible) with visible entries of a row along the last axis"
+    remedy = "pass a vectorised function of arrays (scores, visible), visible being False at masked scores"
     try:
         weights = np.asarray(function(scores.copy(), mask.copy()))
         alone = np.asarray(function(scores[:1].copy(), mask[:1].copy()), dtype=np.float64)
@@ -336,7 +342,7 @@ def _try_map(function: Callable[..., Any]) -> None:
 
 
 def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
-    """Reduce the last axis to length 1, in NumPy's order of operations."""
+    """Reduce the last axis to length 1 with the ufunc `combine`, in NumPy's order of operations."""
     if rows.shape[-1] >= _SHORT:
         return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
     # Slices, because np.split would take longer than the reduction of so few columns.

@@ -56,10 +56,10 @@ def _visible(mask: Any, window: int | None, seq_len: int) -> BoolArray:
 
 
 def nested(mask: BoolArray) -> bool:
-    """Return whether visible entries of P = U N Lᵀ depend on visible entries of N only.
+    """Return whether a mask allows drawing scores P = U N Lᵀ through an upper triangular U and a lower triangular L.
 
-    U is upper and L lower triangular. The condition holds without a mask and with the causal mask; scores P can then
-    be drawn through triangular factors.
+    It does if, for all such U and L, the visible entries of P depend only on the visible entries of the matrix N. This
+    is true without a mask and for the causal mask.
 
     Examples
     --------

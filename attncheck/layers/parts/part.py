@@ -60,7 +60,7 @@ class LayerPart(abc.ABC):
         return any(getattr(layer, field) != absent for field, absent in self.fields.items())
 
     def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
-        """Return whether the attention weights of two layers can differ visibly if only this part differs."""
+        """Return whether attention weights of `layer` and `variant`, which differ only in this part, differ visibly."""
         return layer.seq_len > 1
 
     def describe(self, fields: Mapping[str, Any]) -> str:
@@ -92,11 +92,11 @@ class LayerPart(abc.ABC):
         return {}
 
     def refusals_of(self, layer: AttentionLayer) -> Mapping[str, str]:
-        """Return the `refusals` that apply to the part with the field values of this layer."""
+        """Return the `refusals` of the part with this layer's field values: unsupported computations, with reasons."""
         return self.refusals
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
-        """Return the standard deviations, by role, of module parameters that inspection cannot read due to the part.
+        """Return the standard deviations, by role, of those module parameters that the part hides from inspection.
 
         The role says what such a parameter changes: the "query", the "key", or the attention "weights" at inputs of 0.
         With the role "key", the keys of a module are hidden too, and with the role "weights" its scores.
@@ -108,5 +108,8 @@ class LayerPart(abc.ABC):
         """Return the validated values of the fields, or raise `InputError`; called if at least one field is set."""
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return the sets of field values from which a random layer chooses; `layer` is this layer without the part."""
+        """Return the sets of field values from which a random layer with the part chooses one.
+
+        `layer` is the random layer without the part.
+        """
         return ()

@@ -121,7 +121,7 @@ class PositionBiasPart(LayerPart):
         return (layer.bias_std, _steps(layer) + layer.seq_len - 1) if layer.bias_std else None
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
-        """Return `bias_std`, the standard deviation of the table of random biases, by role."""
+        """Return `bias_std`, the standard deviation of the table of random biases, for the role "weights"."""
         return {"weights": layer.bias_std} if layer.bias_std else {}
 
     def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:

@@ -68,7 +68,7 @@ class QKNormPart(LayerPart):
         return np.asarray((layer.query_std * layer.key_std) ** 0.5 * normalised("rms", vectors))
 
     def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-        """Return the inputs' kernel with each row and column divided by the root of its diagonal entry."""
+        """Return the inputs' kernel with each row and column divided by the square root of its diagonal entry."""
         if not layer.qk_norm:
             return kernel
         lengths = np.sqrt(np.diagonal(kernel))

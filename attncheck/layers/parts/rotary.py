@@ -89,9 +89,10 @@ def frequencies(layer: AttentionLayer) -> FloatArray:
 def score_alignment(layer: AttentionLayer) -> FloatArray:
     """Return the factors by which rotation multiplies score covariances, as ν = head_dim goes to infinity.
 
-    Given the inputs, with Gram matrix G, scores have covariances Cov(P_ij, P_kl) = σ² G_ik G_jl tr(R_d)/ν, where R_d is
-    the rotation by d = |(j - i) - (l - k)| positions. The function returns the limit of tr(R_d)/ν for each
-    d < 2 seq_len - 1, (Ci(d) - Ci(d/b)) / log b, where Ci is the cosine integral and b the rotary base.
+    Given the inputs, with Gram matrix G, scores have covariances Cov(P_ij, P_kl) = σ² G_ik G_jl tr(R_d)/ν, where σ is
+    σ_Q σ_K and R_d is the rotation by d = |(j - i) - (l - k)| positions. The function returns the limit of tr(R_d)/ν
+    for each d < 2 seq_len - 1. This limit is (Ci(d) - Ci(d/b)) / log b, where Ci is the cosine integral and b the
+    rotary base.
 
     Examples
     --------

@@ -53,7 +53,7 @@ def offset_variance(layer: AttentionLayer) -> float:
 
 
 def offset_covariance(layer: AttentionLayer, rows: IntArray, columns: IntArray) -> FloatArray:
-    """Return the covariance, (m, m), of the biases of a head's m scores at (rows[a], columns[a])."""
+    """Return the covariance, (m, m), of the random biases of m scores of a head, which are at (rows[a], columns[a])."""
     covariance = np.zeros((len(rows), len(rows)))
     for std, index in _random_offsets(layer):
         covariance += std**2 * np.equal.outer(index[rows, columns], index[rows, columns])
@@ -107,14 +107,17 @@ def _random_offsets(layer: AttentionLayer) -> list[tuple[float, IntArray]]:
 
 
 def one_covariance(layer: AttentionLayer) -> bool:
-    """Return whether the covariance of a head's scores does not factor into query and key covariances."""
+    """Return whether the covariance of a head's scores has to be computed as one matrix.
+
+    This is so with rotary positions or random biases. Otherwise it is a product of query and key covariances.
+    """
     return layer.rotary_base is not None or offset_variance(layer) > 0.0
 
 
 def given_inputs(layer: AttentionLayer) -> bool:
-    """Return whether, given the inputs, scores are products of centred normals and χ-distributed lengths of keys.
+    """Return whether, given the inputs, each score is the product of a centred normal variable and the length of a key.
 
-    This is so for the layer of the paper.
+    Lengths of keys are χ-distributed. This is so for the layer of the paper.
     """
     return not (layer.tied_query_key or refusing(layer, "normal scores") or has_offset(layer))
 

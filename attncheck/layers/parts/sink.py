@@ -27,7 +27,7 @@ class SinkPart(LayerPart):
 
     fields: ClassVar[Mapping[str, Any]] = {"sink": None}
     name: ClassVar[str] = "sink"
-    refusals: ClassVar[Mapping[str, str]] = {"long sequences": "has rows that do not sum to 1"}
+    refusals: ClassVar[Mapping[str, str]] = {"long sequences": "makes rows of attention weights that do not sum to 1"}
     example: ClassVar[Mapping[str, Any]] = {"sink": (-1.0, 1.0)}
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "softmax has an extra 1 in its denominator (sink=0)": {"sink": 0.0}

@@ -26,15 +26,15 @@ _OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
 
 
 class CoverageKind(StrEnum):
-    """What the paper can say about a line of a program, from the strongest statement to the weakest."""
+    """The kinds of statement that the paper makes about a line of a program, from the strongest to the weakest."""
 
     NETSOR = "Fact 1"
     SCORE = "Proposition 8"
     OUTPUT = "Theorem 1, Corollary 2"
-    CYCLIC = "rate n^{-1/2}: cyclic sharing"
-    ZERO = "limit stated, a score of variance 0"
-    UNBOUNDED = "limit stated, boundedness not met (authors: not essential)"
-    UNDECLARED = "limit stated, φ is not known to be pseudo-Lipschitz"
+    CYCLIC = "converges at rate n^{-1/2}: three scores share matrices in a cycle"
+    ZERO = "limit stated, but a score has variance 0"
+    UNBOUNDED = "limit stated for bounded functions (which the authors say is not essential)"
+    UNDECLARED = "limit stated for pseudo-Lipschitz functions, and φ is not known to be one"
     FIXED_SIZE = "limit stated for sizes that grow with n: at a fixed size a difference from the limit remains"
     CONJECTURE = "conjecture: scores feed a later MatMul"
     EXTRA_USE = "violates Assumption 1 (a)"
@@ -143,7 +143,7 @@ def coverage(program: Lines) -> Coverage:
     by_node: dict[Node, LineCoverage] = {}
     order = list(CoverageKind)
     for node in nodes:
-        # A line inherits the findings of its parents.
+        # A line inherits weaker statements from the lines that it uses.
         inherited = [by_node[parent] for parent in node.parents if _passes_on(by_node[parent].statement)]
         candidates = [_basis(node, after), *findings.get(node, []), *inherited]
         worst = max(candidates, key=lambda line: order.index(line.statement))
@@ -152,12 +152,15 @@ def coverage(program: Lines) -> Coverage:
 
 
 def _passes_on(statement: CoverageKind) -> bool:
-    """Return whether descendants inherit a statement."""
+    """Return whether the lines that depend on a line inherit its statement."""
     return statement not in (CoverageKind.NETSOR, CoverageKind.SCORE, CoverageKind.OUTPUT)
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
-    """Return the strongest statement of the paper about a line of this type."""
+    """Return the strongest statement that the paper makes about lines like this one.
+
+    `after` contains the lines that depend on scores.
+    """
     if isinstance(node, Score):
         return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after
@@ -165,12 +168,12 @@ def _basis(node: Node, after: set[Node]) -> LineCoverage:
 
 
 def _local_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
-    """Return the weaker statements that apply to each line itself, regardless of its ancestors."""
+    """Return, for each line, the weaker statements that apply because of the line itself, not of its ancestors."""
     scores = [node for node in nodes if isinstance(node, Score)]
     sides = {side for score in scores for side in score.parents}
     of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
     after = defined_by(nodes, lambda node: isinstance(node, Score))
-    # Leave out scores: lines that depend on a matrix only through scores are covered by `CoverageKind.CONJECTURE`.
+    # Leave out scores: for lines that depend on a matrix through scores only, the finding is `CoverageKind.CONJECTURE`.
     vectors = [node for node in nodes if not isinstance(node, Score)]
     dependents = defined_by(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
@@ -197,7 +200,11 @@ def _local_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
 
 
 def _of_score(score: Score, extra: dict[Weight, MatMul], dependents: set[Node]) -> Iterator[LineCoverage]:
-    """Yield a finding for each condition of Assumption 1 that a score does not meet."""
+    """Yield a finding for each condition of Assumption 1 that a score does not meet.
+
+    `extra` maps a weight to a product with it that is in no score. `dependents` contains the vectors that are, or
+    depend on, a product with a matrix of a score.
+    """
     first, second = _sides(score)
     if first.weight is second.weight:
         tied = f"{first.weight.name} is on both sides; give the score two matrices"
@@ -222,7 +229,7 @@ def _why_zero(score: Score, zero: set[Node]) -> str:
 
 
 def _first_defined(node: Node, dependents: set[Node]) -> MatMul:
-    """Return the earliest MatMul on a chain of ancestors of `node`, all of which are in `dependents`."""
+    """Follow parents that are in `dependents` back from `node`, and return the last line reached, a MatMul."""
     for parent in node.parents:
         if parent in dependents:
             return _first_defined(parent, dependents)
@@ -310,7 +317,7 @@ def _correlations(nodes: Sequence[Node], after: set[Node]) -> Callable[[Node, No
     return correlated
 
 
-# Number of trial points, and their scales. Entries of Gaussian vectors are smaller than the largest scale.
+# Number of trial points, and the standard deviation of each. The largest exceeds all entries of Gaussian vectors.
 _POINTS: Final = 64
 _SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
 
@@ -352,7 +359,10 @@ def zero_lines(nodes: Iterable[Node]) -> set[Node]:
 
 
 def _values(node: Node, tried: dict[Node, FloatArray], points: Callable[[Any], FloatArray]) -> FloatArray | None:
-    """Return a vector at the trial points, or None if it depends on scores."""
+    """Return the values of a vector at the trial points, or None if it depends on scores.
+
+    `tried` contains the values of earlier vectors, and ``points(key)`` draws the trial points of a random vector.
+    """
     if isinstance(node, Initial):
         parts = [root * points((node.group, k)) for k, root in enumerate(node.root)]
         return np.asarray(node.mean + sum(parts, np.zeros(_POINTS)))

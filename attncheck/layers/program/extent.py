@@ -34,10 +34,10 @@ def vectors_of(program: Lines) -> tuple[Node, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """Bounds on the number of array entries per draw, for three kinds of arrays.
+    """Upper bounds on the number of array entries per draw, for three kinds of arrays.
 
-    They are the values of all `lines`, the explicit `matrices` of the direct method, and the `bases` of vectors that
-    the matrix-free method stores.
+    `lines` bounds the values of all lines, `matrices` the explicit matrices of the direct method, and `bases` the bases
+    of vectors that the matrix-free method stores.
     """
 
     lines: int

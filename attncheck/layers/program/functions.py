@@ -56,7 +56,10 @@ class LinearCombination:
 
 
 def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
-    """Raise `InputError` if a function fails on these arguments, returns another shape, or mixes coordinates."""
+    """Call a function on trial `arguments`, to find out whether it is coordinatewise.
+
+    Raises `InputError` if the function fails, returns an array of another shape than `shape`, or mixes coordinates.
+    """
     remedy = "write it coordinatewise in NumPy; it takes one array per vector, then per score, and must not change them"
     try:
         with np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ from attncheck._lib.errors import InputError, check_integer, check_number, refus
 from attncheck.layers.program.functions import Coordinatewise, PerArgumentFunction, StackedFunction, name_of, tried
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
-# Arguments of both signs, at which functions are tried when a line is written.
+# Trial arguments of both signs. When a line is written, its function is called with them.
 _TRIAL = np.linspace(-1.5, 1.0, 6).reshape(2, 3)
 _TRIAL.flags.writeable = False  # catches functions that modify their arguments
 
@@ -44,7 +44,10 @@ class Lines:
         return self.initials([name], [mean], [[variance]])[0]
 
     def initials(self, names: Sequence[str], mean: Sequence[float], cov: Any) -> tuple[Node, ...]:
-        """Write initial vectors, jointly N(mean, cov) with i.i.d. coordinates.
+        """Write jointly Gaussian initial vectors.
+
+        The coordinates of the vectors with the same index have the law N(mean, cov), and different indices are
+        independent.
 
         Parameters
         ----------
@@ -97,7 +100,7 @@ class Lines:
         return weight
 
     def matmul(self, weight: Weight, vector: Node, name: str | None = None) -> Node:
-        """Write the product W h of a matrix and a vector."""
+        """Write the product W h of the matrix `weight`, W, and `vector`, h."""
         self._know(vector)
         if not any(w is weight for w in self._weights):
             refuse("weight", weight, "is not a weight of this program", "declare it with program.weight(...)")
@@ -115,7 +118,7 @@ class Lines:
         return self._write(Nonlin(name or self._fresh("x"), tuple(vectors), size, function))
 
     def score(self, left: Node, right: Node, factor: float = 1.0, name: str | None = None) -> Node:
-        """Write the score ν^{-1/2} leftᵀ right · factor, of two MatMul outputs of size ν."""
+        """Write the score factor · ν^{-1/2} leftᵀ right of two vectors with ν coordinates, both outputs of MatMuls."""
         for side in (left, right):
             self._know(side)
             if not isinstance(side, MatMul):
@@ -230,7 +233,10 @@ class Lines:
 
 
 def _step_key(node: Node, where: dict[Node, int]) -> tuple[Any, ...]:
-    """Return a key that is equal for lines that can share a step."""
+    """Return a key that is equal for lines that can share a step.
+
+    `where` maps each earlier line to the number of its step.
+    """
     if isinstance(node, MatMul):
         return ("matmul", node.weight)
     if isinstance(node, Score):

@@ -17,7 +17,9 @@ from attncheck.layers.program.functions import StackedFunction
 
 
 def softmax_mix(*lines: FloatArray) -> FloatArray:
-    """Return Σ_j softmax_j(p_1, …, p_m) v_j; pass the values, then the scores.
+    """Return Σ_j softmax_j(p_1, …, p_m) v_j.
+
+    `lines` are the values v_1, …, v_m, followed by the scores p_1, …, p_m.
 
     Examples
     --------
@@ -30,19 +32,28 @@ def softmax_mix(*lines: FloatArray) -> FloatArray:
 
 
 def residual_softmax_mix(vector: FloatArray, *lines: FloatArray) -> FloatArray:
-    """Return x + Σ_j softmax_j(p) v_j; pass x, the values, then the scores."""
+    """Return x + Σ_j softmax_j(p_1, …, p_m) v_j, where x is `vector`.
+
+    `lines` are the values v_1, …, v_m, followed by the scores p_1, …, p_m.
+    """
     return vector + softmax_mix(*lines)
 
 
 def sigmoid_mix(*lines: FloatArray) -> FloatArray:
-    """Return Σ_j v_j / (1 + exp(-p_j)); pass the values, then the scores."""
+    """Return Σ_j v_j / (1 + exp(-p_j)).
+
+    `lines` are the values v_1, …, v_m, followed by the scores p_1, …, p_m.
+    """
     values, scores = _halves(lines)
     return np.asarray((special.expit(scores) * values).sum(axis=0))
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionRow(StackedFunction):
-    """The output function of one position: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j} with ṽ^{a,j} = W^{O,a} W^{V,a} x^j."""
+    """The output function of one position i of an attention layer: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j}.
+
+    A^a are the attention weights of head a, and ṽ^{a,j} = W^{O,a} W^{V,a} x^j.
+    """
 
     layer: AttentionLayer
     position: int
@@ -59,7 +70,7 @@ class AttentionRow(StackedFunction):
 
 
 def _halves(lines: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Split the lines into values and scores, each stacked."""
+    """Split `lines` into values, the first half, and scores, the second half, and stack each half."""
     count, odd = divmod(len(lines), 2)
     if odd or not count:
         refuse("lines", len(lines), "must hold as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")

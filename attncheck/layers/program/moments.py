@@ -17,7 +17,7 @@ _Linear = dict[Node, float]
 
 
 class Moments:
-    """Lazily computed moments of Gaussian lines and of functions of them."""
+    """Moments of Gaussian lines, and of functions of these lines, which are computed when they are needed."""
 
     def __init__(self) -> None:
         self.place: dict[Node, int] = {}
@@ -43,7 +43,10 @@ class Moments:
         return 0.0
 
     def second(self, one: Node, two: Node) -> float:
-        """Return E[Z^x Z^x'] for the limit variables of two lines that do not depend on scores."""
+        """Return E[Z^x Z^x'] for two lines x = `one` and x' = `two` that do not depend on scores.
+
+        Z^x and Z^x' are the limit variables of the lines.
+        """
         key = frozenset((one, two))
         if key not in self._known:
             value, error = self._second(one, two)
@@ -70,7 +73,10 @@ class Moments:
         return expectation(product, mean, self.covariance[np.ix_(indices, indices)])
 
     def _same_function(self, one: Node, two: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
-        """Return (φ, a, b) if the lines are φ(a) and φ(b), with a and b centred and Gaussian, else None."""
+        """Return (φ, a, b) if the lines are `one` = φ(a) and `two` = φ(b), with a and b centred and Gaussian.
+
+        For all other lines, return None.
+        """
         if not (isinstance(one, Nonlin) and isinstance(two, Nonlin) and len(one.parents) == len(two.parents) == 1):
             return None
         function = one.function
@@ -112,7 +118,10 @@ def bases_of(nodes: Sequence[Node]) -> list[Node]:
 
 
 def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
-    """Return lines and their ancestors, without duplicates, stopping at lines of the given kinds."""
+    """Return lines and their ancestors, without duplicates.
+
+    Ancestors of a line whose class is in `ends` are left out.
+    """
     ancestors: dict[Node, None] = {}
     waiting = list(reversed(nodes))
     while waiting:
@@ -127,7 +136,7 @@ def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> li
 def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
     """Return the value of a line, computed from Gaussian lines and scores (Definition 1 (iii), Theorem 1).
 
-    `known` has the values of the Gaussian lines that the line depends on, and `scores` those of the scores.
+    `known` contains the values of the Gaussian lines on which the line depends, and `scores` the values of the scores.
     """
     values = dict(known)
 

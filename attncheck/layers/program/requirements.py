@@ -42,14 +42,14 @@ def _two_of_a_shape(program: Program) -> bool:
 
 
 def _side_by_side(program: Program) -> bool:
-    """Return whether two matrices of one shape apply to one vector."""
+    """Return whether two matrices of the same shape multiply the same vector."""
     sides = {(node.parents[0], node.weight) for node in uses_of(program)}
     shapes = {(vector, weight.rows, weight.columns) for vector, weight in sides}
     return len(shapes) < len(sides)
 
 
 def _moving(program: Program) -> bool:
-    """Return whether matrices with equally many columns multiply at least two different vectors."""
+    """Return whether matrices with the same number of columns multiply at least two different vectors."""
     previous: dict[int | None, Node] = {}
     for node in uses_of(program):
         if previous.setdefault(node.weight.columns, node.parents[0]) is not node.parents[0]:
@@ -69,12 +69,12 @@ RANDOM_START = OfProgram(
 CORRELATED_START = OfProgram("correlated initial vectors", _correlated, "initial vectors are independent")
 SOME_MATRIX = OfProgram("a matrix", lambda program: bool(uses_of(program)), "the program has no matrix")
 SEVERAL_MATRICES = OfProgram("two matrices of one shape", _two_of_a_shape, "no two matrices have one shape")
-REUSED_MATRIX = OfProgram("a matrix applied to several vectors", _reused, "every matrix is applied to one vector")
+REUSED_MATRIX = OfProgram("a matrix applied to several vectors", _reused, "no matrix multiplies two vectors")
 SIDE_BY_SIDE = OfProgram(
-    "two matrices applied to one vector", _side_by_side, "no two matrices of one shape are applied to one vector"
+    "two matrices applied to one vector", _side_by_side, "no two matrices of the same shape multiply the same vector"
 )
 MOVING_VECTORS = OfProgram(
-    "matrices applied to several vectors", _moving, "all matrices with equally many columns multiply one vector"
+    "matrices applied to several vectors", _moving, "matrices with equally many columns all multiply the same vector"
 )
 SOME_FUNCTION = OfProgram(
     "a function",

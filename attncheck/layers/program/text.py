@@ -18,7 +18,7 @@ from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output
 
 _Program = TypeVar("_Program", bound=Lines)
 
-# Keys of the table of each kind of line, besides the kind itself; names are optional.
+# Each line is a table. For each kind of line: keys of the table besides the kind itself. "name" is optional.
 _KINDS = {
     "initial": ("mean", "cov"),
     "matmul": ("of", "name"),
@@ -180,7 +180,10 @@ def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any
 
 
 def _without_parameters() -> Nonlinearity:
-    """Take the place of the constructor of a mix, which has no parameters: a call with parameters raises TypeError."""
+    """Stand in for the constructor of a mix, a function without parameters.
+
+    A call with parameters raises TypeError, as it does for other functions with wrong parameters.
+    """
     raise AssertionError
 
 

@@ -28,20 +28,24 @@ _ROUNDING = 1e-14
 def output_factor(layer: AttentionLayer) -> float:
     """Return the factor by which output covariances multiply Σ_a A_a K A_aᵀ.
 
-    It is (σ_V σ_O)², divided by H if the layer has head scaling.
+    The sum is over heads a with attention weights A_a, and K is the kernel of the inputs. The factor is (σ_V σ_O)²,
+    divided by H if the layer has head scaling.
     """
     return (layer.value_std * layer.output_std * layer.head_factor) ** 2
 
 
 def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return the output covariance S = (σ_V² σ_O²/H) Σ_a A_a K A_aᵀ given scores (..., H, s, s) (Example 1)."""
+    """Return the output covariance S = (σ_V² σ_O²/H) Σ_a A_a K A_aᵀ given scores (..., H, s, s) (Example 1).
+
+    A_a are the attention weights of head a for these scores, and K is the `kernel` of the inputs.
+    """
     projected = attention_weights(layer, scores) @ psd_root(kernel)
     grams = projected @ projected.swapaxes(-1, -2)
     return np.asarray(output_factor(layer) * grams.sum(axis=-3))
 
 
 def mean_covariance(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return the mean E[S] of the output covariance given the scores, and its error, each of shape (s, s).
+    """Return E[S], the mean of the covariance S of the outputs given the scores, and its error, each of shape (s, s).
 
     Linear and ReLU attention have closed forms; other maps use the points of `head_means`.
     """
@@ -99,7 +103,7 @@ def many_heads_inputs(layer: AttentionLayer) -> FloatArray:
 
 
 def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return E[A K Aᵀ], averaged over heads, and its error."""
+    """Return the mean of E[A K Aᵀ] over heads, with A the attention weights of a head, and its error."""
     std, s = score_std(layer), layer.seq_len
     if not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
@@ -127,5 +131,5 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
 
 
 def plain_softmax(layer: AttentionLayer) -> bool:
-    """Return whether weights are plain softmax over all positions, or causal softmax."""
+    """Return whether attention is softmax without a sink or cap, and the mask is none or causal, without a window."""
     return layer.map == Softmax() and plain_mask(layer)

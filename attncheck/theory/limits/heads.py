@@ -18,28 +18,31 @@ from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.scores import distinct_heads, has_offset, score_kernel
 from attncheck.theory.limits import rows
 
-#: The number of points is doubled until the error is at most this multiple of the moment's unit.
+#: The number of points is doubled until the error is at most `TOLERANCE` times the unit of the moment.
 TOLERANCE = 1e-4
-# Number of scramblings, and number of score entries per scrambling at the start and at most.
+# Number of scramblings. For each of them: number of score entries in the first round, and maximum number in all rounds.
 _SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**24
-# Maximum number of points at the start, and number of score entries as which a point counts at least.
+# Maximum number of points in the first round, and minimum number of score entries for which a point counts.
 _FIRST_POINTS, _LEAST = 2**5, 16
-# Score entries per block.
+# Maximum number of score entries per block.
 _BLOCK = 2**18
 # Relative rounding error of sums over points.
 _ROUNDING = 1e-13
 # `_largest` probes the size of moments at this number of points, with scores multiplied by each of these factors.
 _PROBES, _PROBE_SCALES = 2**5, (1.0, 4.0, 16.0)
 
-#: A moment of attention weights. It maps a kernel to a function and to the unit of the function's results. The function
-#: maps attention weights, (points, s, s), to a sum over points, (s, s).
+#: A moment of attention weights: a function that maps the inputs' kernel to a pair (total, unit). `total` maps weights,
+#: (points, s, s), to the sum of the moment over the points, (s, s). Tolerances are relative to `unit`.
 Moment = Callable[[FloatArray], tuple[Callable[[FloatArray], FloatArray], float]]
 
 
 def head_means(
     layer: AttentionLayer, kernel: FloatArray, seed: int, moments: Sequence[Moment]
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Return, for each moment, its mean over the scores and heads of a layer and the error of the mean, (s, s) each."""
+    """Return the mean of each moment, over the scores and the heads of a layer, and the error of the mean, (s, s) each.
+
+    The mean over scores is computed by quasi-Monte Carlo integration with `seed`.
+    """
     functions, units = zip(*(moment(kernel) for moment in moments), strict=True)
     scores_of, dimension = _scores(layer, kernel)
     s, heads = layer.seq_len, distinct_heads(layer)
@@ -78,18 +81,27 @@ def head_means(
 def _largest(
     layer: AttentionLayer, scores: FloatArray, functions: Sequence[Callable[[FloatArray], FloatArray]]
 ) -> FloatArray:
-    """Return the largest absolute value of each entry of each moment, over points with scores at several scales."""
+    """Return the largest absolute value of each entry of each moment over trial points, (moments, s, s).
+
+    The trial points are the `scores`, multiplied by several factors. `functions` compute the moments.
+    """
     weights = np.concatenate([attention_weights(layer, scale * scores) for scale in _PROBE_SCALES])
     return np.stack([np.max([np.abs(function(point[None])) for point in weights], axis=0) for function in functions])
 
 
 def kernel_moment(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
-    """Return a function that sums A K Aᵀ over the attention weights A of several points, and the unit of the sum."""
+    """Return the moment A K Aᵀ of attention weights A: a function that sums it over points, and its unit; see `Moment`.
+
+    The unit is the largest diagonal entry of the kernel K.
+    """
     return squares_of(lambda weights: weights, kernel), float(np.diagonal(kernel).max())
 
 
 def squares_of(change: Callable[[FloatArray], FloatArray], kernel: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Return a function that sums B K Bᵀ over points, with B = ``change(weights)``."""
+    """Return a function that sums the moment B K Bᵀ of attention weights over points, with B = ``change(weights)``.
+
+    K is `kernel`.
+    """
     root = _root(kernel)
 
     def total(weights: FloatArray) -> FloatArray:
@@ -100,12 +112,12 @@ def squares_of(change: Callable[[FloatArray], FloatArray], kernel: FloatArray) -
 
 
 def summed(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return Σ_p B_p C_pᵀ for arrays of shape (points, s, m)."""
+    """Return Σ_p B_p C_pᵀ, a sum over points p, for B = `first` and C = `second` of shape (points, s, m)."""
     return np.tensordot(first, second, axes=((0, 2), (0, 2)))
 
 
 def _scores(layer: AttentionLayer, kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], int]:
-    """Return a function that maps standard normals to scores without their mean, and the number of normals."""
+    """Return a function that maps standard normals to centred scores, and the number of normals that it needs."""
     s, std = layer.seq_len, rows.score_std(layer)
     if rows.drawn_jointly(layer, kernel):
         score_root = rows.root_of_scores(layer, kernel)
@@ -126,7 +138,7 @@ def _root(kernel: FloatArray) -> FloatArray:
 
 
 def _exchangeable(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether all pairs of positions have the same moments."""
+    """Return whether positions are interchangeable, so that all pairs of different positions have the same moments."""
     if not visible(layer).all() or rows.drawn_jointly(layer, kernel) or has_offset(layer):
         return False
     s = len(kernel)

@@ -18,7 +18,7 @@ from attncheck._lib.arrays import FloatArray, IndexArray, slices
 from attncheck._lib.errors import refuse
 
 _CELLS = 256
-# Variances whose logarithm is at least this much below that of the largest share one cell.
+# All variances whose logarithm is smaller than the largest logarithm by at least this much share one cell.
 _LOG_RANGE = 128.0
 # If log v spans more than `_WIDE`, cells are spaced in three ways, in the proportions `_SHARES`: evenly in log v,
 # evenly in log v above the `_SELDOM` quantile, and by weight. Sums over heads need this, because they have a wide range
@@ -26,7 +26,7 @@ _LOG_RANGE = 128.0
 _WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
 # Maximum relative deviation from a cell's mean, so that its cube fits float64.
 _LARGEST_DEVIATION = 1e100
-# Entries of a block of (t, variance) pairs: 2 MiB, to fit the cache.
+# Maximum number of (t, variance) pairs per block; their 2 MiB fit the processor's cache.
 _BLOCK = 2**18
 
 
@@ -87,10 +87,10 @@ class ScaleMixture:
 def symmetric_quantile(
     upper_tail: Callable[[FloatArray], FloatArray], chances: FloatArray, largest: float
 ) -> FloatArray:
-    """Return quantiles of a symmetric law, infinite at probabilities 0 and 1.
+    """Return the quantiles of a symmetric law at the probabilities `chances`; they are infinite at 0 and 1.
 
-    `upper_tail` must be continuous except for an atom at 0, and 0 from 40 √largest on, where `largest` is the largest
-    conditional variance. If it is not monotone, the result is one of several solutions.
+    `upper_tail` maps sizes t ≥ 0 to P(y > t). It must be continuous except for an atom at 0, and 0 from 40 √largest on,
+    where `largest` is the largest conditional variance. If it is not monotone, the result is one of several solutions.
     """
     flat = chances.ravel()
     targets = np.minimum(flat, 1.0 - flat)
@@ -112,9 +112,9 @@ def symmetric_quantile(
 
 
 def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
-    """Replace a discrete law of v by one or two points per cell of log v.
+    """Replace a discrete law of a variance v by one with at most two points per cell, an interval of log v.
 
-    The points of a cell have the weight and the first three moments of the cell.
+    The points of a cell have the total weight and the first three moments of the original points in the cell.
     """
     weights = weights / weights.sum()
     positive = (variances > 0) & (weights > 0)
@@ -136,7 +136,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     mean = cell_mean(variances)
     spread = np.zeros(_CELLS)
     spread[used] = mean
-    # In the cell of all variances beyond `_LOG_RANGE`, the mean may be far below the largest value.
+    # Variances beyond the range `_LOG_RANGE` share one cell, whose mean may be far below its largest value.
     deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     square = deviation**2
     # Multiplying is fifty times faster than taking a third power.
@@ -157,9 +157,9 @@ def _cells(logs: FloatArray, weights: FloatArray) -> IndexArray:
 
 
 def _refined(position: FloatArray, cell: IndexArray, weights: FloatArray) -> IndexArray:
-    """Return the cell of each variance, for cells that are narrower where most weight is, and in the upper tail.
+    """Return each variance's cell in a grid that is finer where most weight is, and in the upper tail.
 
-    `position` and `cell` are positions and cells on a scale where all cells have width 1.
+    `position` and `cell` give the place of each variance, and its cell, in a grid of equal cells of width 1.
     """
     evenly = np.linspace(0.0, 1.0, _CELLS + 1)
     below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
@@ -185,9 +185,10 @@ def _in_units(values: FloatArray, cell: IndexArray) -> tuple[FloatArray, IndexAr
 def _gauss_points(
     mean: FloatArray, second: FloatArray, third: FloatArray, least: FloatArray, total: FloatArray, atom: float
 ) -> ScaleMixture:
-    """Return two points per cell that match the cell's weight `total` and first three moments, and one if it is narrow.
+    """Return two points per cell, or one if it is very narrow, with the cell's weight `total` and first three moments.
 
-    `second` and `third` are moments of relative deviations from `mean`. Points are at least `least`.
+    `second` and `third` are moments of relative deviations from `mean`. Points are at least `least`. `atom` is the
+    probability of 0.
     """
     # Very narrow cells become one point, since their third moment is only rounding error.
     wide = second > 1e-14
@@ -241,12 +242,12 @@ def _without_nan(field: str, values: ArrayLike) -> FloatArray:
 
 
 def _average(mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Return Σ weight · of_ratio(size/√v) for every size, in blocks."""
+    """Return the sum of weight · of_ratio(size/√v) over the points v of the mixture, for every size, in blocks."""
     roots = np.sqrt(mixture.variances)
     flat = size.ravel()
     result = np.zeros(flat.shape)
     for part in slices(flat.size, _BLOCK // max(1, roots.size)):
-        # Beyond 100 standard deviations everything is 0; the limit keeps squares finite.
+        # Beyond 100 standard deviations, tails and densities are 0 in double precision. The bound keeps squares finite.
         ratio = np.minimum(flat[part, None] / roots, 100.0)
         result[part] = of_ratio(ratio) @ mixture.weights
     return result.reshape(size.shape)

@@ -18,13 +18,13 @@ from attncheck.layers.program import Initial, MatMul, Node, Program, Score
 from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.layers.program.moments import Moments, ancestors_of, bases_of, value_of
 
-# Array entries per block.
+# Maximum number of array entries per block.
 _ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramLimit:
-    """Limit variables of a program: Z^h of its vectors and p° of its scores.
+    """Limit variables of a program: Z^h for each vector h, and p° for each score.
 
     Attributes
     ----------
@@ -71,9 +71,9 @@ class ProgramLimit:
         return "\n".join([*parts, *_correlations(scores, self.score_covariance, self.error)])
 
     def second(self, one: Node | str, other: Node | str) -> float:
-        """Return E[Z^x Z^x'], the limit of (1/n) Σ x_α x'_α (Fact 1), for vectors independent of scores.
+        """Return E[Z^x Z^x'], the limit of (1/n) Σ_α x_α x'_α (Fact 1), for two vectors x = `one` and x' = `other`.
 
-        A vector is a line of the program, or its name.
+        Each vector is given as a line of the program or by its name, and must not depend on scores.
         """
         vectors = self._vectors(one, other)
         for node in vectors:

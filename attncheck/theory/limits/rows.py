@@ -34,18 +34,18 @@ from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 # Tails are accurate up to this number of standard deviations of the output.
 _TAIL = 12.0
-# Maximum dimension in which the points of `enlarged` cover all directions.
+# Maximum dimension in which the proposals of `enlarged` are enough to cover all directions.
 _FEW_DIMENSIONS = 6
 _LONGEST_SHIFT = 12.0
 #: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
 REPLICATES = 8
-# Probability that an error estimate is exceeded if replicates are normal. Those of Sobol points have heavier tails.
+# Probability that the error exceeds its estimate if replicates are normal; with Sobol points, their tails are heavier.
 _EXCEEDED = 1e-3
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
-# Number of normals per replicate, so higher dimensions get fewer points.
+# Number of normals per replicate; in higher dimensions, a replicate therefore has fewer points.
 _NORMALS = 2**18
-# Array entries per block, points × seq_len.
+# Maximum number of array entries per block, which is the number of points times seq_len.
 _BLOCK = 2**20
 _PILOT = 2**9
 # Eigenvalues are considered equal within this relative tolerance.
@@ -59,8 +59,8 @@ _LOG_CHI_STEP, _LOG_CHI_RANGE, _LOG_CHI_ABOVE, _LOG_CHI_HALF = 0.1, 50.0, 6.0, 2
 class Proposal:
     """One component of the mixture law from which points are drawn for importance sampling.
 
-    Its points are size · z + centre, where z is standard normal and the rows of `centres`, (k, r), are equally likely.
-    `share` is the component's share of all points.
+    Its points are size · z + c, where z is standard normal, and c is one of the rows of `centres`, (k, r), which are
+    equally likely. `share` is the component's share of all points.
     """
 
     share: float
@@ -99,11 +99,12 @@ def weigh(proposals: tuple[Proposal, ...], points: FloatArray) -> FloatArray:
 
 
 def enlarged(dimension: int) -> tuple[Proposal, ...]:
-    """Return a standard normal proposal and two wider ones, whose points have the lengths that determine the far tail.
+    """Return a standard normal proposal and two wider ones, with which the far tail of the output is integrated.
 
-    Linear attention has the heaviest tail. For r = `dimension`, the contribution of points of length |z| to its tail
-    beyond t is exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), which is largest where |z|⁴ - (r - 2)|z|² = t². The points of the
-    widest proposal have about this length for t = 12√r, which is twelve standard deviations.
+    Linear attention has the heaviest tail. For r = `dimension` normals z, the contribution of points of length |z| to
+    the probability of an output beyond t is exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), which is largest where |z|⁴ -
+    (r-2)|z|² = t². The points of the widest proposal have about this length for t = 12√r, which is twelve standard
+    deviations of the output.
     """
     middle = 0.5 * dimension - 1.0
     square = middle + np.sqrt(middle**2 + _TAIL**2 * dimension)
@@ -114,9 +115,10 @@ def enlarged(dimension: int) -> tuple[Proposal, ...]:
 def towards_keys(
     root: FloatArray, variance: Callable[[FloatArray], FloatArray], mean_variance: float
 ) -> tuple[Proposal, ...]:
-    """Return proposals of z for softmax attention with scores ``root @ z``.
+    """Return proposals of the normals z for softmax attention with scores ``root @ z``.
 
-    Its far tail comes from scores with which softmax selects a single key.
+    The far tail of the output comes from scores with which softmax selects a single key. ``variance(scores)`` returns
+    the conditional variance of the output, and `mean_variance` is its mean.
     """
     dimension = root.shape[1]
     plain, wider, widest = enlarged(dimension)
@@ -151,12 +153,15 @@ def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
 
 
 def power_of_two(target: float, fewest: int, most: int) -> int:
-    """Return the largest power of two that is at most `target`, within bounds."""
+    """Return the largest power of two that is at most `target`, which is first clipped to [`fewest`, `most`]."""
     return int(2 ** np.floor(np.log2(np.clip(target, fewest, most))))
 
 
 def score_std(layer: AttentionLayer) -> float:
-    """Return σ_Q σ_K, or 0 with "1/n" scaling, where limiting scores are constant; raise InputError if they grow."""
+    """Return σ_Q σ_K, or 0 with "1/n" scaling, where limiting scores are constant.
+
+    Raises InputError if scores grow with the width.
+    """
     if layer.score_exponent < 0.5:
         remedy = "compare attncheck.simulate at several widths, or use 1/sqrt(n) or a lower power"
         refuse("score_scaling", layer.score_scaling, "makes scores grow with the width: no limit is computed", remedy)
@@ -166,7 +171,7 @@ def score_std(layer: AttentionLayer) -> float:
 def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     """Return the mean limiting scores of each head, (H, s, s), or (1, s, s) if they are equal in all heads.
 
-    These are σ_Qσ_K K if queries and keys are tied, else 0, plus the mean of the biases added to scores.
+    They are σ_Qσ_K K if queries and keys are tied, and 0 otherwise, plus the mean of the biases added to scores.
     """
     tied = layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
     return np.asarray(tied + mean_offset(layer))
@@ -215,7 +220,7 @@ def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether a head's scores must be drawn jointly, as their covariance is not a Kronecker product.
+    """Return whether a head's scores must be drawn jointly, because their covariance is not a Kronecker product.
 
     Rotary positions change the law of the scores only if positions are correlated.
     """
@@ -225,9 +230,9 @@ def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
 
 
 def normal_points(dimension: int, rng: np.random.Generator) -> Callable[[int], FloatArray]:
-    """Return a function that returns the next `count` normal points of a scrambled Sobol sequence, (count, dimension).
+    """Return a function of `count` that returns the next points of a scrambled Sobol sequence, (count, dimension).
 
-    In dimensions that are too high for Sobol sequences, the points are random.
+    The points are transformed to a standard normal law. In dimensions too high for Sobol sequences, they are random.
     """
     if dimension > scipy.stats.qmc.Sobol.MAXDIM:
         return lambda count: rng.standard_normal((count, dimension))
@@ -292,14 +297,17 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     half = 0.5 * root.shape[1] * layer.num_heads
     steps = np.arange(-_LOG_CHI_RANGE / min(half, 1.0), _LOG_CHI_ABOVE, _LOG_CHI_STEP)
     logs = min(1.0, (_LOG_CHI_HALF / half) ** 0.5) * steps
-    # Weights are relative to that of the mode, so that large exponents do not cancel.
+    # Weights are relative to the weight of the mode; otherwise large exponents would cancel.
     weights = np.exp(half * (logs - np.expm1(logs)))
     used = weights > 1e-40
     return ScaleMixture(2.0 * half * sizes.mean() * np.exp(logs[used]), weights[used] / weights[used].sum(), 0.0)
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return points of all proposals in proportion to their shares, (points, dimension), from the same normals."""
+    """Return the points of all proposals, (points, dimension).
+
+    Each proposal gets a number of points in proportion to its share. All proposals transform the same normals.
+    """
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
     normals = normal_points(dimension, rng)(count)
     counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]

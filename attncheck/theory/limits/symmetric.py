@@ -17,7 +17,10 @@ _FAR, _NORMAL = 3.0, 0.0027
 
 
 class SymmetricLaw(abc.ABC):
-    """Base class of laws of outputs y^1, …, y^s. The law of each is symmetric about 0 and given by its upper tail."""
+    """Base class of laws of outputs y^1, …, y^s.
+
+    The law of each output is symmetric about 0 and given by its upper tail.
+    """
 
     def __str__(self) -> str:
         """Return a line with the standard deviation, excess kurtosis and tails of the first position."""
@@ -72,7 +75,7 @@ class SymmetricLaw(abc.ABC):
 
     @abc.abstractmethod
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
-        """Return P(y^position > size) for sizes ≥ 0, in their shape."""
+        """Return P(y^position > size) for each entry of `sizes`, all ≥ 0, in an array of the same shape."""
 
 
 class MixtureLaw(SymmetricLaw):

@@ -80,7 +80,10 @@ def mean_tangent(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
 
 
 def _softmax_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
-    """Return the moment tr(J_i K J_kᵀ K) of softmax, with J_i = diag(A_i) - A_i A_iᵀ, as a function and its unit."""
+    """Return the moment tr(J_i K J_kᵀ K) of softmax weights: a function that sums it over points, and its unit.
+
+    J_i = diag(A_i) - A_i A_iᵀ is the derivative of row i of the attention weights A, and K is `kernel`.
+    """
     of_squares = squares_of(lambda weights: weights, kernel**2)
 
     def total(weights: FloatArray) -> FloatArray:
@@ -93,12 +96,18 @@ def _softmax_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArr
 
 
 def _sigmoid_slopes(kernel: FloatArray) -> tuple[Callable[[FloatArray], FloatArray], float]:
-    """Return the moment tr(J_i K J_kᵀ K) of the sigmoid, with J_i = diag(A_i (1 - A_i)), as a function and its unit."""
+    """Return the moment tr(J_i K J_kᵀ K) of sigmoid weights: a function that sums it over points, and its unit.
+
+    J_i = diag(A_i (1 - A_i)) is the derivative of row i of the attention weights A, and K is `kernel`.
+    """
     return squares_of(lambda weights: weights * (1.0 - weights), kernel**2), float(np.diagonal(kernel).max()) ** 2
 
 
 def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return E tr(J_i K J_kᵀ K) and its error for elementwise maps, where J is diagonal."""
+    """Return E tr(J_i K J_kᵀ K) and its error for elementwise maps.
+
+    The derivative J_i of row i of the attention weights by its scores is then diagonal.
+    """
     std, s, mask = score_std(layer), layer.seq_len, visible(layer).astype(float)
     squares = kernel**2
     # If the scores are constant or the values are 0, the result is 0.

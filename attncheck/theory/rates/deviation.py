@@ -7,7 +7,8 @@ and mean of order 1/n. The controls
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
 have means known from the moments of δ: the first term of the expansion in 1/n. The remainder is of order n^{-3/2}.
-The mean of Q is not computed at a kink, where second differences are too noisy, or with too many directions.
+The mean of Q is not computed if variances have kinks, where second differences are too noisy, or if the Gram matrix has
+too many entries.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from attncheck.theory.rates.marginal import Marginal
 REPLICATES = 8
 # Step of finite differences in the Gram matrices, relative to their limits.
 _STEP = 0.02
-# Maximum and minimum number of points in the space of the score normals, and maximum number of their coordinates.
+# A point has all normals from which the scores of a draw are computed. Maximum and minimum number of points, and
+# maximum number of normals in all points.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
-# Number of cells, and maximum range of log v that they cover.
+# Number of cells, and maximum range of log v that the cells cover.
 _CELLS = 2048
 _LOG_RANGE = 60.0
 _PILOT = 64
-# Factor by which cells extend, on both sides, beyond the variances in a pilot sample.
+# Cells cover the range of the variances in a pilot sample, extended by this factor on both sides.
 _MARGIN = math.exp(3.0)
 # Width at which terms beyond the first order in 1/n are negligible.
 _WIDE = 2**20
 # Maximum number of distinct entries of a Gram matrix for which the mean of the control Q is computed.
 _MOST_DIRECTIONS = 400
-# Array entries per block.
+# Maximum number of array entries per block.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 
@@ -164,7 +166,7 @@ def _ratios(variances: FloatArray, size: FloatArray) -> FloatArray:
 
 
 def points_for(normals: int) -> int:
-    """Return the number of points per repetition for this number of score normals."""
+    """Return the number of points per repetition at which scores are computed from this number of normals each."""
     if normals == 0:
         return 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ENTRIES // normals))
@@ -172,7 +174,10 @@ def points_for(normals: int) -> int:
 
 
 def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, infinite: bool = False) -> Deviation:
-    """Return the law of an output or score at finite width minus its limit, from `size` draws in total."""
+    """Return the law of an output or score at finite width minus its limit, estimated from `size` draws in total.
+
+    If `infinite` is True, the width is infinite, and only the head_dim is finite.
+    """
     fluctuations = marginal.fluctuations(infinite)
     pilot, *streams = seed.spawn(1 + REPLICATES)
     cells = _cells(marginal, fluctuations, np.random.default_rng(pilot))
@@ -189,8 +194,9 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedSequence], infinite: bool) -> FloatArray:
     """Return the terms of order 1/n of the signed measure, (REPLICATES, cells + 1), or NaN if unknown.
 
-    They are computed at a width that is so large that all other terms vanish: as the change of the measure at fixed
-    Gram matrices, plus the means of the controls L and Q.
+    They are computed at a width that is so large that all other terms vanish. The terms are the `shift`, g(0) minus the
+    measure in the limit; the mean of the control L; and the mean of the control Q. The description of the module
+    defines g, L and Q.
     """
     if not expands(marginal):
         return np.full((REPLICATES, len(cells.variances)), np.nan)
@@ -207,9 +213,9 @@ def _first_order(marginal: Marginal, cells: Cells, streams: list[np.random.SeedS
 
 
 def expands(marginal: Marginal) -> bool:
-    """Return whether the mean of the quadratic control Q can be computed.
+    """Return whether the mean of the control Q, and thus the first order in 1/n, can be computed.
 
-    It can if variances have no kinks, and if the Gram matrix has not too many entries.
+    It can if conditional variances have no kinks, and if the Gram matrix has not too many entries.
     """
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
@@ -273,7 +279,10 @@ class _Repetition:
     def draw(
         cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
     ) -> _Repetition:
-        """Draw score normals and deviations, and average g(δ) - g(0), L and Q over them."""
+        """Draw score normals, and deviations δ of the Gram matrices, and return averages over these draws.
+
+        Averages are computed of g(δ) - g(0), and of the controls L and Q.
+        """
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
         sums, probes = np.zeros((3, len(cells.variances))), []
@@ -302,7 +311,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """The measure of conditional variances as a function of the Gram matrices, along lines through their limits."""
+    """The measure of conditional variances as a function of the Gram matrices, near the limits of these matrices."""
 
     marginal: Marginal
     fluctuations: Fluctuations
@@ -370,7 +379,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
-    """Return the least-squares coefficients of the controls L and Q, fitted to the test functions `probes`."""
+    """Return the coefficients of the controls L and Q, fitted to the `probes` of all repetitions by least squares."""
     change, linear, quadratic = (
         np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
     )

@@ -49,8 +49,8 @@ def distance(
     key : int, optional
         Column of the score; by default the first position other than the row.
     size : int, optional
-        Number of draws, at least 16; errors fall with its square root. By default 4096, fewer for wide layers; errors
-        of "ks" are then 1 to 3%. Errors hold from 512 draws on; with 128, strongly correlated inputs or large
+        Number of draws, at least 16; errors are proportional to 1/√size. By default 4096, or fewer for wide layers;
+        errors of "ks" are then 1 to 3%. Errors hold from 512 draws on; with 128, strongly correlated inputs or large
         positions exceed them in 1 to 2% of cases.
     seed : int
         The same seed gives the same digits.

@@ -26,11 +26,12 @@ from attncheck.theory.limits.rows import normal_points
 
 # Maximum number of entries of the inputs X in memory.
 _CACHED_ENTRIES = 2**21
-# Number of Gauss nodes for ‖h‖²/n in fourth moments, the same in means, and number of points of h at each node.
+# Number of Gauss nodes for the law of ‖h‖²/n in fourth moments; number of nodes in means; and number of points of h^i
+# for each node.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
-# Array entries per block.
+# Maximum number of array entries per block.
 _BLOCK = 2**21
 
 
@@ -78,8 +79,8 @@ class Fluctuations:
     """Law of a layer's Gram matrices (`Drivers`), with draws, limits, and moments of deviations from the limits.
 
     `positions` are the m visible positions. `groups` is the number of groups of heads; if `shared`, the heads of a
-    group share keys and values. If the width is `infinite`, only keys and values are random, and the Gram matrix G of
-    the inputs is not; with `still_heads` it is the other way round.
+    group share keys and values. If the width is `infinite`, only the factors of keys and values are random, and the
+    Gram matrix G of the inputs is constant. With `still_heads`, only G is random.
     """
 
     layer: AttentionLayer
@@ -191,10 +192,11 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return directions of the deviations of keys or values, and the factor that extends their sum to all groups.
+        """Return directions of the deviations of the keys (or values) of one group of heads, and the number of groups.
 
-        If heads share keys, the directions are those of one group. Otherwise there is one direction, in which each
-        point changes the factor of a different group in turn.
+        The values of Q in these directions, summed and multiplied by the number of groups, give the part of the mean of
+        Q that is due to the keys (or values). If heads have separate keys, there is a single direction, in which
+        successive points change the factors of successive groups.
         """
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:

@@ -18,7 +18,7 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 ERRORS = 4.0
 # Integrals over t use t = std · sinh(u): number of Gauss–Legendre panels in u, nodes per panel, and largest t/std.
 _PANELS, _NODES, _RANGE = 24, 16, 40.0
-# Densities and atoms at finite width are raised to at least this fraction of the limit's.
+# Densities and atoms at finite width are raised to at least this fraction of their values in the limit.
 _LEAST_SHARE = 1e-9
 # Divergences leave out points at which the limit's density is below this fraction of its maximum.
 _LEAST_DENSITY = 1e-200
@@ -26,7 +26,7 @@ _LEAST_DENSITY = 1e-200
 _MANY = 512
 # Minimum number of draws in a tail for an error estimate.
 _FEWEST_IN_TAIL = 20
-# A tail that differs from the limit's by at most this factor does not depend on rare draws.
+# If the probability of a tail differs from the limit by at most this factor, it does not depend on rare draws.
 _NEAR = 1.25
 # The correction for noise is left out where the noise has a variance above this fraction of the squared density.
 _MOST_NOISE = 0.01
@@ -62,10 +62,11 @@ class Gap:
         return self.deviation.density(self._grid[0])
 
     def distance(self, metric: str) -> tuple[float, float]:
-        """Return the distance of the law at finite width from the limit, and its error, to first order.
+        """Return the distance of the law at finite width from the limit, and an error estimate to first order.
 
-        The error of "ks" is that of the difference at the point where the mean difference is largest. The errors of
-        "w1" and "tv" are computed with fixed signs of the difference, those of its mean over repetitions.
+        For "ks", the error is that of the difference of the distribution functions where their mean difference is
+        largest. For "w1" and "tv", the integrand is the difference times the sign of its mean over repetitions, not its
+        absolute value.
         """
         estimator = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = estimator(self._tails, self._densities, self.deviation.atom())
@@ -137,7 +138,10 @@ class Gap:
         return max(value, 0.0), value + replicates
 
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the limit's density, differences from it and weights, at points where this density is not tiny."""
+        """Return the limit's density, the differences of the densities from it, and integration weights.
+
+        Points at which the limit's density is tiny are left out.
+        """
         points, weights = self._grid
         base = self.limit.density(points)
         dense = base > _LEAST_DENSITY * base.max()
@@ -159,13 +163,16 @@ def largest(differences: FloatArray) -> tuple[float, FloatArray]:
 
 
 def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
-    """Return the contribution of noise to Δf²/f, or 0 where noise dominates; Δf is `density`, and f is `base`."""
+    """Return the contribution of noise to Δf²/f, at each point, or 0 where noise dominates.
+
+    `density` contains Δf, the difference of the densities, in each repetition; f is `base`.
+    """
     noise = density.var(axis=0, ddof=1) / len(density)
     return np.where(noise < _MOST_NOISE * base**2, noise / base, 0.0)
 
 
 def standard_error(replicates: FloatArray) -> float:
-    """Return `ERRORS` standard errors of the mean over repetitions."""
+    """Return the standard error of the mean over repetitions, multiplied by `ERRORS`."""
     return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))
 
 
@@ -175,10 +182,10 @@ def widening(draws: int) -> float:
 
 
 def error_bounds(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
-    """Return widened errors of the mean of `replicates`, (repetitions, *t.shape), over repetitions.
+    """Return the errors of the mean of `replicates` over repetitions, widened if there are few draws.
 
-    `replicates` are differences from `limit`, the tail or the density of the limit, at the points `t`. Errors are
-    infinite where too few draws contribute.
+    `replicates`, (repetitions, *t.shape), are differences from `limit`, the tail or the density of the limit, at the
+    points `t`. Errors are infinite where too few draws contribute.
     """
     spread = widening(draws) * ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
     most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))

@@ -29,9 +29,11 @@ from attncheck.theory.rates.deviation import deviation, retained_entries
 from attncheck.theory.rates.gap import Gap, error_bounds, standard_error, widening
 from attncheck.theory.rates.marginal import FixedHeads, Marginal, OutputEntry, ScoreEntry, restored, vanishes
 
-# Maximum number of entries of the inputs X in all draws, which limits their default number; and bounds on this number.
+# The default number of draws is such that the inputs X of all draws together have at most `_ENTRIES` entries, but it is
+# at least `_FEWEST_DRAWS` and at most `_MOST_DRAWS`.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
-# Widths below which errors of moments are unknown, for bounded and for unbounded attention weights.
+# Errors of moments are unknown if width or head_dim is below the first number for bounded attention weights, and below
+# the second for unbounded ones.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
 
 
@@ -59,8 +61,8 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
     Raises
     ------
     InputError
-        If an argument is invalid, or the layer ties queries to keys, normalises them, or has rotary positions or a
-        position bias. Methods raise it if one draw of the inputs takes more than 512 MiB.
+        If an argument is invalid, or the layer ties queries to keys, normalises queries and keys, or has rotary
+        positions or a position bias. Methods raise it if one draw of the inputs takes more than 512 MiB.
 
     Examples
     --------
@@ -76,14 +78,14 @@ def finite_width_law(layer: AttentionLayer, size: int | None = None, seed: int =
 class FiniteWidthLaw(SymmetricLaw):
     """Law of one neuron of the output at finite width, with the methods of `LimitLaw`.
 
-    The law is a scale mixture of normals: given inputs, scores and values, y is normal. Draws of its conditional
-    variance estimate the difference from the limit. They use the same normals for the scores of both laws, and control
-    variates of known mean. Every ``…_error`` is four standard errors, from eight repetitions; about 2% of actual
-    errors exceed it, because residuals have heavy tails. It is infinite where too few draws contribute (see `cdf_error`
-    and `excess_kurtosis_error`).
+    The law is a scale mixture of normals: given inputs, scores and values, y is normal. Its difference from the limit
+    is estimated from draws of the conditional variance. The same normals give the scores of both laws, and control
+    variates of known mean reduce the noise. Every ``…_error`` is four standard errors, from eight repetitions; about
+    2% of actual errors exceed it, because residuals have heavy tails. It is infinite where too few draws contribute
+    (see `cdf_error` and `excess_kurtosis_error`).
 
     With scores divided by n and a linear or relu map, the limit is 0. The law is then computed for √ν y, where ν is n
-    or head_dim: this is the output of the same layer with 1/√n.
+    or head_dim: √ν y is the output of the same layer with scores divided by √n.
 
     Parameters
     ----------
@@ -142,7 +144,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return symmetric_quantile(lambda t: self._upper_tail(t, position), chances, float(largest))[()]
 
     def difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the cdf at this width minus the limit's."""
+        """Return the distribution function of y^position at this width minus that of the limit, at `t`."""
         t = check_points(t)
         tail = self._replicates(t, position, "upper_tail").mean(axis=0)
         if vanishes(self.layer):
@@ -150,7 +152,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(np.where(t < 0, tail, -tail))[()]
 
     def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density at this width minus the limit's."""
+        """Return the density of y^position at this width minus that of the limit, at `t`."""
         t = check_points(t)
         if vanishes(self.layer):
             return self.pdf(t, position)
@@ -182,7 +184,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return min(max(float(gap.limit.atom + gap.deviation.atom().mean()), 0.0), 1.0)
 
     def atom_error(self, position: int = 0) -> float:
-        """Return the error of `atom`, which includes events too rare for the draws."""
+        """Return the error of `atom`; it allows for outputs 0 that are too rare to occur in the draws."""
         of_draws = self._of_draws(self.gap(position).deviation.atom(), position)
         return math.hypot(of_draws, self._missed(position), self._limit_at_scale.atom_error(position))
 
@@ -218,9 +220,10 @@ class FiniteWidthLaw(SymmetricLaw):
         return math.hypot(self._of_draws(linear, position), self._limit_at_scale.excess_kurtosis_error(position))
 
     def _missed(self, position: int) -> float:
-        """Return an upper bound on the probability of an output 0 if no draw contains one.
+        """Return an upper bound on the probability that an output is 0, which holds if no draw contains an output 0.
 
-        With relu inputs, the output of a position is 0 only if its input is, which has probability 2^-width.
+        With relu inputs, the output of a position is 0 only if its input is, which has probability 2^-width. With other
+        inputs, the bound is 0.
         """
         if self.layer.activation != "relu":
             return 0.0
@@ -253,7 +256,10 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the density at t of the limit or, if that is 0, of `_scale` times the limit of rescaled outputs."""
+        """Return the density at t of the limit.
+
+        If the limit is 0, return the density of `_scale` times the limit of the outputs divided by `_scale`.
+        """
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
@@ -276,12 +282,15 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(np.clip(beyond + self._replicates(sizes, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
     def _replicates(self, t: FloatArray, position: int, method: str) -> FloatArray:
-        """Return the difference from the limit at ±t, (repetitions, *t.shape)."""
+        """Return the difference from the limit at ±t, from each repetition, (repetitions, *t.shape).
+
+        `method` is the name of the method of `Deviation` that computes it, such as "density".
+        """
         replicates: FloatArray = getattr(self.gap(position).deviation, method)(np.abs(t).ravel())
         return replicates.reshape(len(replicates), *t.shape)
 
     def _of_draws(self, replicates: FloatArray, position: int) -> float:
-        """Return the error of the mean over repetitions, widened for few draws."""
+        """Return the error of the mean of `replicates` over repetitions, widened if there are few draws."""
         return widening(self.gap(position).deviation.draws) * standard_error(replicates)
 
 
@@ -296,8 +305,9 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        First term of the distance's expansion in 1/n, computed without draws. NaN if unknown: for outputs of ReLU
-        attention over several positions, for those of a user's map, and for more than 27 visible positions.
+        First term of the distance's expansion in 1/n, computed without draws, and its error. NaN if unknown: for
+        outputs of ReLU attention to several positions, for outputs of a user's map, and for more than 27 visible
+        positions.
     width : float
         Infinite if this is the distance that remains at a fixed head_dim.
     draws : int

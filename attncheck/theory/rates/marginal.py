@@ -27,14 +27,14 @@ from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.rows import normal_points, score_std
 from attncheck.theory.rates.drivers import Drivers, Fluctuations, symmetric_root
 
-# Score entries per block.
+# Maximum number of score entries per block.
 _BLOCK = 2**20
 
 
 def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
     """Return the standard deviation of scores for inputs whose Gram matrix is I.
 
-    The layer's scaling of scores is used at its own width or, with `limit`, in the limit.
+    If `limit` is True, scores are scaled as in the limit, and otherwise as at the layer's width.
     """
     return score_std(layer) if limit else layer.query_std * layer.key_std * layer.score_factor
 
@@ -69,21 +69,21 @@ class OutputEntry(_Entry):
 
     @property
     def normals(self) -> int:
-        """Number of score normals, one row per head."""
+        """Number of standard normals from which scores are computed: one per head and visible position."""
         return self.layer.num_heads * len(self._seen)
 
     @property
     def kinked(self) -> bool:
         """Whether the variance has kinks as a function of the Gram matrices.
 
-        It has if attention weights may jump, or with ReLU attention to several positions. With one visible position
-        there is no kink, because the sign of its score does not depend on the Gram matrices.
+        There are kinks if attention weights may jump, and with ReLU attention to several positions. With one visible
+        position there is no kink, because the sign of its score does not depend on the Gram matrices.
         """
         traits = self.layer.map.traits
         return traits.may_jump or (traits.may_vanish and len(self._seen) > 1)
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of the Gram matrix G, and of the keys and values of each group."""
+        """Return the law of the Gram matrix G of the inputs, and of the keys and values of each group of heads."""
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
@@ -93,7 +93,7 @@ class OutputEntry(_Entry):
         its values. `normals`, (points, self.normals), determine the scores.
         """
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
-        # A single draw of Gram matrices is used for all draws.
+        # An array of length 1 is used for all draws.
         size = max(len(draws.gram), len(draws.keys), len(draws.values))
         scale, parts = score_scale(self.layer, limit=limit), slices(size, _BLOCK // normals.size)
         return np.concatenate([self._block(draws[part], rows, scale) for part in parts])
@@ -141,7 +141,7 @@ class ScoreEntry(_Entry):
 
     @property
     def normals(self) -> int:
-        """0, since Gram matrices alone determine the variance of a score."""
+        """Number of normals that determine the variance of a score: 0, since the Gram matrices determine it."""
         return 0
 
     @property
@@ -150,7 +150,7 @@ class ScoreEntry(_Entry):
         return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of the Gram matrix G, and of the key's length."""
+        """Return the law of the Gram matrix G of the inputs, and of the length of the key."""
         positions = tuple(sorted({self.row, self.column}))
         return Fluctuations(self.layer, positions, shared=False, groups=1, infinite=infinite)
 
@@ -210,7 +210,7 @@ class FixedHeads:
     def __post_init__(self) -> None:
         layer = self.marginal.layer
         if layer.group_size > 1:
-            problem = "with a head_dim is only supported for the distance from the limit"
+            problem = "can be combined with head_dim only for the distance from the limit"
             refuse("num_kv_heads", layer.num_kv_heads, problem, 'leave it out, or use distance(reference="limit")')
 
     @property
@@ -240,7 +240,7 @@ class FixedHeads:
         return self.marginal.kinked
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of the Gram matrix G."""
+        """Return the law of the Gram matrix G of the inputs; normals determine the factors of keys and values."""
         return dataclasses.replace(self.marginal.fluctuations(infinite), still_heads=True)
 
     def variances(self, draws: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:

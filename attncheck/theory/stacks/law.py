@@ -20,7 +20,7 @@ from attncheck.theory.limits.symmetric import MixtureLaw
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 _PARTS = 8
-# Array entries per block.
+# Maximum number of array entries per block.
 _BLOCK = 2**20
 
 
@@ -82,7 +82,7 @@ class StackLaw(MixtureLaw):
         return float(error_of_mean(self._of(position)))
 
     def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis 3 Var(v)/E[v]² of z^position; 0 if it is constant."""
+        """Return the excess kurtosis 3 Var(v)/E[v]² of z^position, or 0 if z^position is constant."""
         v = self._of(position)
         return float(3.0 * v.var() / v.mean() ** 2) if v.any() else 0.0
 

@@ -41,7 +41,7 @@ _NEVER_CLIPPED: Final = 12.0
 # Number of Hermite terms; largest point, step and maximum number of points of the quadrature. Since tanh(√v z) has
 # poles at ±iπ/(2√v), a step h has the error exp(-π²/(h √v)), which is below rounding error up to h = 0.28/√v.
 _TERMS, _RANGE, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
-# Array entries per block.
+# Maximum number of array entries per block.
 _BLOCK: Final = 2**20
 
 
@@ -92,9 +92,9 @@ def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -
 def _hermite(
     phi: Nonlinearity, variances: FloatArray, rows: IndexArray, columns: IndexArray, c: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] for tanh and an error bound, by Hermite expansions at each variance of `variances`.
+    """Return E[φ(Z₁)φ(Z₂)] for tanh and an error bound, by Hermite expansions of φ at each of the `variances`.
 
-    `rows` and `columns` are the positions of Z₁ and Z₂, and `c` their covariances.
+    `rows` and `columns` are the positions of Z₁ and Z₂ in `variances`, and `c` contains their covariances.
     """
     flat = variances.reshape(-1, variances.shape[-1])
     value, error = np.empty((len(flat), len(rows))), np.empty((len(flat), len(rows)))
@@ -105,7 +105,7 @@ def _hermite(
     for part in slices(len(flat), _BLOCK // (count * flat.shape[-1])):
         block = flat[part]
         images = phi(np.sqrt(block)[..., None] * nodes)
-        # Leave out even terms, which are 0 for an odd function. Each term is contiguous, because terms are on axis 0.
+        # Leave out even terms, which are 0 for an odd function. With terms on axis 0, each is contiguous in memory.
         coefficients = np.ascontiguousarray(np.moveaxis(images @ basis[1::2].T, -1, 0))
         squares = (images**2) @ basis[0]
         rest = np.maximum(squares - (coefficients**2).sum(axis=0), 0.0)
@@ -139,7 +139,7 @@ class Recursion:
     Attributes
     ----------
     streams : ndarray, shape (size, depth + 1, s, s)
-        C^{(l)}, the covariances of the streams; the last one is that of the output.
+        C^{(l)}, the covariances of the streams; the last one is the covariance of the output.
     outputs : ndarray
         S^{(l)}, the covariances of the outputs of attention.
     kernels : ndarray
@@ -207,7 +207,7 @@ def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
 
 
 def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the covariance of the stream after the post-norm, and the lengths that it divides by, (size, s)."""
+    """Return the covariance of the stream after the post-norm, and the norm's divisors, (size, s)."""
     if not stack.post_norm:
         return stream, np.ones(stream.shape[:-1])
     # Streams have mean 0, so layer norm equals RMS norm.
@@ -241,15 +241,18 @@ def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def _limit_heads(layer: AttentionLayer, normals: FloatArray) -> HeadDraws:
-    """Return the factors T_K and T_V and score normals N of a layer's heads in the limit."""
+    """Return the limits of the factors T_K and T_V of a layer's heads, and the `normals` of the heads' scores."""
     size, _, s, _ = normals.shape
     factor = layer.head_width**0.5 * np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
-    # With "1/n" scaling scores vanish; if queries and keys are tied, scores depend only on keys.
+    # With "1/n" scaling scores vanish, so the normals are 0; with tied queries and keys, they are not used.
     return HeadDraws(factor, factor, normals if score_std(layer) else np.zeros_like(normals))
 
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
-    """Draw from the conjectured limit: coordinates of a draw share scores and are independent given them."""
+    """Draw from the conjectured limit of a stack.
+
+    The coordinates of a draw have the same scores, and are independent given these scores.
+    """
     recursion = recur(stack, draw_normals(stack, size, rng))
     shape = (size, stack.seq_len, coordinates)
     stream = lower_root(input_covariance(stack.layer.inputs)) @ rng.standard_normal(shape)
