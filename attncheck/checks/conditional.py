@@ -37,10 +37,11 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the size of each draw's whitened output with a combination of the heads' shares of the output covariance.
+    """Return the size of each draw's whitened outputs, and a weighted sum of the heads' shares in their covariance.
 
-    The covariance Σ_y of the outputs, given scores and values, is a sum over heads; a head's share is its part of that
-    sum, relative to Σ_y. The coefficients of the combination are random numbers, the same in all draws.
+    The outputs' covariance Σ_y, given scores and values, is a sum over heads. The share of a head is the trace of its
+    term in this sum, multiplied by Σ_y^{-1}. The weights of the shares are random numbers, the same in all draws; the
+    weighted sum is centred over the draws.
     """
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights

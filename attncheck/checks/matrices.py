@@ -98,10 +98,16 @@ KEY, VALUE = (
 
 
 def _by_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
-    """Return the check that the matrix `of` has the same scale in all heads."""
+    """Return the check that the matrix `of` has the same scale in all heads.
+
+    On `layer`, the check must reject a simulator in which one head has a larger scale.
+    """
 
     def sums(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-        """Return each head's sum of squares and its degrees of freedom, (1, heads)."""
+        """Return the sum of squares of each head's whitened images over all draws, and its degrees of freedom.
+
+        Both arrays are (1, heads).
+        """
         squares, dof = of.energy(sample)
         return squares.sum(axis=0, keepdims=True), np.asarray(dof.sum(axis=0, keepdims=True))
 
@@ -115,7 +121,7 @@ def _by_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
         alternative=Alternative.of(
             "a head's standard deviation off by 4% from that of the others (variance ratio 1.0816)", 1.0816, 1.44
         ),
-        reads=f"variance of one head's {of.images}, over that of the others':",
+        reads=f"ratio of the variance of one head's {of.images} to that of the other heads:",
         family=lambda setting: EqualVariances(of.count(setting), of.dof(setting)),
         measure=sums,
         hint=f"the standard deviation of {of.name} differs from head to head, or all draws of a call share one "

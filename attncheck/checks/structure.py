@@ -25,8 +25,8 @@ from attncheck.layers.parts.scores import small_with_inputs
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import SEVERAL_NEURONS, SEVERAL_POSITIONS
 
-# Further factor on inputs with which a correct simulator has small scores. Scores of narrow layers have heavy tails, so
-# the subject's may be thousands of times larger.
+# Further factor on inputs that make the scores of a correct simulator small. Scores of narrow layers have heavy tails,
+# so those of the subject may be thousands of times larger.
 _SMALLER = 1e-2
 # Size from which every number in single precision is an integer.
 _LARGE = 2.0**24
@@ -66,7 +66,8 @@ def _weights(pair: Pair) -> BoolArray:
 def _hidden(pair: Pair) -> BoolArray:
     """Return which draws have outputs or scores that change with an input on which they must not depend.
 
-    One position's input changes per draw: the last one in the first draw, then the one before, and so on.
+    In each draw, the input at one position is replaced: at the last position in the first draw, at the last but one in
+    the second draw, and so on.
     """
     mask, draws = visible(pair.layer), np.arange(len(pair.inputs))
     if mask.all() and not (pair.known and len(mask) > 2):
@@ -139,7 +140,7 @@ def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
 def growth(pair: Pair, respond: Respond, factor: float, read: _Read) -> float:
     """Return by which factor the length of an array grows in the median draw when the inputs are doubled.
 
-    The inputs are multiplied by `factor` first; `read` selects the array.
+    `respond` is the simulator. Its inputs are multiplied by `factor` first; `read` selects the array from an answer.
     """
     one, two = (np.linalg.norm(_rows(read(respond(scale * factor * pair.inputs))), axis=1) for scale in (1.0, 2.0))
     return float(np.median(two[one > 0.0] / one[one > 0.0])) if one.any() else 0.0
@@ -259,7 +260,12 @@ CHECKS = (
         cause="draws of a call share their weights; each draw needs its own",
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _check("hidden", _hidden, "outputs do not depend on hidden inputs, nor scores on third positions", _APART),
+    _check(
+        "hidden",
+        _hidden,
+        "no output depends on a masked input, and a score depends on the inputs at its two positions only",
+        _APART,
+    ),
     _check("order", _order, "outputs and scores depend on the order of inputs if and only if it is declared", _APART),
     _check(
         "scaling",

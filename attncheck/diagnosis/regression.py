@@ -61,7 +61,7 @@ class _Calls:
 
     @classmethod
     def of(cls, pair: Pair, unknowns: int, equations: int) -> _Calls | None:
-        """Return as many calls as determine `unknowns` numbers per draw, or None if these are too many.
+        """Call the subject as often as needed to determine `unknowns` numbers per draw; None if these are too many.
 
         Each call gives `equations` equations per draw.
         """
@@ -89,7 +89,10 @@ def by_regression(pair: Pair) -> Iterator[Explanation]:
 
 
 def _scores(pair: Pair) -> Iterator[Explanation]:
-    """Yield what is wrong with the scores x_i B x_j of each head; nothing unless they are declared bilinear."""
+    """Yield what is wrong with the scores, which should have the form x_i B x_jᵀ with a matrix B for each head.
+
+    Here x_i and x_j are inputs. Nothing is yielded if the scores are not declared to be bilinear.
+    """
     layer, mask = pair.layer, visible(pair.layer)
     if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
         return
@@ -135,9 +138,9 @@ def _of(heads: NDArray[np.intp], layer: AttentionLayer) -> str:
 
 
 def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) -> Iterator[tuple[str, FloatArray]]:
-    """Yield the text of each known fault in the attention weights, with the weights that it gives.
+    """Yield known faults of the attention weights, each as its text and the wrong weights.
 
-    The weights have the shape (draws, calls, H, s, s), like `scores` and the declared `weights`.
+    The wrong weights have the shape (draws, calls, H, s, s), like `scores` and the declared `weights`.
     """
     yield "outputs are those of attention weights that are transposed", weights.swapaxes(-1, -2)
     yield "outputs are those of the transposed scores", attention_weights(layer, scores.swapaxes(-1, -2))
@@ -217,18 +220,21 @@ def _added(pair: Pair) -> Iterator[Explanation]:
 
 
 def _equal_heads(products: FloatArray) -> Iterator[Explanation]:
-    """Find heads with equal W_V W_O, (draws, H, entries): averaging their attention weights gives the same outputs."""
+    """Find heads with equal products W_V W_O, which `products`, (draws, H, entries), contains.
+
+    Averaging the attention weights of such heads would give the same outputs.
+    """
     gaps = np.abs(products[:, :, None] - products[:, None]).max(axis=(0, 3))
     same = gaps < _WRONG * np.abs(products).max(axis=(0, 2))
     equal = np.flatnonzero(same[int(np.argmax(same.sum(axis=1)))])
     if len(equal) > 1:
         heads = "" if len(equal) == products.shape[1] else f" {listed(map(str, equal))}"
-        text = f"outputs are those of attention weights averaged over heads{heads}, or of one W_V W_O for them"
+        text = f"outputs are those of attention weights averaged over heads{heads}, or these heads share one W_V W_O"
         yield exact(WEIGHTS_OR_VALUES, text)
 
 
 def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:
-    """Return factors of the heads' scores with which the attention weights explain the outputs, or None."""
+    """Return a factor for the scores of each head such that the attention weights explain the outputs, or None."""
 
     def remainders(logs: FloatArray) -> FloatArray:
         features = calls.averages(attention_weights(calls.layer, np.exp(logs)[:, None, None] * calls.scores))

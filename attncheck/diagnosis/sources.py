@@ -42,7 +42,8 @@ _NUMBERS = re.compile(r"[-\d.]+")
 class Fits:
     """Texts of fitting causes, best first.
 
-    They fit the samples of all layers or, if no cause does, the sample of the plainest layer.
+    Causes in `everywhere` fit the samples of all layers. If there are none, causes in `plainest` fit the sample of the
+    plainest layer.
     """
 
     everywhere: tuple[str, ...] = ()
@@ -278,7 +279,8 @@ def explanations(violations: Violations) -> tuple[Explanation, ...]:
 def _unused(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
     """Yield a sentence on the fields that the subject never reads, if any.
 
-    It is yielded with `on_plainest` if the plainest layer sets one of these fields, and without `on_plainest` if not.
+    If the plainest layer sets one of these fields, the sentence is yielded only with `on_plainest`, and otherwise only
+    without it.
     """
     ignored = violations.unread_fields
     names = never_read(violations.layers[: len(ignored)], ignored)

@@ -101,7 +101,10 @@ class Uniform(Family):
         return self._outcome(one_sample_distance(array), array.size, plot, shift_score(array, self.allowance))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to cell counts and the sum of scores; the distance decreases by at most the width of a cell."""
+        """Condense values in [0, 1] to the numbers of values in cells and the sum of their `shifts`.
+
+        The distance decreases by at most the width of a cell.
+        """
         edges = np.arange(_CELLS) / _CELLS
 
         def sums(values: ArrayLike) -> tuple[IntArray, float]:
@@ -212,9 +215,9 @@ class TwoSample(Family):
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
         def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[IntArray, ...]:
-            """Count the values of both samples up to each point, and up to each point plus rounding, each (2, points).
+            """Return the numbers of values of both samples up to each point, and up to each point plus rounding.
 
-            The third array holds the sizes of both samples.
+            Both arrays are (2, points). The third array holds the sizes of both samples.
             """
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]

@@ -125,7 +125,10 @@ class EqualVariances(Family):
 
 
 def _above(one: float, two: float, tail: float) -> float:
-    """Return the upper `tail` quantile of an F law, computed from a lower quantile, because 1 − tail loses digits."""
+    """Return the upper `tail` quantile of the F law with `one` and `two` degrees of freedom.
+
+    It is computed from a lower quantile, because 1 − tail loses digits.
+    """
     return 1.0 / float(special.fdtri(two, one, tail))
 
 

@@ -66,8 +66,8 @@ class Budget:
         return float((self.looks_share / (2.0 * most)) ** (1.0 / 3.0))
 
 
-#: Callable (look, factor, names) that draws one sample per look, of `factor` times the planned size, and returns the
-#: outcomes of the named statistics on the stream of `look`.
+#: Callable (look, factor, names) that draws one sample for the look, of `factor` times the planned size and from the
+#: random stream of the look. It returns the outcomes of the named statistics.
 Evaluator = Callable[[int, int, tuple[str, ...]], Mapping[str, Outcome]]
 
 
@@ -173,7 +173,10 @@ def _suspicious(outcomes: Sequence[Outcome], level: float) -> bool:
 
 
 def _trail(outcomes: Sequence[Outcome], level: float, after_three: Verdict) -> Trail:
-    """Return the trail of a statistic; `after_three` is the verdict if the third look is the last and unsuspicious."""
+    """Return the trail of a statistic.
+
+    `after_three` is the verdict if the third look is the last one and is not suspicious.
+    """
     if _suspicious(outcomes, level):
         verdict = Verdict.VIOLATED  # a suspicious first or second look is never the last
     else:

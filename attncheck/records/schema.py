@@ -188,7 +188,8 @@ def run_digest(results: Iterable[Result]) -> str:
 def read(path: Path, field: str = "record") -> Iterator[Any]:
     """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
-    The file may be compressed by gzip, and may hold several records, one after the other. Errors call it `field`.
+    The file may be compressed by gzip, and may hold several records, one after the other. `field` is the name of the
+    file in error messages.
 
     Raises
     ------
@@ -219,7 +220,7 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
             digits = seal.add(raw).encode()
             # The seal must be the last field: a field after it would replace an earlier field of the same name.
             if ended and not (digits and raw.endswith(b'"%b"}\n' % digits)):
-                raise source.error("was edited or damaged: its lines are not those that it was closed with")
+                raise source.error("was edited or damaged: its lines changed after the run had closed it")
             yield line
 
 
@@ -266,7 +267,10 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
 
 @contextlib.contextmanager
 def sensible(path: Path, number: int, field: str) -> Iterator[None]:
-    """Extend input errors about the values of a line by the record's path, called `field`, and the line's number."""
+    """Extend input errors about the values of a line by the record's path and the line's number.
+
+    `field` is the name of the record in error messages.
+    """
     try:
         yield
     except InputError as error:

@@ -116,7 +116,7 @@ class Run:
         number = len(run.planned) + most_pools(name for name, count in counts.items() if count > 1)
         if number > ROOM:
             problem = f"are more results, pools included, than the {ROOM:,} that the false-alarm budget allows"
-            refuse("plan", f"{number:,}", problem, "examine fewer layers or properties, e.g. with only")
+            refuse("plan", f"{number:,}", problem, "examine fewer layers, or select properties with the option only")
         return run
 
     @property

@@ -134,7 +134,7 @@ WRONG: dict[str, Answering] = {
         "something is added that varies from draw to draw"
     ): changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0),
     (
-        "scores: that of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too"
+        "scores: the score of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too"
     ): on_inputs(score(lambda layer, scores: np.roll(scores, 1, axis=2))),
     "after the scores: outputs do not follow the inputs to other positions; scores do": on_inputs(
         weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))

@@ -22,7 +22,10 @@ from attncheck.layers.program.extent import vectors_of
 
 
 def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair each whitened score with one coordinate of a given vector, a different vector from draw to draw."""
+    """Pair each whitened score with one coordinate of a vector on which it is conditioned.
+
+    The vector changes from draw to draw.
+    """
     free = {sides.free.weight for sides in conditioned_sides(sample.case.program)[0].values()}
     uses = [images.weight for images in sample.images for _ in images.inputs]
     indices = [k for k, weight in enumerate(uses) if weight not in free]
