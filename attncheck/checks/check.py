@@ -156,7 +156,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     compares : str
         Name of the reference functional that `measure` uses, or empty.
     stage : str
-        Stage of the computation that the check tests (`attncheck.checks.declared`); empty if it does not test a single stage.
+        Stage of the computation that the check tests (`attncheck.checks.declared`). It is empty if the check does not
+        test a single stage.
     fewest_draws : int
         Minimum number of draws in a look. It is compared first, because `family` and `alternative` may be slow.
     rejects : Rejected
@@ -262,10 +263,10 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the number of draws in a look, at most `cap`, or None if `cap` draws detect too little.
+        """Return the number of draws in a look, at most `cap`, or None if no such look is sensitive enough.
 
-        The number is `size` if that is at most `cap`. Otherwise it is `cap`, rounded down to whole observations, if
-        a look of this size detects the alternative's `coarsest` effect.
+        The number is that of `size`, if this is at most `cap`. Otherwise it is `cap`, rounded down to whole
+        observations, if a look of this size detects the `coarsest` effect of the alternative.
         """
         size = self.size(setting, level, power, cap)
         if size is not None or self.alternative.coarsest is None:

@@ -56,7 +56,7 @@ def _trace(sample: Sample) -> FloatArray:
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
-    """Pair each residual entry with a score of the same draw."""
+    """Pair each whitened output at position j with the first head's score of the last query and key j."""
     residual = sample.output_residual
     scores = sample.told_scores[:, 0, -1]
     weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
@@ -69,7 +69,7 @@ def _output_inputs(sample: Sample, reference: Reference) -> Pair:
 
 
 def _score_inputs(sample: Sample, reference: Reference) -> Pair:
-    """Pair each whitened score with the first neuron's input at the position of its row."""
+    """Pair the whitened score in row i and column j with the first neuron's input at position i."""
     residual = sample.whitened_scores
     weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
     return residual.flat(), weight[residual.kept]

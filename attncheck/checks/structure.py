@@ -83,9 +83,9 @@ def _hidden(pair: Pair) -> BoolArray:
 def _order(pair: Pair) -> BoolArray:
     """Return which draws contradict the layer's declared dependence on positions if the inputs are permuted.
 
-    If the layer is declared to ignore positions, outputs and scores must be permuted like the inputs; draws in which
-    they are not are wrong. If it is declared to use positions, all draws are wrong if a correct simulator uses them in
-    every draw, and the subject in none.
+    If the layer is declared to ignore positions, outputs and scores must be permuted like the inputs. All draws in
+    which they are not are wrong. If the layer is declared to use positions, and the answers of a correct simulator show
+    this in every draw, all draws are wrong if the answers of the subject show it in none.
     """
     order = permutation(pair.layer.seq_len)
     ours, theirs = (reordered(pair, order, respond) for respond in pair.both)

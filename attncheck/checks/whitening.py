@@ -222,7 +222,7 @@ def chi_square_scores(dof: FloatArray | IntArray | int, squares: FloatArray) -> 
     They are computed from the smaller tail.
     """
     below = np.asarray(special.chdtr(dof, squares))
-    # Compute the upper tail only where the lower one may not be the smaller one.
+    # Compute the upper tail only where it may be the smaller one.
     above = special.chdtrc(dof, squares, out=np.ones_like(below), where=~(below < _PLAINLY))
     near = below < above
     scores = special.ndtri(np.where(near, below, above))

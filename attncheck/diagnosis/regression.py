@@ -194,7 +194,10 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
 
 
 def _added(pair: Pair) -> Iterator[Explanation]:
-    """Yield what is added to the outputs of attention: a linear function of the same input, or of the mean input."""
+    """Yield what is added to the outputs of attention.
+
+    This can be a linear function of the input at the same position, or of the mean input.
+    """
     layer = pair.layer
     calls = _Calls.of(pair, (layer.num_heads + 1) * layer.width, layer.seq_len)
     if calls is None:

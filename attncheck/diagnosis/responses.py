@@ -352,7 +352,10 @@ def _neurons(pair: Pair) -> Iterator[Explanation]:
 def _used(
     pair: Pair, blocks: Sequence[NDArray[np.intp]], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
-    """Return whether outputs, (blocks,), and each head's scores, (blocks, heads), change with each block of neurons."""
+    """Return whether outputs, (blocks,), and each head's scores, (blocks, heads), change with each block of neurons.
+
+    `respond` is the simulator, and `baseline` its answer to the unchanged inputs.
+    """
     output_flags, score_flags = [], []
     for block in blocks:
         output_changes, score_changes = baseline.changes(respond(pair.fresh_at(np.s_[..., block])))

@@ -65,7 +65,7 @@ def _gram(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
-    """Return x·x'/n - E[Z^x Z^x'], the deviation in Fact 1, over the product of the vectors' root mean squares.
+    """Return the deviation x·x'/n - E[Z^x Z^x'] in Fact 1, divided by the product of the vectors' root mean squares.
 
     The vectors x and x' are those of `_netsor_pair`; `k` is the index of the width.
     """

@@ -82,7 +82,7 @@ def _two_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     unit=1.0,
 )
 def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
-    """Return log(d/m), d the smallest difference of two scores and m the largest absolute score.
+    """Return log(d/m), with d the smallest difference of two scores and m the largest absolute score.
 
     Ratios below `_ONE_NUMBER` are replaced by it, so that equal scores give a finite value.
     """

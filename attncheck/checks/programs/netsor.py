@@ -237,7 +237,7 @@ CHECKS = (
             "always_tanh", "first_term", "half_precision", "outputs_apart", "scores_5", "scores_of_another_draw"
         ),
         needs=frozenset({"vectors", "scores"}),
-        null="every Nonlin and output (and score, if Gram matrices are returned) is the declared function of its arguments",
+        null="each Nonlin and output (and score, if Gram matrices are returned) equals its declared function",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
         reads="share of draws in which a line is not the declared function:",
         family=lambda setting: Count(0.0),
