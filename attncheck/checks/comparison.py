@@ -195,7 +195,7 @@ CHECKS = (
         claim="non_gaussianity",
         null="log Σ y² has the exact law at the width, not that of a Gaussian of the same covariance",
         alternative=Alternative(
-            "the Gaussian of the same covariance in place of the hierarchical law",
+            "a Gaussian law of equal covariance in place of the exact law",
             lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, NEURONS)),
         ),
         hint="the outputs are Gaussian, as with infinitely many heads or scores scaled by 1/n",

@@ -108,7 +108,7 @@ CHECKS = (
     _check(
         name="conditional.positions",
         rejects=Rejected.of("first_position_added", on=regimes.STANDARD),
-        null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
+        null="the whitened outputs of different positions are uncorrelated: the off-diagonal entries of Σ_y are right",
         alternative=of_correlation("between whitened positions"),
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
@@ -132,7 +132,7 @@ CHECKS = (
         claim="heads",
         null="the size of the whitened output is independent of the heads' contributions",
         alternative=of_correlation("with a mixture of the heads' shares"),
-        reads="standardised covariance of the whitened outputs' size with the heads' shares in their covariance:",
+        reads="standardised covariance of the size of whitened outputs with the heads' shares of their covariance:",
         family=lambda setting: Association(),
         measure=_head_shares,
         hint="the scale of W_O differs between heads",

@@ -241,7 +241,13 @@ def _output_positions(sample: Sample) -> FloatArray:
     return _two_neurons(sample)[:, 0, 0] * _two_neurons(sample)[:, -1, 0]
 
 
-@_functional("the product of two neurons of the last output", _OUTPUTS, "missing_head_scaling", regimes.RELU, neurons=2)
+@_functional(
+    "the product of two neurons' outputs at the last position",
+    _OUTPUTS,
+    "missing_head_scaling",
+    regimes.RELU,
+    neurons=2,
+)
 def _output_neurons(sample: Sample) -> FloatArray:
     return np.asarray(_two_neurons(sample)[:, -1].prod(axis=-1))
 
@@ -371,7 +377,9 @@ def _input(sample: Sample) -> FloatArray:
     return _inputs(sample)[:, -1, 0]
 
 
-@_functional("the product of two neurons of the last input", _INPUTS, "neuron_twice", regimes.STANDARD, neurons=2)
+@_functional(
+    "the product of two neurons' inputs at the last position", _INPUTS, "neuron_twice", regimes.STANDARD, neurons=2
+)
 def _input_neurons(sample: Sample) -> FloatArray:
     return np.asarray(_inputs(sample)[:, -1].prod(axis=-1))
 
@@ -421,7 +429,7 @@ def _input_output(sample: Sample) -> FloatArray:
     return _inputs(sample)[:, 0, 0] + _two_neurons(sample)[:, -1, 0]
 
 
-@_functional("x² P² of one neuron and one score", _INPUTS | _SCORES, "scores_over_root_s", regimes.MANY_HEADS)
+@_functional("x² P² of an input x and a score P", _INPUTS | _SCORES, "scores_over_root_s", regimes.MANY_HEADS)
 def _input_score_squares(sample: Sample) -> FloatArray:
     return np.asarray((_inputs(sample)[:, -1, 0] * _scores(sample)[:, 0, -1, -1]) ** 2)
 

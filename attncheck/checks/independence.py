@@ -233,7 +233,7 @@ def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
         needs=VALUES_GIVEN | of.needs,
         null=f"sizes of the heads' parts of the whitened output are independent of the sizes of their {of.images}",
         alternative=of_direction(),
-        reads=f"standardised covariance of the whitened output's sizes with those of its heads' {of.images}:",
+        reads=f"standardised covariance of the sizes of whitened outputs with those of the heads' {of.images}:",
         family=lambda setting: Association(setting.output_rank),
         measure=pair,
         hint=f"W_O and {of.name} of a head are one matrix",
@@ -314,7 +314,7 @@ CHECKS = (
     ),
     _tie(
         "values_any_keys",
-        (_VALUE_SIZE, "that of the key Grams of any heads"),
+        (_VALUE_SIZE, "the size of the key Grams of all heads"),
         _VALUE_GRAM | {"key_gram"},
         _values_with(KEY.energy),
         "W_V of a head and W_K of this or another head are one matrix",
@@ -323,7 +323,7 @@ CHECKS = (
     ),
     _tie(
         "values_any_scores",
-        (_VALUE_SIZE, "that of the scores of any heads, given their keys"),
+        (_VALUE_SIZE, "the size of the scores of all heads, given their keys"),
         _VALUE_GRAM | QUERY.needs,
         _values_with(lambda sample: sample.whitened_scores.squares()),
         "W_V of a head and W_Q of this or another head are one matrix",

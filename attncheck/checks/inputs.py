@@ -88,9 +88,10 @@ def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return probability integral transforms of n tr G/σ², with G the Gram matrix of the inputs.
+    """Return probability integral transforms of the squared length n tr G/σ² of the inputs.
 
-    For n neurons and s positions, its law is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
+    G is the Gram matrix of the inputs, and σ their declared standard deviation. For n neurons and s positions, the law
+    of the squared length is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
     """
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)

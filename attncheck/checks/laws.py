@@ -128,7 +128,10 @@ def last_position(layer: AttentionLayer) -> Scalar:
 
 @functools.lru_cache(maxsize=256)
 def random_direction(layer: AttentionLayer) -> Scalar:
-    """Return one neuron's outputs projected on a random unit vector over positions, which depends on the layer only."""
+    """Return one neuron's outputs projected on a random unit vector over positions.
+
+    The vector depends on the layer only.
+    """
     vector = stream(0, "direction", layer.key).standard_normal(layer.seq_len)
     return Scalar(tuple(float(x) for x in vector / np.linalg.norm(vector)))
 
@@ -146,7 +149,10 @@ def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
 
 
 def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
-    """Return Cov(y | inputs, scores, values), (draws, positions, positions), at finite width or in the limit."""
+    """Return the covariance of one neuron's outputs given inputs, scores and values, (draws, positions, positions).
+
+    It is that of the limit if the draws have no Gram matrices of values.
+    """
     if draws.value_gram is None:
         return limit(layer).conditional_covariance(draws.scores)
     weights = attention_weights(layer, draws.scores)
@@ -352,8 +358,9 @@ def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weight
 def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant: float = 0.0) -> FloatArray:
     """Return the cdf of a normal scale mixture at `values` (draws,), which is uniform under the null.
 
-    The mixture is √(constant + Σ_h weight_h χ²_h) N, N standard normal, χ²_h independent χ²_dof/dof. `weights`
-    (draws, heads) are non-negative, with at least one positive per draw.
+    The mixture is the law of √(constant + Σ_h weight_h χ²_h) N, where N is standard normal, and the χ²_h are
+    independent with the law of χ²_dof/dof. `weights` (draws, heads) are non-negative, with at least one positive per
+    draw.
     """
     nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))

@@ -171,7 +171,11 @@ def _limit_check(
         if law(setting.layer).mixture.atom > 0:
             return "the limit is 0 with positive probability"
         distance = allowance(setting)
-        return f"the law at this width is {distance:.2g} from the limit" if distance > _FAR else ""
+        return (
+            f"the law at this width is too far from the limit (Kolmogorov distance {distance:.2g})"
+            if distance > _FAR
+            else ""
+        )
 
     return _check(
         name=f"outputs.{name}",

@@ -154,7 +154,7 @@ CHECKS = (
         name="scores.size",
         rejects=Rejected.of("query_std_2", on=regimes.MANY_HEADS),
         needs=_GRAM | {"masked scores", BY_ROWS},
-        null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
+        null="with F Fᵀ the inputs' Gram matrix, F⁺ P F⁺ᵀ/σ has the law of N Tᵀ/√ν, N normal and T a Bartlett factor",
         alternative=of_law(),
         reads="Kolmogorov distance of the log size of whitened scores from its law:",
         family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads, unit=1.0),

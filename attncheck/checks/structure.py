@@ -154,7 +154,7 @@ def _rows(values: FloatArray | None) -> FloatArray:
 def _decimal(values: FloatArray) -> float:
     """Return the coarsest of 1, 0.1, …, 1e-7 of which all values are multiples, or 0 if there is none.
 
-    It is also 0 if all values are 0, or if a value is at least 2²⁴.
+    The result is also 0 if all values are 0, or if a value is at least 2²⁴.
 
     Examples
     --------
@@ -266,7 +266,9 @@ CHECKS = (
         "no output depends on a masked input, and a score depends on the inputs at its two positions only",
         _APART,
     ),
-    _check("order", _order, "outputs and scores depend on the order of inputs if and only if it is declared", _APART),
+    _check(
+        "order", _order, "outputs and scores depend on the order of inputs if and only if the layer declares it", _APART
+    ),
     _check(
         "scaling",
         _scaling,

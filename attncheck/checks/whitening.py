@@ -71,7 +71,10 @@ class Whitener:
     kept: BoolArray
 
     def whiten(self, columns: FloatArray) -> Residual:
-        """Return Rᵀ `columns`, i.i.d. N(0, 1) if the Gram matrix is the covariance of each column (..., s, k)."""
+        """Return Rᵀ C for `columns` C (..., s, k).
+
+        The result is i.i.d. N(0, 1) if the columns are normal and the Gram matrix is the covariance of each of them.
+        """
         values = self.inverse_root.swapaxes(-1, -2) @ columns
         return Residual(values, np.broadcast_to(self.kept[..., None], values.shape))
 
@@ -91,7 +94,7 @@ class Spectrum(Whitener):
 
     @property
     def condition(self) -> FloatArray:
-        """The largest eigenvalue over the smallest kept one, (...); 1 if none is kept."""
+        """The largest eigenvalue divided by the smallest kept one, (...); 1 if none is kept."""
         values = (self.root**2).sum(axis=-2)
         smallest = np.where(self.kept, values, np.inf).min(axis=-1)
         return np.where(self.kept.any(axis=-1), values.max(axis=-1), 1.0) / np.where(np.isinf(smallest), 1.0, smallest)

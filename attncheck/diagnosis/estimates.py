@@ -69,7 +69,10 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value; False if it extends to impossible negative values."""
+        """Whether the interval excludes the declared value.
+
+        It is False if the interval of a `positive` estimate extends to negative values.
+        """
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 

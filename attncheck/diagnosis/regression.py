@@ -215,7 +215,7 @@ def _added(pair: Pair) -> Iterator[Explanation]:
         total = np.sum(of_heads, axis=0)
         ratio = float((of_mean * total).sum() / (total**2).sum())
         if np.abs(of_mean - ratio * total).max() < _WRONG * np.abs(total).max():
-            text = f"the outputs of equal attention weights are added, {ratio:.3g} times"
+            text = f"{ratio:.3g} times the outputs of equal attention weights are added"
             if ratio > 0.0:
                 share = ratio / (1.0 + ratio)
                 text = f"attention weights are smoothed: a share of {share:.3g} is equal for all keys"

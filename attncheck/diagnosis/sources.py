@@ -97,7 +97,7 @@ class Violations:
     def line(self) -> Explanation | None:
         """The first wrong line of a program, or None.
 
-        It is exact if a violated check compares numbers, otherwise estimated.
+        The explanation is exact if a violated check compares single numbers, and estimated otherwise.
         """
         result = diagnosed(self.tallies)
         if result is None or "program" not in result.case or len(result.diagnosis) < 2:

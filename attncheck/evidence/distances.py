@@ -129,7 +129,7 @@ class Uniform(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return a guaranteed lower bound of the chance of detecting a law at distance `alternative`.
 
-        The bound uses only the point of largest distance, at its worst position.
+        The bound uses only the point of largest distance, and holds wherever this point is.
         """
         distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_integer("size", size, 1, "pass a number of draws") * self.per_draw
@@ -154,7 +154,7 @@ class TwoSample(Family):
     per_draw : int
         Independent values in one draw of the sample.
     unit : float
-        Size of the numbers that were rounded: 1 for logarithms.
+        Minimum size of numbers to which rounding errors are relative: 1 for logarithms.
 
     Examples
     --------
@@ -305,7 +305,7 @@ def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[Fl
 
 
 def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> float:
-    """Return the largest value of F(x) − G(x + δ) and G(x) − F(x + δ), where δ is the rounding error of x.
+    """Return the largest value of F(x) − G(x + δ) and G(x) − F(x + δ) over all x, with δ the rounding error of x.
 
     F and G are the empirical distribution functions of two sorted arrays.
     """

@@ -99,7 +99,7 @@ class Calls(Family):
         check_integer("calls", self.calls, 2, "pass how many calls are compared")
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
+        """Return the outcome for one number per draw, (draws,), and the number of draws of each call, (calls,)."""
         data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
         ranks = scipy.stats.rankdata(data)
         means = np.add.reduceat(ranks, _starts(sizes)) / sizes
@@ -107,7 +107,7 @@ class Calls(Family):
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense one number per draw, and the draws of each call, to sums of ranks and of squared ranks.
+        """Condense one number per draw, and the number of draws of each call, to sums of ranks and their squares.
 
         Ranks are those among the values in `data`, also for data that are added later.
         """
@@ -218,12 +218,12 @@ class Trend(Family):
     _farthest = 1.0
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
+        """Return the outcome for one number per draw, (draws,), and the number of draws of each call, (calls,)."""
         data = finite_array("values", values)
         return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense one number per draw, and the draws of each call, to sums over the calls.
+        """Condense one number per draw, and the number of draws of each call, to sums over the calls.
 
         Ranks are those among the values in `data`, also for data that are added later.
         """

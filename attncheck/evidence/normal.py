@@ -123,7 +123,7 @@ class Smooth(Family):
         check_integer("per_draw", self.per_draw, 1, "pass how many values one draw holds, e.g. per_draw=1")
 
     def effect(self, *data: ArrayLike) -> float:
-        """Return the mean component; unlike `test`, it needs no minimum number of values."""
+        """Return the mean of the component over the values; unlike `test`, it needs no minimum number of values."""
         return float(self._components(data[0]).mean())
 
     def condensed(self, *data: Any) -> CondensedData:
@@ -146,7 +146,10 @@ class Smooth(Family):
         return np.asarray(math.sqrt(2 * self.order + 1) * special.eval_legendre(self.order, scaled))
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a mean component of `alternative`; 0 below `minimum_count` values."""
+        """Return the chance of detecting that the component has the mean `alternative`.
+
+        It is 0 for fewer than `minimum_count` values.
+        """
         mean = check_number(
             "alternative",
             alternative,
@@ -267,7 +270,7 @@ class Order(Family):
         return CondensedData(sums, conclude).add(*data)
 
     def _checked(self, logs: ArrayLike, widths: ArrayLike) -> FloatArray:
-        """Return the logarithms; raise `InputError` unless there are three widths, each `ratio` times the last."""
+        """Return the logarithms; raise `InputError` unless there are three widths that grow by the factor `ratio`."""
         values, sizes = finite_array("logs", logs), np.unique(finite_array("widths", widths))
         if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
             refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")

@@ -70,7 +70,10 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 
 def _tail(points: int) -> float:
-    """Return the chance on each side of the interval at one point, if the band over all points has 99% coverage."""
+    """Return the tail probability on each side of the interval at one of `points` points of a 99% band.
+
+    The band contains all points together with probability 99%.
+    """
     return 0.5 * (1.0 - CONFIDENCE) / points
 
 

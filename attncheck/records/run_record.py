@@ -109,7 +109,7 @@ class RunRecord:
 
     @cached_property
     def claim_layers(self) -> dict[str, dict[str, str]]:
-        """Worst verdict on each claim in each case, as a mapping of claims to mappings of case keys to verdicts."""
+        """Worst verdict on each claim in each case: a mapping from claims to mappings from case keys to verdicts."""
         by_claim: dict[str, dict[str, str]] = {}
         for result in self.results:
             if result.p_values:

@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
     ``planned`` lists the planned results, ``fixed`` the keys of the cases that do not depend on the seed. ``draws`` is
-    the number of draws that a look may take at any case (profile thorough), ``min_examined`` the number of examined
+    the number of draws that a look may always take (profile thorough), ``min_examined`` the number of examined
     results that a pass needs. ``source``, a digest of the subject's file, may be empty. ``checks`` are the modules of
     planned checks of other packages.
     """
@@ -225,7 +225,10 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
 
 
 class Seal:
-    """Running digest of a record: of all its lines, and of the closing line up to the seal, which is this digest."""
+    """Running digest of the lines of a record; the last field of the closing line, the seal, is this digest.
+
+    Of the closing line, only the part before the seal enters the digest.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()

@@ -156,7 +156,7 @@ WRONG: dict[str, Answering] = {
     "attention weights or values: outputs are those of the transposed scores": on_inputs(
         LiteralSimulator(weigh=lambda layer, scores: attention_weights(layer, scores.swapaxes(-1, -2)))
     ),
-    "attention weights or values: the outputs of equal attention weights are added, -0.5 times": on_inputs(
+    "attention weights or values: -0.5 times the outputs of equal attention weights are added": on_inputs(
         weigh(lambda layer, weights: weights - 0.5 / layer.seq_len)
     ),
     "attention weights or values: attention weights are smoothed: a share of 0.1 is equal for all keys": on_inputs(

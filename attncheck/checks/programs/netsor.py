@@ -71,8 +71,8 @@ def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray
     """Return the product of the two images of each pair in `earlier_images`, and the cosine of the images' inputs.
 
     Both arrays are (draws, pairs). From the later image, only the part that belongs to a new direction is used, and the
-    product is divided by the length of the earlier image. If the two matrices are independent, the products are N(0,
-    1). If they are the same matrix, the products are correlated with the cosines.
+    product is divided by the length of the earlier image. If the two matrices are independent, the products are
+    standard normal. If they are the same matrix, the products are correlated with the cosines.
     """
     gram, pairs = sample.need("gram"), earlier_images(sample.case)
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
@@ -286,7 +286,7 @@ CHECKS = (
         needs=frozenset({"gram"}),
         null="for each matrix W and new direction d, |W d|/|d| is independent of the lengths of earlier vectors",
         alternative=ProgramAlternative.of("a correlation of 0.3 of one product and one vector", 0.3, coarsest=0.6),
-        reads="largest correlation of a product's length with that of a vector that the matrix does not multiply:",
+        reads="largest correlation of the lengths of a product and of a vector that the matrix did not multiply:",
         family=lambda setting: LargestAssociation(columns=len(_other_vectors(setting.case))),
         measure=lambda sample, reference: _with_other_lengths(sample),
         hint="a matrix multiplies another vector than the declared one",

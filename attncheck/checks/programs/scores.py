@@ -59,7 +59,7 @@ CHECKS = (
     _check(
         name="program_scores.law",
         rejects=Rejected.of("biased_matmuls", "tied_matrices", "scores_over_n", "leaking_neuron"),
-        null="given one side of each score, scores whitened by formula (*) are N(0, 1)",
+        null="given one of the two vectors of each score, scores whitened by formula (*) are N(0, 1)",
         alternative=of_law(),
         reads="Kolmogorov distance of whitened scores from N(0, 1):",
         family=lambda setting: Uniform(),
