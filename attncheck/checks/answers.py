@@ -85,7 +85,7 @@ def differ(one: FloatArray, two: FloatArray, rounding: float, tolerance: float =
 
 
 Respond = Callable[[FloatArray], Answer]
-#: Draws a sample of a layer on given inputs.
+#: Callable (layer, inputs, rng) that draws a sample of a layer on given inputs.
 DrawOn = Callable[[AttentionLayer, FloatArray, np.random.Generator], Sample]
 RIGHT = LiteralSimulator()
 _Read = TypeVar("_Read")

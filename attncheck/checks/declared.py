@@ -14,7 +14,7 @@ from attncheck.layers.attention import AttentionLayer
 DRAWS, INPUTS, KEYS, SCORES, VALUES = "draws", "inputs", "keys", "scores", "values"
 WEIGHTS_OR_VALUES, AFTER = "attention weights or values", "after the scores"
 GIVEN_SCORES, OUTPUTS, IN_OUTPUTS = "outputs given scores", "outputs", "seen in the outputs"
-#: The stages, in order.
+#: The stages of the computation, in order.
 STAGES = (
     DRAWS,
     INPUTS,

@@ -31,7 +31,7 @@ from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
 
 _OUTPUTS = frozenset({"outputs"})
-#: Calls compared in a look.
+#: Number of calls that are compared in a look.
 CALLS = 16
 # Number of calls that reveals a matrix shared by all draws of a call.
 _FEW_CALLS = 4

@@ -20,7 +20,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
 
 _INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
-# Inputs are counted if they exceed φ at this many standard deviations of its argument h + e.
+# Inputs are counted if the argument h + e of the activation is beyond this many standard deviations.
 _FAR = 4.0
 
 

@@ -90,7 +90,7 @@ _NEVER_ZERO = (
 )
 
 
-# Outputs beyond _FAR_OUT standard deviations are counted. Outputs below _ZERO count as 0, up to rounding.
+# Outputs beyond _FAR_OUT standard deviations are counted. Outputs up to _ZERO standard deviations count as 0.
 _FAR_OUT, _ZERO = 4.0, 1e-12
 
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)

@@ -132,7 +132,7 @@ def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
     one, two = (_rows(read(pair.subject(scale * factor * pair.inputs))) for scale in (1.0, 2.0))
     baseline = _rows(read(pair.usual[0]))
     rounding = (1.0 + times) * _decimal(baseline)
-    if baseline.any() and not two.any():  # numbers of this size can only be rounded to 0
+    if baseline.any() and not two.any():  # numbers this small were rounded to 0
         return np.full(len(two), np.abs(_rows(read(pair.right(2.0 * factor * pair.inputs)))).max() > rounding)
     return np.asarray(np.abs(two - times * one).max(axis=1) > CLEAR * np.abs(two).max() + rounding)
 
@@ -199,7 +199,7 @@ def random_by_position(pair: Pair) -> bool | None:
 
 
 # A correct simulator may draw projections from a root of the inputs' Gram matrix instead of weights. With one neuron,
-# the root is linear in the inputs, so such a simulator cannot be told from one that draws weights.
+# the root is linear in the inputs, so such a simulator cannot be distinguished from one that draws weights.
 _APART = SEVERAL_POSITIONS & SEVERAL_NEURONS
 
 

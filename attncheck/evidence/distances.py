@@ -38,7 +38,7 @@ from attncheck.evidence.ranks import (
 from attncheck.evidence.summaries import NormalScore
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
-# Number of cells of [0, 1] by which condensed data are counted.
+# Number of cells into which [0, 1] is divided for condensed data.
 _CELLS = 2**16
 # Relative rounding error of short sums in single precision.
 _ROUNDING = 4e-6
@@ -170,10 +170,10 @@ class TwoSample(Family):
     ratio: float = 1.0
     per_draw: int = 1
     unit: float = 0.0
-    #: With fewer values, the limiting law wastes most of the level.
+    #: With fewer values, p-values from the limiting law are very conservative.
     minimum_count: ClassVar[int] = 20
     null_effect = 0.0
-    # The distance is discrete, and p-values are conservative.
+    # The distance is discrete, so p-values are conservative instead of uniform.
     continuous = False
     _farthest = 1.0
 
@@ -324,7 +324,7 @@ def band(count: int, error: float) -> float:
 
 def _outcome_of_two(distance: float, ours: int, theirs: int, plot: Counts | None, summary: NormalScore) -> Outcome:
     p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
-    # The bands of both distribution functions together have the error 1 − CONFIDENCE, half of it each.
+    # Each of the two bands takes half of the error probability 1 − CONFIDENCE.
     half = band(ours, 0.5 - 0.5 * CONFIDENCE) + band(theirs, 0.5 - 0.5 * CONFIDENCE)
     interval = _around(distance, half)
     return Outcome(p_value, distance, *interval, 0.0, ours, plot, summary=summary)

@@ -130,7 +130,8 @@ class Calls(Family):
         if total == 0.0 or freedom == 0 or count <= freedom + 1:
             return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # there is a single call, or all values are equal
         statistic = (count - 1) * between / total
-        # The ratio of the variance between calls to that within calls is about noncentral chi-square if calls differ.
+        # If calls differ, the ratio of the variance between calls to that within calls has about a noncentral
+        # chi-square law.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
         low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (TAIL, 1 - TAIL))
         effect = self._share(odds - freedom, count)

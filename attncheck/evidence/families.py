@@ -145,7 +145,7 @@ class Count(Family):
     probability: float
     per_draw: int = 1
     tail: str = "upper"
-    # Counts are discrete, and p-values are conservative.
+    # Counts are discrete, so p-values are conservative instead of uniform.
     continuous = False
     _farthest = 1.0
 

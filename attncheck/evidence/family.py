@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
-#: Chance on each side of these intervals.
+#: Tail probability on each side of these intervals.
 TAIL = 0.5 * (1.0 - CONFIDENCE)
 #: Half the width of these intervals, in standard errors of a normal statistic.
 QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
