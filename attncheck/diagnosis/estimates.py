@@ -300,6 +300,8 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
     if indices.size < 2 or (values - half).max() <= (values + half).min():
         return
     listing = ", ".join(f"{value:.3g}" for value in values[:_MOST_LINES]) + ", …" * (indices.size > _MOST_LINES)
-    plot = plot_data.profile(indices, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} over the declared")
+    plot = plot_data.profile(
+        indices, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} divided by the declared one"
+    )
     text = f"{name} by {of}: {listing} times the declared"
     yield Explanation(text, Certainty.ESTIMATED, _STAGES[name], plot)

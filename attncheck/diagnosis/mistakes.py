@@ -298,7 +298,7 @@ def _second_softmax_over_all(layer: AttentionLayer, scores: FloatArray) -> Float
 def _neighbours(step: int) -> Fault:
     simulator = LiteralSimulator(weigh=lambda layer, scores: np.roll(attention_weights(layer, scores), step, axis=-1))
     return Fault(
-        f"values_{step}", "values of a neighbouring position are used, in a circle", SEVERAL_POSITIONS, simulator
+        f"values_{step}", "values of a neighbouring position are used, cyclically", SEVERAL_POSITIONS, simulator
     )
 
 

@@ -382,7 +382,7 @@ def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
     row = ours[-1] if by_key else ours[int(np.argmax(np.where(mask, np.abs(ours - 1.0), 0.0).max(axis=1)))]
     listing = listed(f"{ratio:.3g}" for ratio in row[:_MOST_LINES])
     where = "by key" if by_key else "in a row"
-    plot = plot_data.positions(mask * ours, mask, "key", "Scores for equal inputs, over the first")
+    plot = plot_data.positions(mask * ours, mask, "key", "Scores for equal inputs, divided by the first score")
     yield exact(SCORES, f"for equal inputs they are not equal, but {listing} times the first, {where}", plot)
 
 

@@ -76,7 +76,7 @@ def _two_scores(program: Program, draws: ProgramDraws) -> FloatArray:
 
 
 @_functional(
-    "the smallest difference of two scores over the largest score",
+    "the smallest difference of two scores divided by the largest score",
     rejects=Rejected.of("copied_score"),
     requires=SEVERAL_SCORES,
     unit=1.0,

@@ -262,7 +262,7 @@ CHECKS = (
         rejects=Rejected.of("matrix_std_5", "fresh_matrices"),
         null="products of a matrix with directions that are new to it have the declared variance",
         alternative=ProgramAlternative.of("variances off by 15%", 1.15, coarsest=1.5),
-        reads="variance of products with new directions over the declared one:",
+        reads="ratio of the variance of products with new directions to the declared one:",
         family=lambda setting: Scale(float(setting.coordinates)),
         measure=lambda sample, reference: sample.matmuls.squares(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",

@@ -73,7 +73,7 @@ CHECKS = (
         ),
         null="whitened scores have variance 1",
         alternative=ProgramAlternative.of("a variance off by 15%", 1.15, coarsest=1.5),
-        reads="variance of scores over that of formula (*):",
+        reads="ratio of the variance of scores to that of formula (*):",
         family=lambda setting: Scale(1.0),
         measure=lambda sample, reference: sample.score_noise.squares(),
         hint="the scaling of the scores or their factor differs from the declared one",
