@@ -119,8 +119,9 @@ def _weight_distance(of: HeadMatrix, layer: AttentionLayer) -> Check:
         """Return the sizes of whitened scores, keys or values in pairs of neighbouring draws, head by head.
 
         The matrix `of` determines which of the three it is. The first two arrays hold the sizes in the first and in the
-        second draw of each pair, as normal scores; the third array holds the index of the head. `WithinGroups` later
-        subtracts the mean of each head, because a wrong scale of one head is no dependence.
+        second draw of each pair, as normal scores; the third array holds the index of the head, or of the group of
+        heads that share the matrix. `WithinGroups` later subtracts the mean of each head, because a wrong scale of one
+        head is no dependence.
         """
         energy, dof = of.energy(sample)
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)

@@ -80,7 +80,7 @@ class Pool:
 class _Sums:
     """Combination of pooled scores: normal score, information, bias and common effect.
 
-    `kind` is one of the pooled scores, from which only the kind and the unit of the effect are used.
+    `kind` is one of the pooled scores, of which only `unit`, the kind of effect, is used.
     """
 
     kind: NormalScore
