@@ -152,8 +152,8 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
                 f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, results, neurons)"
             )
             remedy = (
-                "return lines in the order of the program; vectors are all lines but scores, see "
-                "attncheck.ProgramDraws. To test a simulator of one program, call attncheck.check(simulator, program)"
+                "return lines in the order of the program, where vectors are all lines but scores (see "
+                "attncheck.ProgramDraws); to test a simulator of one program, call attncheck.check(simulator, program)"
             )
             refuse(f"subject[{name!r}].shape", value.shape, requirement, remedy)
         result[name] = value.astype(np.float64)
