@@ -51,7 +51,11 @@ class Answer:
         return any(not (a.view(np.uint32) & _LOW_BITS).any() for a in arrays)
 
     def changes(self, answer: Answer, tolerance: float = 0.0) -> tuple[BoolArray, BoolArray]:
-        """Return which outputs, (draws, positions), and scores, (draws, heads, s, s), differ from another answer's."""
+        """Return which outputs and which scores differ from those of another answer.
+
+        The results are (draws, positions) and (draws, heads, positions, positions). The second one is empty unless both
+        answers have scores. `tolerance` is that of `differ`.
+        """
         of_outputs = differ(self.outputs, answer.outputs, self.rounding, tolerance)
         of_scores = np.zeros((len(of_outputs), 0, 0, 0), dtype=np.bool_)
         if self.scores is not None and answer.scores is not None:
@@ -73,14 +77,15 @@ class Answer:
 def differ(one: FloatArray, two: FloatArray, rounding: float, tolerance: float = 0.0) -> BoolArray:
     """Return where two arrays differ.
 
-    The difference must exceed `rounding` errors, and also `tolerance` times the largest number of the array `one`.
+    The difference, relative to the largest absolute number in the array `one`, must exceed `_CHANGE`, `_UNITS` times
+    the rounding unit `rounding`, and `tolerance`.
     """
     largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
     return np.asarray(np.abs(one - two) > max(_UNITS * rounding, _CHANGE, tolerance) * largest, dtype=np.bool_)
 
 
 Respond = Callable[[FloatArray], Answer]
-#: Draws a sample of a layer on given inputs.
+#: Callable (layer, inputs, rng) that draws a sample of a layer on given inputs.
 DrawOn = Callable[[AttentionLayer, FloatArray, np.random.Generator], Sample]
 RIGHT = LiteralSimulator()
 _Read = TypeVar("_Read")
@@ -88,9 +93,10 @@ _Read = TypeVar("_Read")
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """The subject and a correct simulator of one layer, with two independent inputs (draws, positions, width).
+    """The subject and a correct simulator of one layer, with two independent inputs.
 
-    `continuous` tells whether the subject's weights have continuous laws, so that equal answers are no coincidence.
+    `inputs` and `fresh` have the shape (draws, positions, width). `continuous` tells whether the subject's weights have
+    continuous laws, so that equal answers are no coincidence.
     """
 
     layer: AttentionLayer
@@ -111,7 +117,10 @@ class Pair:
         return self.subject(self.inputs), self.right(self.inputs)
 
     def each(self, read: Callable[[Respond, Answer], _Read]) -> tuple[_Read, _Read]:
-        """Return the results of `read` for the subject and the correct simulator, given their answers to the inputs."""
+        """Call `read` for the subject and for the correct simulator, and return both results.
+
+        The arguments of `read` are a simulator and its answer to `inputs`.
+        """
         ours, theirs = (read(respond, baseline) for respond, baseline in zip(self.both, self.usual, strict=True))
         return ours, theirs
 
@@ -166,12 +175,12 @@ class Pair:
 
     @property
     def tolerance(self) -> float:
-        """Share of the largest number below which differences may be rounding within the subject."""
+        """Relative difference up to which two numbers may differ only by rounding within the subject."""
         return 0.0 if self.nonlinearity < _PRECISE else CLEAR
 
     @cached_property
     def small(self) -> float:
-        """Factor that, applied to the inputs, makes all scores small, except for biases added to them."""
+        """Factor on the inputs that makes all scores small, apart from biases added to the scores."""
         scores, zero = self.usual[1].scores, self.right(np.zeros_like(self.inputs)).scores
         assert scores is not None
         assert zero is not None
@@ -183,7 +192,8 @@ def pair_of(
 ) -> Pair:
     """Pair the subject with a correct simulator of the layer, on two random inputs of `size` draws each.
 
-    The inputs differ between positions, even if the layer declares equal positions.
+    `draw_on` calls the subject; `continuous` is the field of `Pair`. The inputs differ between positions, even if the
+    layer declares equal positions.
     """
     unequal = layer.replace(input_correlation=0.0) if layer.inputs.equal else layer
     inputs, fresh = (draw_images(unequal, size, rng) for _ in range(2))
@@ -193,7 +203,10 @@ def pair_of(
 
 
 def answers(draw_on: DrawOn, layer: AttentionLayer, rng: np.random.Generator) -> Respond:
-    """Return a function that calls a simulator on inputs (draws, positions, width), each time with a copy of `rng`."""
+    """Return a function that calls a simulator on given inputs, (draws, positions, width).
+
+    `draw_on` is the simulator. Each call passes it a new copy of `rng`, so all calls use the same random numbers.
+    """
     shapes: list[tuple[int, ...]] = []
 
     def respond(inputs: FloatArray) -> Answer:

@@ -148,7 +148,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     excluded : callable Setting -> str
         Reason not to run in this setting, or empty.
     draws_per_unit : int
-        Draws per observation of the family.
+        Number of draws that give one observation of the family.
     any_weights : bool
         Whether the null holds for weights of any symmetric law.
     calls : int
@@ -156,7 +156,8 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     compares : str
         Name of the reference functional that `measure` uses, or empty.
     stage : str
-        Stage of the computation that the check tests (`attncheck.checks.declared`); empty if it tests no single one.
+        Stage of the computation that the check tests (`attncheck.checks.declared`). It is empty if the check does not
+        test a single stage.
     fewest_draws : int
         Minimum number of draws in a look. It is compared first, because `family` and `alternative` may be slow.
     rejects : Rejected
@@ -216,7 +217,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
 
     def _compares_with_literal_draws(self, laws: WeightLaws) -> bool:
-        """Return whether the null is exact and holds for Gaussian weights only, although `laws` are not Gaussian.
+        """Return whether the null is exact but holds for Gaussian weights only, while `laws` are not Gaussian.
 
         Most checks then compare the subject with draws by explicit matrices.
         """
@@ -235,7 +236,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return Blocks(null, LITERAL_RATIO)
 
     def data(self, setting: _Setting, sample: _Sample, reference: _Reference) -> tuple[Any, ...]:
-        """Compute, from a sample, the arguments of the test of `family_on`."""
+        """Return the arguments of the test of `family_on`, computed from a sample."""
         if (
             not self._compares_with_literal_draws(setting.weights)
             or self.compares
@@ -262,10 +263,10 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the number of draws in a look, at most `cap`, or None if `cap` draws detect too little.
+        """Return the number of draws in a look, at most `cap`, or None if no such look is sensitive enough.
 
-        The number is `size` if that is at most `cap`. Otherwise it is `cap`, rounded down to whole observations, if
-        a look of this size detects the alternative's `coarsest` effect.
+        The number is that of `size`, if this is at most `cap`. Otherwise it is `cap`, rounded down to whole
+        observations, if a look of this size detects the `coarsest` effect of the alternative.
         """
         size = self.size(setting, level, power, cap)
         if size is not None or self.alternative.coarsest is None:
@@ -307,7 +308,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
 
 def positions(setting: Setting) -> str:
-    """Return the possible cause of a rejection in the position vectors, or "" for a layer without them."""
+    """Return a sentence on position vectors as a possible cause of a rejection; "" for a layer without them."""
     if not setting.layer.position_std:
         return ""
     return (

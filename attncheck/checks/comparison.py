@@ -68,9 +68,10 @@ _HINTS = {
 
 
 def _also(functional: Functional, setting: Setting) -> str:
-    """Return the possible cause in the position vectors, or an empty string.
+    """Return a sentence on position vectors as a possible cause of a rejection, or an empty string.
 
-    It is empty if the check does not use the inputs although they are exposed: then checks of the inputs report it.
+    It is empty if the subject exposes its inputs, but the functional does not use them: then the checks of the inputs
+    report wrong position vectors.
     """
     has_inputs = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not has_inputs else ""
@@ -114,7 +115,10 @@ def compared(
 
 
 def of_call(sizes: Callable[[Any], FloatArray]) -> Callable[[Any, Any], tuple[FloatArray, IntArray]]:
-    """Return a measure that takes one call of the subject, and returns `sizes` of its draws and the number of draws."""
+    """Return a measure that maps a sample of one call to the sizes of its draws and the number of draws.
+
+    `sizes` maps a sample to one size per draw.
+    """
     return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
 
 
@@ -127,7 +131,7 @@ def between_calls(
     in a look, and `fields` are the other fields of the check.
     """
     return CheckOf(
-        null="calls of the simulator differ no more than the draws of one call do",
+        null="draws from different calls of the simulator differ no more than draws from one call",
         alternative=AlternativeOf.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
         reads=f"share of the variance of the {quantity}' sizes between calls:",
         family=lambda setting: Calls(calls),
@@ -146,9 +150,10 @@ def _of_layer(sample: Sample) -> tuple[AttentionLayer, Sample]:
 
 @functools.lru_cache(maxsize=256)
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
-    """Return how far the law of log Σ y², over positions and neurons, is from that of a Gaussian with equal covariance.
+    """Return the Kolmogorov distance of log Σ y² between the outputs y and Gaussian outputs of equal covariance.
 
-    The distance is Kolmogorov's, computed from draws of both laws. A bound on its sampling error is subtracted.
+    The sum runs over positions and `neurons` neurons. Both laws are sampled, and an allowance for the sampling error is
+    subtracted from the distance.
     """
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)
@@ -190,7 +195,7 @@ CHECKS = (
         claim="non_gaussianity",
         null="log Σ y² has the exact law at the width, not that of a Gaussian of the same covariance",
         alternative=Alternative(
-            "the Gaussian of the same covariance in place of the hierarchical law",
+            "a Gaussian law of equal covariance in place of the exact law",
             lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, NEURONS)),
         ),
         hint="the outputs are Gaussian, as with infinitely many heads or scores scaled by 1/n",

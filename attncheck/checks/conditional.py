@@ -37,10 +37,11 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the size of each draw's whitened output with a combination of the heads' shares of the output covariance.
+    """Return the size of each draw's whitened outputs, and a weighted sum of the heads' shares in their covariance.
 
-    The covariance Σ_y of the outputs, given scores and values, is a sum over heads; a head's share is its part of that
-    sum, relative to Σ_y. The coefficients of the combination are random numbers, the same in all draws.
+    The outputs' covariance Σ_y, given scores and values, is a sum over heads. The share of a head is the trace of its
+    term in this sum, multiplied by Σ_y^{-1}. The weights of the shares are random numbers, the same in all draws; the
+    weighted sum is centred over the draws.
     """
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights
@@ -107,7 +108,7 @@ CHECKS = (
     _check(
         name="conditional.positions",
         rejects=Rejected.of("first_position_added", on=regimes.STANDARD),
-        null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
+        null="the whitened outputs of different positions are uncorrelated: the off-diagonal entries of Σ_y are right",
         alternative=of_correlation("between whitened positions"),
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
@@ -131,7 +132,7 @@ CHECKS = (
         claim="heads",
         null="the size of the whitened output is independent of the heads' contributions",
         alternative=of_correlation("with a mixture of the heads' shares"),
-        reads="standardised covariance of the whitened outputs' size with the heads' shares in their covariance:",
+        reads="standardised covariance of the size of whitened outputs with the heads' shares of their covariance:",
         family=lambda setting: Association(),
         measure=_head_shares,
         hint="the scale of W_O differs between heads",

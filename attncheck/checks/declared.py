@@ -14,7 +14,7 @@ from attncheck.layers.attention import AttentionLayer
 DRAWS, INPUTS, KEYS, SCORES, VALUES = "draws", "inputs", "keys", "scores", "values"
 WEIGHTS_OR_VALUES, AFTER = "attention weights or values", "after the scores"
 GIVEN_SCORES, OUTPUTS, IN_OUTPUTS = "outputs given scores", "outputs", "seen in the outputs"
-#: The stages, in order.
+#: The stages of the computation, in order.
 STAGES = (
     DRAWS,
     INPUTS,
@@ -91,7 +91,9 @@ class AlternativeOf(Generic[_Setting]):
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return the alternative that a law is off by a Kolmogorov distance of 0.07, plus the `error` of the reference law.
+    """Return the alternative that a law is wrong by a Kolmogorov distance of 0.07.
+
+    The effect to detect is this distance plus `error`, the error of the reference law.
 
     Examples
     --------
@@ -102,7 +104,7 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
 
 
 def of_correlation(where: str = "", size: float = _CORRELATION) -> AlternativeOf[Any]:
-    """Return the alternative that a correlation is 0.14.
+    """Return the alternative that a correlation is `size`, by default 0.14.
 
     `where` completes the description of the alternative, e.g. "between heads".
 
@@ -115,7 +117,10 @@ def of_correlation(where: str = "", size: float = _CORRELATION) -> AlternativeOf
 
 
 def of_direction(where: str = "") -> AlternativeOf[Any]:
-    """Return the alternative that a correlation is 0.07, for checks with many entries per draw."""
+    """Return the alternative that a correlation is 0.07, for checks with many entries per draw.
+
+    `where` is the argument of `of_correlation`.
+    """
     return of_correlation(where, _ALONG)
 
 

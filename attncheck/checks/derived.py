@@ -53,8 +53,8 @@ def _cause(layer: AttentionLayer) -> str:
     return "random biases" if offset_variance(layer) else "hidden scores"
 
 
-#: For each kind of derived data, a function of layer and exposed arrays. It returns the reason why these do not
-#: determine the data, or an empty string.
+#: For each kind of derived data, a function of the layer and its exposed arrays. It returns the reason why these arrays
+#: do not determine the data, or an empty string.
 DERIVED: Mapping[str, Callable[[AttentionLayer, Collection[str]], str]] = {
     NORMAL: _not_normal,
     WHITENED: _not_whitened,

@@ -31,7 +31,7 @@ from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
 
 _OUTPUTS = frozenset({"outputs"})
-#: Calls compared in a look.
+#: Number of calls that are compared in a look.
 CALLS = 16
 # Number of calls that reveals a matrix shared by all draws of a call.
 _FEW_CALLS = 4
@@ -57,7 +57,7 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint64]]]:
-    """Return the measure that computes a hash of each draw of one array; masked scores are ignored."""
+    """Return a measure that hashes each draw of the array `field`; masked scores are ignored."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
         values = sample.need(field)
@@ -68,10 +68,11 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
 
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
-    """Return a hash of each draw of an array (draws, numbers).
+    """Return hashes of the draws of an array (draws, numbers).
 
-    If most draws have too few distinct numbers, each run of consecutive draws is hashed instead. Signs and order within
-    a draw are ignored, so mirrored or permuted draws have equal hashes.
+    Draws with fewer than `_NUMBERS` distinct numbers are left out. If these are at least half of all draws, runs of
+    `_RUN` consecutive draws are hashed instead of single draws. Signs are ignored, and in single draws the order of the
+    numbers too, so that mirrored or permuted draws have equal hashes.
     """
     values = np.abs(numbers)
     ordered = np.sort(values, axis=1)
@@ -94,10 +95,10 @@ def _distinct(ordered: FloatArray) -> IntArray:
 
 
 def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the output sizes of neighbouring draws, as normal scores of their ranks, in two arrays (pairs,).
+    """Return the output sizes of the first and the second draw of each pair of neighbouring draws.
 
-    The first array is scaled so that, if pairs are random, the sum of products has the variance that `Association`
-    assumes.
+    Sizes are replaced by normal scores of their ranks, in two arrays (pairs,). The first array is scaled so that, if
+    pairs are random, the sum of products has the variance that `Association` assumes.
     """
     size = _output_sizes(sample)
     pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
@@ -109,13 +110,18 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
 
 
 def _weight_distance(of: HeadMatrix, layer: AttentionLayer) -> Check:
-    """Return the check that neighbouring draws do not share the matrix `of` (W_Q, W_K or W_V)."""
+    """Return the check that neighbouring draws do not share the matrix `of` (W_Q, W_K or W_V).
+
+    On `layer`, the check must reject a simulator that reuses weights.
+    """
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Pair the sizes that the whitened images of the matrix have in neighbouring draws.
+        """Return the sizes of whitened scores, keys or values in pairs of neighbouring draws, head by head.
 
-        The images are scores, keys or values; the third array gives the head of each pair. Means per head are
-        subtracted later, because a wrong scale of one head is no dependence.
+        The matrix `of` determines which of the three it is. The first two arrays hold the sizes in the first and in the
+        second draw of each pair, as normal scores; the third array holds the index of the head, or of the group of
+        heads that share the matrix. `WithinGroups` later subtracts the mean of each head, because a wrong scale of one
+        head is no dependence.
         """
         energy, dof = of.energy(sample)
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)
@@ -233,12 +239,13 @@ def _precision(field: str, layer: AttentionLayer) -> Check:
 def _trend(name: str, quantity: str, sizes: Callable[[Sample], FloatArray], **fields: Any) -> Check:
     """Return the check that the sizes of draws have no trend within a call.
 
-    `sizes` gives one size per draw, and `fields` are the other fields of the check.
+    `sizes` gives one size per draw, `quantity` says in messages what the sizes measure, and `fields` are the other
+    fields of the check.
     """
     return _of_any_weights(
         name=name,
         null=f"sizes of {quantity} have no trend within a call",
-        reads=f"correlation of the ranks of the sizes of {quantity} with the place in the call:",
+        reads=f"correlation between the ranks of the sizes of {quantity} and the draws' places in a call:",
         family=lambda setting: Trend(),
         measure=of_call(sizes),
         hint=f"{quantity} grow or shrink within a call: state carries over between draws",
@@ -297,8 +304,8 @@ CHECKS = (
         name="exactness.extremes",
         rejects=Rejected.of("clipped_outputs", on=regimes.STANDARD),
         null="the largest and the smallest output of a call occur in one draw only, as their law is continuous",
-        alternative=Alternative.of("one draw in 500 at a bound", 0.002, coarsest=0.02),
-        reads="share of draws that coincide with another at the largest or the smallest output:",
+        alternative=Alternative.of("one draw in 500 with an output at a bound", 0.002, coarsest=0.02),
+        reads="share of draws that tie with another draw at the largest or the smallest output:",
         family=lambda setting: Extremes(),
         measure=of_call(_sides),
         hint="the outputs are clipped, or saturate in a number format",

@@ -39,9 +39,9 @@ _Arrays = TypeVar("_Arrays")
 class FunctionalOf(Generic[_Described, _Arrays]):
     """A number computed from each draw, with the arrays that it needs and the layers or programs to which it applies.
 
-    `neurons` is the minimum number of neurons that the subject must return. `unit` is the size of the numbers that were
-    rounded: 1 for logarithms, 0 if it is the size of the values themselves. `rejects` lists wrong simulators that the
-    comparison with the exact law must reject.
+    `neurons` is the minimum number of neurons that the subject must return. Rounding errors are relative to the size of
+    the values, but at least to `unit`: 1 for logarithms, 0 for other functionals. `rejects` lists wrong simulators that
+    the comparison with the exact law must reject.
     """
 
     name: str
@@ -79,7 +79,11 @@ _MASKED, _GRAM = frozenset({"masked scores"}), frozenset({"input_gram"})
 def added(
     functionals: list[FunctionalOf[Any, Any]], text: str, needs: frozenset[str], rejects: Rejected, **fields: Any
 ) -> Callable[[_Compute], _Compute]:
-    """Return a decorator that appends to `functionals` the functional that a function computes, under its name."""
+    """Return a decorator that adds a functional to the list `functionals`.
+
+    The decorated function computes the functional, and its name becomes the name of the functional. The other arguments
+    are fields of `FunctionalOf`.
+    """
 
     def add(compute: _Compute) -> _Compute:
         name = compute.__name__.lstrip("_")
@@ -95,7 +99,11 @@ _FUNCTIONALS: list[Functional] = []
 def _functional(
     text: str, needs: frozenset[str], fault: str, on: AttentionLayer, requires: OfLayer = ANY, **fields: Any
 ) -> Callable[[_Compute], _Compute]:
-    """Return a decorator that adds a functional of layers, whose check must reject `fault` on the layer `on`."""
+    """Return a decorator that adds a functional of layers to `_FUNCTIONALS`.
+
+    The decorated function computes the functional from a sample. The check of the functional must reject the wrong
+    simulator `fault` on the layer `on`. The other arguments are fields of `FunctionalOf`.
+    """
 
     def add(compute: _Compute) -> _Compute:
         of_layer = functools.wraps(compute)(lambda layer, sample: compute(sample))
@@ -121,7 +129,7 @@ def _gram(sample: Sample) -> FloatArray:
 
 @kept
 def _two_neurons(sample: Sample) -> FloatArray:
-    """Return the outputs of two neurons, (draws, positions, 2); each draw uses the next pair of neighbours."""
+    """Return the outputs of two neighbouring neurons, (draws, positions, 2); their indices shift by one per draw."""
     return neighbours(sample.outputs, 2)
 
 
@@ -151,10 +159,10 @@ def _log_volumes(sample: Sample) -> FloatArray:
 
 
 def _covariance_ratio(sample: Sample, axis: int, other: int) -> FloatArray:
-    """Correlate, in each draw, the log sizes of score columns or rows between the first head and the head `other`.
+    """Return, for each draw, how score sizes in the first head correlate with those in the head `other`.
 
-    With `axis` -2, columns are compared, which correlate more if the heads share keys. With `axis` -1, rows are
-    compared, which correlate more if they share queries.
+    With `axis` -2, the log sizes of score columns are correlated, which correlate more if the heads share keys. With
+    `axis` -1, those of score rows are correlated, which correlate more if the heads share queries.
     """
     squares = (sample.told_scores[:, [0, other]] ** 2).sum(axis=axis)
     # Give equal sizes to all rows that consist of rounding errors.
@@ -233,7 +241,13 @@ def _output_positions(sample: Sample) -> FloatArray:
     return _two_neurons(sample)[:, 0, 0] * _two_neurons(sample)[:, -1, 0]
 
 
-@_functional("the product of two neurons of the last output", _OUTPUTS, "missing_head_scaling", regimes.RELU, neurons=2)
+@_functional(
+    "the product of two neurons' outputs at the last position",
+    _OUTPUTS,
+    "missing_head_scaling",
+    regimes.RELU,
+    neurons=2,
+)
 def _output_neurons(sample: Sample) -> FloatArray:
     return np.asarray(_two_neurons(sample)[:, -1].prod(axis=-1))
 
@@ -253,7 +267,10 @@ def _output_energy(sample: Sample) -> FloatArray:
     unit=1.0,
 )
 def _output_contrast(sample: Sample) -> FloatArray:
-    """Return log Σ (y - ȳ)², with ȳ the mean of y over positions; it is larger for sharper attention weights."""
+    """Return log Σ (y - ȳ)² of the outputs y, with ȳ their mean over positions.
+
+    It is larger for sharper attention weights.
+    """
     y = _several_neurons(sample)
     size = (y**2).sum(axis=(1, 2))
     spread = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
@@ -271,7 +288,7 @@ def _output_contrast(sample: Sample) -> FloatArray:
 def _output_given_scores(sample: Sample) -> FloatArray:
     """Return the log size of outputs whitened as if values were uncorrelated with equal variances."""
     covariance = (sample.weights @ sample.weights.swapaxes(-1, -2)).sum(axis=1)
-    # Underflowing weights make the covariance singular; any ridge gives a valid functional.
+    # Weights that underflow make the covariance singular. The functional is valid with any ridge.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
     root = np.linalg.cholesky(covariance + ridge * np.eye(sample.layer.seq_len))
     whitened = np.asarray(np.linalg.solve(root, _several_neurons(sample)), dtype=np.float64)
@@ -289,7 +306,10 @@ def _output_given_scores(sample: Sample) -> FloatArray:
     unit=1.0,
 )
 def _score_shape(sample: Sample) -> FloatArray:
-    """Return log |det P| - s log ‖P‖ of the scores P of s positions, averaged over heads."""
+    """Return log |det P| - s log ‖P‖, averaged over heads, for the scores P of s positions.
+
+    ‖P‖ is the Frobenius norm.
+    """
     sizes = log((_scores(sample) ** 2).sum(axis=(-1, -2)))
     return np.asarray((_log_volumes(sample) - 0.5 * sample.layer.seq_len * sizes).mean(axis=1))
 
@@ -303,7 +323,10 @@ def _score_shape(sample: Sample) -> FloatArray:
     unit=1.0,
 )
 def _score_contrast(sample: Sample) -> FloatArray:
-    """Return the log standard deviation of log |det P| over heads: smaller if heads share keys."""
+    """Return the logarithm of the standard deviation over heads of log |det P|, with P the scores of a head.
+
+    It is smaller if heads share keys.
+    """
     return log(_log_volumes(sample).std(axis=1))
 
 
@@ -354,7 +377,9 @@ def _input(sample: Sample) -> FloatArray:
     return _inputs(sample)[:, -1, 0]
 
 
-@_functional("the product of two neurons of the last input", _INPUTS, "neuron_twice", regimes.STANDARD, neurons=2)
+@_functional(
+    "the product of two neurons' inputs at the last position", _INPUTS, "neuron_twice", regimes.STANDARD, neurons=2
+)
 def _input_neurons(sample: Sample) -> FloatArray:
     return np.asarray(_inputs(sample)[:, -1].prod(axis=-1))
 
@@ -404,7 +429,7 @@ def _input_output(sample: Sample) -> FloatArray:
     return _inputs(sample)[:, 0, 0] + _two_neurons(sample)[:, -1, 0]
 
 
-@_functional("x² P² of one neuron and one score", _INPUTS | _SCORES, "scores_over_root_s", regimes.MANY_HEADS)
+@_functional("x² P² of an input x and a score P", _INPUTS | _SCORES, "scores_over_root_s", regimes.MANY_HEADS)
 def _input_score_squares(sample: Sample) -> FloatArray:
     return np.asarray((_inputs(sample)[:, -1, 0] * _scores(sample)[:, 0, -1, -1]) ** 2)
 

@@ -43,7 +43,10 @@ def standard(values: FloatArray) -> FloatArray:
 
 
 def _sizes(residual: Residual, variable: FloatArray) -> Pair:
-    """Pair the size of each draw's residual with the standardised `variable`, skipping draws with an empty residual."""
+    """Return the size of each draw's residual and the standardised `variable`.
+
+    Draws with an empty residual are left out.
+    """
     valid = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
     return residual.energy_scores(1)[valid], standard(variable[valid])
 
@@ -53,7 +56,7 @@ def _trace(sample: Sample) -> FloatArray:
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
-    """Pair each residual entry with a score of the same draw."""
+    """Pair each whitened output at position j with the first head's score of the last query and key j."""
     residual = sample.output_residual
     scores = sample.told_scores[:, 0, -1]
     weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
@@ -66,7 +69,7 @@ def _output_inputs(sample: Sample, reference: Reference) -> Pair:
 
 
 def _score_inputs(sample: Sample, reference: Reference) -> Pair:
-    """Pair each whitened score with the first neuron's input at the position of its row."""
+    """Pair the whitened score in row i and column j with the first neuron's input at position i."""
     residual = sample.whitened_scores
     weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
     return residual.flat(), weight[residual.kept]
@@ -79,9 +82,10 @@ def _keys_values(sample: Sample, reference: Reference) -> Pair:
 
 
 def _all_entries(energies: Pair) -> FloatArray:
-    """Return each draw's sum of squares over all heads as a normal score, or NaN if the draw has no squares.
+    """Return each draw's sum of squares over all heads as a normal score; NaN if the draw has no squares.
 
-    Given the inputs, the sum has a χ² law under the null.
+    `energies` are the sums of squares of each head and their degrees of freedom. Given the inputs, the sum over heads
+    has a χ² law under the null.
     """
     energy, dof = (part.reshape(len(part), -1).sum(axis=1) for part in energies)
     return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), np.nan)
@@ -90,7 +94,7 @@ def _all_entries(energies: Pair) -> FloatArray:
 def _values_with(energy: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
     """Return a measure that pairs the size of the value Gram matrices with the size of scores or keys.
 
-    `energy` gives the latter; both sizes are summed over heads.
+    `energy` returns the squares of the scores or of the keys. Both sizes are summed over heads.
     """
 
     def pair(sample: Sample, reference: Reference) -> Pair:
@@ -112,7 +116,11 @@ def _tie(
     claim: str = "independence",
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that a residual is uncorrelated with another variable; `between` holds the names of the two."""
+    """Return the check that a residual is uncorrelated with another variable.
+
+    `between` holds the names of the residual and of the variable, and `measure` returns their values. `per_draw` gives
+    the number of these values per draw, and `cause` is the hint. The other arguments are fields of the check.
+    """
     noise, variable = between
     return Check(
         name=f"independence.{name}",
@@ -197,11 +205,12 @@ def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
     """Return the check that each head's W_O is independent of its matrix `of` (W_Q, W_K or W_V)."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
-        """Pair the sizes of whitened outputs with the sizes of the images of another matrix in each head.
+        """Return data that test whether W_O depends on another matrix of the same head, in two arrays.
 
-        Outputs are projected on the eigenvectors of Σ_h w_h W_h W_hᵀ, where w_h is the size of the images of head h's
-        other matrix and W_h is head h's part of `head_directions`. The projections are still independent normals, and
-        the eigenvalues mix the sizes w_h.
+        The images of the other matrix are the scores, keys or values of a head; their size in head h, centred over the
+        draws, is w_h. The whitened outputs are projected on the eigenvectors of Σ_h w_h W_h W_hᵀ, where W_h is head h's
+        part of `head_directions`. The first array holds the sizes of the projections, the second one the eigenvalues,
+        which are weighted means of the w_h. Under the null, the projections are independent standard normals.
         """
         residual, directions = sample.output_residual, sample.head_directions.values
         energy, dof = of.energy(sample)
@@ -224,7 +233,7 @@ def _output_tie(of: HeadMatrix, rejects: Rejected) -> Check:
         needs=VALUES_GIVEN | of.needs,
         null=f"sizes of the heads' parts of the whitened output are independent of the sizes of their {of.images}",
         alternative=of_direction(),
-        reads=f"standardised covariance of the whitened output's sizes with those of its heads' {of.images}:",
+        reads=f"standardised covariance of the sizes of whitened outputs with those of the heads' {of.images}:",
         family=lambda setting: Association(setting.output_rank),
         measure=pair,
         hint=f"W_O and {of.name} of a head are one matrix",
@@ -305,7 +314,7 @@ CHECKS = (
     ),
     _tie(
         "values_any_keys",
-        (_VALUE_SIZE, "that of the key Grams of any heads"),
+        (_VALUE_SIZE, "the size of the key Grams of all heads"),
         _VALUE_GRAM | {"key_gram"},
         _values_with(KEY.energy),
         "W_V of a head and W_K of this or another head are one matrix",
@@ -314,7 +323,7 @@ CHECKS = (
     ),
     _tie(
         "values_any_scores",
-        (_VALUE_SIZE, "that of the scores of any heads, given their keys"),
+        (_VALUE_SIZE, "the size of the scores of all heads, given their keys"),
         _VALUE_GRAM | QUERY.needs,
         _values_with(lambda sample: sample.whitened_scores.squares()),
         "W_V of a head and W_Q of this or another head are one matrix",

@@ -20,17 +20,24 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
 
 _INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
-# Inputs are counted if they exceed φ at this many standard deviations of its argument h + e.
+# Inputs are counted if the argument h + e of the activation is beyond this many standard deviations.
 _FAR = 4.0
 
 
 def _far_value(layer: AttentionLayer) -> float:
-    """Return φ(4σ), with φ the activation; an input exceeds it if h + e exceeds four standard deviations σ."""
+    """Return φ(4σ), with φ the activation and σ the standard deviation of its argument h + e.
+
+    The inputs are φ(h + e) before normalisation, with e the position vectors. Hence an input exceeds φ(4σ) if its h + e
+    exceeds 4σ.
+    """
     return float(nonlinearity.of_inputs(layer.inputs)(np.array([_FAR * layer.inputs.hidden_std]))[0])
 
 
 def _far_probability(setting: Setting) -> float:
-    """Return P(|x| > φ(4σ)): both tails of h + e if φ is odd, the upper one for relu."""
+    """Return the probability that an input's absolute value exceeds `_far_value`.
+
+    If the activation is odd, both tails of its argument count; for relu, the upper tail only.
+    """
     layer = setting.layer
     input_share, position_share = (
         np.array([[(std / layer.inputs.hidden_std) ** 2]]) for std in (layer.input_std, layer.position_std)
@@ -56,7 +63,7 @@ _ONE_LENGTH = (
 
 
 def _reaching(layer: AttentionLayer) -> bool:
-    """Return whether the activation does not saturate before 4 standard deviations of its argument."""
+    """Return whether the activation is not saturated yet at four standard deviations of its argument."""
     if layer.activation == "clip":
         return layer.clip > _FAR * layer.inputs.hidden_std
     return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4
@@ -81,9 +88,10 @@ def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return probability integral transforms of n tr G/σ², with G the Gram matrix of the inputs.
+    """Return probability integral transforms of the squared length n tr G/σ² of the inputs.
 
-    For n neurons and s positions, its law is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
+    G is the Gram matrix of the inputs, and σ their declared standard deviation. For n neurons and s positions, the law
+    of the squared length is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
     """
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)

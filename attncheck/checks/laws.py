@@ -40,25 +40,25 @@ LAW_ERROR = 0.004
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
-# Number of entries in the first draws of a law. With so many, `exceedance` adds little for variances that were not
-# drawn.
+# Number of entries in the first draws of a law. With so many draws, the allowance that `exceedance` makes for undrawn
+# variances is small.
 _TAIL_ENTRIES = 30_000_000
 # _LAW_COST is the maximum cost of all draws of a law, in units of about half a nanosecond.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Number of standard errors in an error bound: at each point, a larger error has a probability below 1e-8.
 _SPAN = 6.0
-# With probability 1 - e^-18, a further draw exceeds the largest of N variances with probability at most
-# _NOT_DETECTED/N.
+# A further variance exceeds the largest of N drawn ones with probability at most _NOT_DETECTED/N. This bound holds with
+# confidence 1 - e^-18.
 _NOT_DETECTED = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
 _EMPIRICAL_DRAWS = 60_000
 _EMPIRICAL_ENTRIES = 400_000_000
 _LEAST_VARIANCE = 1e-300
-# If most draws are smaller than the standard deviation by this factor, laws are compared at the scale of these draws
-# too.
+# If the standard deviation in the median draw is below this share of that of the whole law, laws are compared at both
+# scales.
 _RARE = 0.05
-# Probability that an empirical law leaves its band.
+# Probability that an empirical distribution function leaves its confidence band.
 _BAND_ERROR = 1e-8
 
 
@@ -128,7 +128,10 @@ def last_position(layer: AttentionLayer) -> Scalar:
 
 @functools.lru_cache(maxsize=256)
 def random_direction(layer: AttentionLayer) -> Scalar:
-    """Return one neuron's outputs projected on a random unit vector over positions, which depends on the layer only."""
+    """Return one neuron's outputs projected on a random unit vector over positions.
+
+    The vector depends on the layer only.
+    """
     vector = stream(0, "direction", layer.key).standard_normal(layer.seq_len)
     return Scalar(tuple(float(x) for x in vector / np.linalg.norm(vector)))
 
@@ -146,7 +149,10 @@ def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
 
 
 def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
-    """Return Cov(y | inputs, scores, values), (draws, positions, positions), at finite width or in the limit."""
+    """Return the covariance of one neuron's outputs given inputs, scores and values, (draws, positions, positions).
+
+    It is that of the limit if the draws have no Gram matrices of values.
+    """
     if draws.value_gram is None:
         return limit(layer).conditional_covariance(draws.scores)
     weights = attention_weights(layer, draws.scores)
@@ -167,7 +173,7 @@ class MarginalLaw:
     size: int
 
     def uniform(self, values: FloatArray) -> FloatArray:
-        """Return F(y | y ≠ 0) of nonzero values y, which is uniform under this law."""
+        """Return the cdf of this law, given that the scalar is not 0, at nonzero `values`: uniform under the law."""
         tail = self.mixture.upper_tail(np.abs(values)) / (1.0 - self.mixture.atom)
         return np.where(values > 0, 1.0 - tail, tail)
 
@@ -177,7 +183,10 @@ class MarginalLaw:
         return float(np.sqrt(self.mixture.mean()))
 
     def exceedance(self, multiple: float) -> float:
-        """Return an upper bound of P(|y| > multiple · std), allowing for sampling error and variances not drawn."""
+        """Return an upper bound of P(|y| > multiple · std) for the scalar y.
+
+        It allows for sampling error, and for conditional variances that were not drawn.
+        """
         tails: FloatArray = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
         mean = float(tails @ self.mixture.weights)
         second = float(tails**2 @ self.mixture.weights)
@@ -203,7 +212,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the scalars whose laws are computed from the same draws as that of `marginal`."""
+    """Return the scalars whose laws are computed from the same draws as the law of `marginal`."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(scalar for scalar in usual(layer) if method == "collapsed" or scalar.direction)
@@ -237,7 +246,9 @@ def first_draws(layer: AttentionLayer, method: _Method) -> int:
 
 
 def _more_draws(size: int, error: float, most: int) -> int:
-    """Return the number of draws for an error of `LAW_ERROR`, given the error of `size` draws; errors fall as 1/√size.
+    """Return the number of draws, at most `most`, that reduces the error of a law to `LAW_ERROR`.
+
+    `error` is the error with `size` draws. Errors fall as 1/√size.
 
     Examples
     --------
@@ -304,9 +315,10 @@ def _error(mixture: ScaleMixture, size: int) -> float:
 
 @functools.lru_cache(maxsize=256)
 def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws = GAUSSIAN_LAWS) -> float:
-    """Return a bound on sup |F_n - F_∞|: the computed distance plus the errors of both laws.
+    """Return a bound on the Kolmogorov distance between a scalar's law at the layer's width and its limit law.
 
-    For non-Gaussian weights, F_n is the empirical law of draws by explicit weight matrices.
+    The bound is the computed distance plus the errors of both laws. For non-Gaussian weights, the law at the width is
+    the empirical law of draws by explicit weight matrices.
     """
     limiting = marginal_law(layer, marginal, "limit")
     if not weights.gaussian:
@@ -346,8 +358,9 @@ def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weight
 def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant: float = 0.0) -> FloatArray:
     """Return the cdf of a normal scale mixture at `values` (draws,), which is uniform under the null.
 
-    The mixture is √(constant + Σ_h weight_h χ²_h) N, N standard normal, χ²_h independent χ²_dof/dof. `weights`
-    (draws, heads) are non-negative, with at least one positive per draw.
+    The mixture is the law of √(constant + Σ_h weight_h χ²_h) N, where N is standard normal, and the χ²_h are
+    independent with the law of χ²_dof/dof. `weights` (draws, heads) are non-negative, with at least one positive per
+    draw.
     """
     nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))
@@ -365,7 +378,8 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant:
 def chi_square_nodes(dof: int, heads: int) -> tuple[FloatArray, FloatArray]:
     """Return quadrature points (m, heads) of independent χ²_dof/dof variables and their weights (m,).
 
-    One head: Gauss–Legendre in a power of the probability, to resolve the singularity at 0. Several: Sobol points.
+    For one head, these are Gauss–Legendre points in a power of the probability, which resolve the singularity at 0. For
+    several heads, they are Sobol points with equal weights.
     """
     if heads == 1:
         x, w = np.polynomial.legendre.leggauss(96)

@@ -98,10 +98,16 @@ KEY, VALUE = (
 
 
 def _by_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
-    """Return the check that the matrix `of` has the same scale in all heads."""
+    """Return the check that the matrix `of` has the same scale in all heads.
+
+    On `layer`, the check must reject a simulator in which one head has a larger scale.
+    """
 
     def sums(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-        """Return each head's sum of squares and its degrees of freedom, (1, heads)."""
+        """Return the sum of squares of each head's whitened images over all draws, and its degrees of freedom.
+
+        Both arrays are (1, heads).
+        """
         squares, dof = of.energy(sample)
         return squares.sum(axis=0, keepdims=True), np.asarray(dof.sum(axis=0, keepdims=True))
 
@@ -115,7 +121,7 @@ def _by_head(name: str, of: HeadMatrix, layer: AttentionLayer) -> Check:
         alternative=Alternative.of(
             "a head's standard deviation off by 4% from that of the others (variance ratio 1.0816)", 1.0816, 1.44
         ),
-        reads=f"variance of one head's {of.images}, over that of the others':",
+        reads=f"ratio of the variance of one head's {of.images} to that of the other heads:",
         family=lambda setting: EqualVariances(of.count(setting), of.dof(setting)),
         measure=sums,
         hint=f"the standard deviation of {of.name} differs from head to head, or all draws of a call share one "
@@ -218,7 +224,7 @@ def gram_checks(
             claim="heads",
             needs=bare,
             null=f"no two groups of heads have equal {kind} Grams",
-            alternative=Alternative.of("one draw in a hundred with two equal ones", 0.01),
+            alternative=Alternative.of("two groups of heads with equal Gram matrices in 1% of the draws", 0.01),
             reads=f"share of draws in which two groups of heads have equal {kind} Grams:",
             family=lambda setting: Count(0.0),
             measure=lambda sample, reference: _copies(sample.need(field)[:, :: sample.layer.group_size]),
@@ -232,7 +238,7 @@ def gram_checks(
             claim="heads",
             needs=bare,
             null=f"heads of one group share one {kind} Gram",
-            alternative=Alternative.of("one draw in a hundred with different ones", 0.01),
+            alternative=Alternative.of("different Gram matrices within a group in 1% of the draws", 0.01),
             reads=f"share of draws in which heads of a group differ in their {kind} Gram:",
             family=lambda setting: Count(0.0),
             measure=lambda sample, reference: _differ_in_groups(sample, field),

@@ -61,14 +61,14 @@ def _tame(layer: AttentionLayer) -> bool:
 def _may_be_constant(layer: AttentionLayer) -> bool:
     """Return whether all neurons of an input may be 0.
 
-    With relu this happens by chance. A layer norm maps neurons to 0 if all have the same value, as clipped ones may
-    have.
+    With relu this happens by chance. With a layer norm it happens if all neurons have the same value before the norm,
+    e.g. because all are clipped.
     """
     clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation == "relu" or (layer.norm == "layer" and clipped)
 
 
-# Sigmoid weights of larger scores make conditional variances underflow while outputs do not.
+# If scores are larger, sigmoid weights are so small that conditional variances underflow although outputs do not.
 _MODERATE_WEIGHTS = OfLayer(
     "moderate scores under sigmoid",
     lambda layer: layer.attention_map != "sigmoid" or _score_scale(layer) <= _MODERATE_SCORES,
@@ -90,7 +90,7 @@ _NEVER_ZERO = (
 )
 
 
-# Outputs beyond _FAR_OUT standard deviations are counted. Outputs below _ZERO count as 0, up to rounding.
+# Outputs beyond _FAR_OUT standard deviations are counted. Outputs up to _ZERO standard deviations count as 0.
 _FAR_OUT, _ZERO = 4.0, 1e-12
 
 _check = functools.partial(Check, claim="outputs", needs=_OUTPUTS, stage=OUTPUTS)
@@ -116,7 +116,11 @@ def _width_check(
     claim: str = "outputs",
     requires: OfLayer = _MODERATE_WEIGHTS,
 ) -> Check:
-    """Return the check that a scalar, one number per draw, has its exact law at finite width."""
+    """Return the check that a scalar has its exact law at finite width.
+
+    `marginal` returns the scalar for a layer, `quantity` names it in messages, and `cause` is the hint. The other
+    arguments are fields of the check.
+    """
 
     def law(layer: AttentionLayer) -> laws.MarginalLaw:
         return laws.marginal_law(layer, marginal(layer))
@@ -148,7 +152,11 @@ def _limit_check(
     rejects: Rejected,
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that a scalar, one number per draw, is no further from its limit than the computed distance."""
+    """Return the check that the law of a scalar is no further from its limit than the computed distance.
+
+    `marginal` returns the scalar for a layer, and `quantity` names it in messages. The other arguments are fields of
+    the check.
+    """
 
     def law(layer: AttentionLayer) -> laws.MarginalLaw:
         return laws.marginal_law(layer, marginal(layer), "limit")
@@ -163,7 +171,11 @@ def _limit_check(
         if law(setting.layer).mixture.atom > 0:
             return "the limit is 0 with positive probability"
         distance = allowance(setting)
-        return f"the law at this width is {distance:.2g} from the limit" if distance > _FAR else ""
+        return (
+            f"the law at this width is too far from the limit (Kolmogorov distance {distance:.2g})"
+            if distance > _FAR
+            else ""
+        )
 
     return _check(
         name=f"outputs.{name}",
@@ -224,7 +236,7 @@ CHECKS = (
     _check(
         name="outputs.symmetry",
         rejects=Rejected.of("shifted_outputs", on=regimes.ONE_POSITION),
-        null="given scores and values the outputs are symmetric, independently over neurons: signs are fair coins",
+        null="given scores and values, outputs of different neurons are independent and symmetric about 0",
         alternative=Alternative.of("a positive sum of positions in 55% of the draws", 0.55, coarsest=0.7),
         reads="share of positive sums over positions:",
         family=lambda setting: Count(0.5, setting.coordinates, "two-sided"),

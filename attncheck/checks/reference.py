@@ -114,10 +114,11 @@ class Reference(ReferenceOf[AttentionLayer]):
         return self.values_of(FUNCTIONALS, self.layer, coordinates, samples)
 
     def score_sizes(self, rank: int) -> FloatArray:
-        """Draw log sums of squares of input-whitened scores, one per group of heads, (RATIO · size · kv_heads,).
+        """Draw log sums of squares of scores whitened by the inputs, (RATIO · size · kv_heads,).
 
-        Whitened scores F⁺ P F⁺ᵀ/σ have the law of N Tᵀ/√ν for any factor F of the inputs' Gram matrix. The normals N
-        and the Bartlett factor T have `rank` rows per head.
+        There is one sum per group of heads. If F is a factor of the inputs' Gram matrix, and σ the scale of the scores
+        P, the whitened scores F⁺ P F⁺ᵀ/σ have the law of N Tᵀ/√ν, with ν the head width. Here N consists of standard
+        normals, with `rank` rows for each head, and T is a Bartlett factor, with `rank` rows for each group of heads.
         """
         layer = self.layer
         rng = self._stream(_SIZES_KEY)
@@ -141,7 +142,7 @@ class LiteralReference(Reference):
 
     @cached_property
     def sample(self) -> Sample:
-        """The literal draws, as the subject would return them."""
+        """The draws by explicit weight matrices, with the fields and the precision that the subject returns."""
         arrays: dict[str, Any] = {name: self._seen(name, values) for name, values in self._draw().items()}
         return Sample(self.layer, **arrays)
 
@@ -156,7 +157,7 @@ class LiteralReference(Reference):
         return fields if self.layer.rotary_base is not None else fields - {"keys"}
 
     def _draw(self) -> dict[str, FloatArray]:
-        """Return the fields of all literal draws, drawn in blocks to bound memory."""
+        """Return the fields of all draws by explicit weight matrices, drawn in blocks to bound memory."""
         step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
         total, rng = LITERAL_RATIO * self.size, np.random.default_rng(self.seed)
         parts = [

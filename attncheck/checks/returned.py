@@ -185,8 +185,8 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> boo
         return False
     if behind.flat[0] != 0.0:
         return True
-    # An input of 0 has scores of 0, also with itself, which no mask hides. A masked 0 is no placeholder beside such an
-    # input.
+    # If an input is 0, all its scores are 0, including the score with itself, which no mask hides. A masked score of 0
+    # is then no placeholder.
     nonzero = np.diagonal(scores, axis1=-2, axis2=-1) != 0.0
     return bool((nonzero[..., :, None] & nonzero[..., None, :] & hidden).any())
 

@@ -45,9 +45,10 @@ def whiten_jointly(
 ) -> tuple[Residual, Residual]:
     """Whiten all scores of a head at once, given inputs and keys.
 
-    The second result has the same shape: the whitened scores that W_Q = W_K would give. For s positions, `gram` (draws,
-    s, s) is the inputs' Gram matrix and `mask` (s, s) marks the scores to whiten. `keys` are those of each head before
-    rotation, (draws, heads, s, head width), or without rotary positions their Gram matrices, (draws, heads, s, s).
+    The second result holds, in the same shape, the whitened scores that W_Q = W_K would give. For s positions, `gram`
+    (draws, s, s) is the inputs' Gram matrix, `mask` (s, s) marks the scores to whiten, and `eps` is the rounding unit.
+    With rotary positions, `keys` holds the keys of each head before rotation, (draws, heads, s, head width). Without
+    them, it holds the keys' Gram matrices, (draws, heads, s, s).
     """
     whitened, directions = np.zeros((2, *scores.shape))
     retained = np.zeros(scores.shape, dtype=bool)
@@ -74,7 +75,9 @@ def _plain_products(
 ) -> tuple[FloatArray, FloatArray]:
     """Return two arrays of products of keys, divided by the head width ν.
 
-    They hold ⟨k^j, k^l⟩/ν for each pair of visible scores (i, j) and (k, l), and ⟨k^i, k^j⟩/ν for each visible score.
+    `rows` and `columns` are the positions i and j of each visible score (i, j), and k^j is the key at position j. The
+    first array holds ⟨k^j, k^m⟩/ν for each pair of visible scores (i, j) and (l, m), the second one ⟨k^i, k^j⟩/ν for
+    each visible score.
     """
     return grams[:, :, columns[:, None], columns], grams[:, :, rows, columns]
 
@@ -84,7 +87,8 @@ def _rotated_products(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the products of `_plain_products` with rotated keys.
 
-    R_{j-i} k^j replaces k^j, and R_{l-k} k^l replaces k^l, where R_m rotates by m positions.
+    R_{j-i} k^j replaces k^j, and R_{m-l} k^m replaces k^m, where R_t rotates by t positions. The key k^i is not
+    rotated.
     """
     rotated = rotated_by(layer, keys[:, :, columns], columns - rows)
     covariance = rotated @ rotated.swapaxes(-1, -2) / layer.head_width
@@ -212,9 +216,9 @@ class Sample:
     def whitened_scores(self) -> Residual:
         """Whitened scores, i.i.d. N(0, 1) given inputs and keys, (draws, heads, positions, positions).
 
-        They solve P = σ_Q F N Bᵀ for N, with F Fᵀ the Gram matrix of the inputs and B Bᵀ that of the keys. If masked
-        scores are hidden, only visible entries are retained. Rotary layers, and masks other than the causal one that
-        hide scores, are described in the docstring of ``attncheck.checks.sample``.
+        They are the solution N of P = σ_Q F N Bᵀ, where P are the scores, F Fᵀ is the Gram matrix of the inputs, and B
+        Bᵀ that of the keys. If masked scores are hidden, only visible entries are retained. Rotary layers, and masks
+        other than the causal one that hide scores, are described in the docstring of ``attncheck.checks.sample``.
         """
         if self._whitens_jointly:
             return self._jointly_whitened[0]
@@ -298,9 +302,10 @@ class Sample:
         return bartlett_residual(grams, retained, self.layer.head_width, self.rounding * side.condition)
 
     def gram_energy(self, name: str) -> tuple[FloatArray, FloatArray]:
-        """Return ν tr(whitened Gram) of keys or values, with ν the head width, and its number of degrees of freedom.
+        """Return the sum of squares of whitened keys or values, and its number of degrees of freedom.
 
-        Both are arrays (draws, groups of heads).
+        The sum is ν times the trace of the whitened Gram matrix, with ν the head width. Both arrays are (draws, groups
+        of heads). `name` is "key" or "value".
         """
         # A matrix that is not a Gram matrix of these inputs may have a negative energy.
         energy = np.maximum(np.trace(self._whitened_grams(name), axis1=-2, axis2=-1), 0.0)
@@ -336,14 +341,17 @@ class Sample:
     def head_directions(self) -> Residual:
         """Contribution of each head's values to the whitened outputs, (draws, positions, heads·positions).
 
-        This is W = Σ_y^{-1/2} M with M from `output_factor`. Kept rows are orthonormal, so the heads' parts W_h W_hᵀ
-        add up to the identity.
+        This is W = Σ_y^{-1/2} M with M from `output_factor`. The rows of W that are not dropped as rounding errors are
+        orthonormal. On these rows, the parts W_h W_hᵀ of the heads h add up to the identity.
         """
         return self._output_whitener.whiten(self.output_factor)
 
     @cached_property
     def shift_direction(self) -> FloatArray:
-        """Direction Σ_y^{-1/2} 1 of a constant added to the outputs, after whitening, (draws, positions, 1)."""
+        """Direction that a constant added to the outputs has after whitening, (draws, positions, 1).
+
+        It is Σ_y^{-1/2} times a vector of ones, with Σ_y as in `output_factor`.
+        """
         shift: FloatArray = self._output_whitener.inverse_root.sum(axis=-2)[..., None]
         return shift
 
@@ -351,9 +359,10 @@ class Sample:
     def variance_weights(self) -> FloatArray:
         """Weights λ of the conditional variance of outputs, (draws, positions, heads).
 
-        Given inputs and scores, Var(y_i | inputs, scores, values) has the law of Σ_h λ_ih χ²_ν/ν. For a group of heads
-        that share W_V, λ are the eigenvalues of the matrix of a_hᵀ G a_g over its heads h and g, where a_h is row i of
-        the attention weights of head h.
+        Given inputs and scores, the variance of the output y_i at position i, conditional on the values too, has the
+        law of Σ_h λ_ih χ²_ν/ν, with ν the head width. For a group of heads that share W_V, λ are the eigenvalues of the
+        matrix of a_hᵀ G a_g over its heads h and g. Here a_h is row i of the attention weights of head h, and G is the
+        inputs' Gram matrix.
         """
         layer, gram = self.layer, self.need("input_gram")
         scale = (layer.value_std * layer.output_std * layer.head_factor) ** 2

@@ -25,8 +25,8 @@ from attncheck.layers.parts.scores import small_with_inputs
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import SEVERAL_NEURONS, SEVERAL_POSITIONS
 
-# Further factor on inputs with which a correct simulator has small scores. Scores of narrow layers have heavy tails, so
-# the subject's may be thousands of times larger.
+# Further factor on inputs that make the scores of a correct simulator small. Scores of narrow layers have heavy tails,
+# so those of the subject may be thousands of times larger.
 _SMALLER = 1e-2
 # Size from which every number in single precision is an integer.
 _LARGE = 2.0**24
@@ -66,7 +66,8 @@ def _weights(pair: Pair) -> BoolArray:
 def _hidden(pair: Pair) -> BoolArray:
     """Return which draws have outputs or scores that change with an input on which they must not depend.
 
-    One position's input changes per draw: the last one in the first draw, then the one before, and so on.
+    In each draw, the input at one position is replaced: at the last position in the first draw, at the last but one in
+    the second draw, and so on.
     """
     mask, draws = visible(pair.layer), np.arange(len(pair.inputs))
     if mask.all() and not (pair.known and len(mask) > 2):
@@ -82,9 +83,9 @@ def _hidden(pair: Pair) -> BoolArray:
 def _order(pair: Pair) -> BoolArray:
     """Return which draws contradict the layer's declared dependence on positions if the inputs are permuted.
 
-    If the layer is declared to ignore positions, outputs and scores must be permuted like the inputs; draws in which
-    they are not are wrong. If it is declared to use positions, all draws are wrong if a correct simulator uses them in
-    every draw, and the subject in none.
+    If the layer is declared to ignore positions, outputs and scores must be permuted like the inputs. All draws in
+    which they are not are wrong. If the layer is declared to use positions, and the answers of a correct simulator show
+    this in every draw, all draws are wrong if the answers of the subject show it in none.
     """
     order = permutation(pair.layer.seq_len)
     ours, theirs = (reordered(pair, order, respond) for respond in pair.both)
@@ -131,7 +132,7 @@ def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
     one, two = (_rows(read(pair.subject(scale * factor * pair.inputs))) for scale in (1.0, 2.0))
     baseline = _rows(read(pair.usual[0]))
     rounding = (1.0 + times) * _decimal(baseline)
-    if baseline.any() and not two.any():  # numbers of this size can only be rounded to 0
+    if baseline.any() and not two.any():  # numbers this small were rounded to 0
         return np.full(len(two), np.abs(_rows(read(pair.right(2.0 * factor * pair.inputs)))).max() > rounding)
     return np.asarray(np.abs(two - times * one).max(axis=1) > CLEAR * np.abs(two).max() + rounding)
 
@@ -139,7 +140,7 @@ def _grown_otherwise(pair: Pair, factor: float, read: _Read) -> BoolArray:
 def growth(pair: Pair, respond: Respond, factor: float, read: _Read) -> float:
     """Return by which factor the length of an array grows in the median draw when the inputs are doubled.
 
-    The inputs are multiplied by `factor` first; `read` selects the array.
+    `respond` is the simulator. Its inputs are multiplied by `factor` first; `read` selects the array from an answer.
     """
     one, two = (np.linalg.norm(_rows(read(respond(scale * factor * pair.inputs))), axis=1) for scale in (1.0, 2.0))
     return float(np.median(two[one > 0.0] / one[one > 0.0])) if one.any() else 0.0
@@ -153,7 +154,7 @@ def _rows(values: FloatArray | None) -> FloatArray:
 def _decimal(values: FloatArray) -> float:
     """Return the coarsest of 1, 0.1, …, 1e-7 of which all values are multiples, or 0 if there is none.
 
-    It is also 0 if all values are 0, or if a value is at least 2²⁴.
+    The result is also 0 if all values are 0, or if a value is at least 2²⁴.
 
     Examples
     --------
@@ -198,7 +199,7 @@ def random_by_position(pair: Pair) -> bool | None:
 
 
 # A correct simulator may draw projections from a root of the inputs' Gram matrix instead of weights. With one neuron,
-# the root is linear in the inputs, so such a simulator cannot be told from one that draws weights.
+# the root is linear in the inputs, so such a simulator cannot be distinguished from one that draws weights.
 _APART = SEVERAL_POSITIONS & SEVERAL_NEURONS
 
 
@@ -259,8 +260,15 @@ CHECKS = (
         cause="draws of a call share their weights; each draw needs its own",
         excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
-    _check("hidden", _hidden, "outputs do not depend on hidden inputs, nor scores on third positions", _APART),
-    _check("order", _order, "outputs and scores depend on the order of inputs if and only if it is declared", _APART),
+    _check(
+        "hidden",
+        _hidden,
+        "no output depends on a masked input, and a score depends on the inputs at its two positions only",
+        _APART,
+    ),
+    _check(
+        "order", _order, "outputs and scores depend on the order of inputs if and only if the layer declares it", _APART
+    ),
     _check(
         "scaling",
         _scaling,

@@ -44,7 +44,7 @@ class Residual:
         return (special.ndtr(self.flat()),)
 
     def squares(self, first_axes: int = 1) -> tuple[FloatArray, FloatArray]:
-        """Return the sum of squares over all but the first axes, and its degrees of freedom."""
+        """Return the sum of squares over all but the first `first_axes` axes, and its degrees of freedom."""
         axes = tuple(range(first_axes, self.values.ndim))
         return (self.values**2).sum(axis=axes), self.kept.sum(axis=axes).astype(np.float64)
 
@@ -54,20 +54,27 @@ class Residual:
         return squares / np.maximum(dof, 1.0)
 
     def energy_scores(self, first_axes: int) -> FloatArray:
-        """Return the sum of squares over all but the first axes, as a normal score (0 where empty)."""
+        """Return the sum of squares over all but the first `first_axes` axes, as a normal score (0 where empty)."""
         squares, dof = self.squares(first_axes)
         return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), squares), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Whitener:
-    """Inverse roots R of a batch of Gram matrices: Rᵀ gram R = I, except that columns of R that are not kept are 0."""
+    """Inverse roots R of a batch of Gram matrices G, such that Rᵀ G R = I.
+
+    Directions that consist of rounding errors are dropped: the mask `kept` is False for them, and the columns of R that
+    belong to them are 0.
+    """
 
     inverse_root: FloatArray
     kept: BoolArray
 
     def whiten(self, columns: FloatArray) -> Residual:
-        """Return Rᵀ `columns`, i.i.d. N(0, 1) if the Gram matrix is the covariance of each column (..., s, k)."""
+        """Return Rᵀ C for `columns` C (..., s, k).
+
+        The result is i.i.d. N(0, 1) if the columns are normal and the Gram matrix is the covariance of each of them.
+        """
         values = self.inverse_root.swapaxes(-1, -2) @ columns
         return Residual(values, np.broadcast_to(self.kept[..., None], values.shape))
 
@@ -78,13 +85,16 @@ class Whitener:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spectrum(Whitener):
-    """Inverse roots U Λ^{-1/2} of Gram matrices U Λ Uᵀ, the mask of kept directions, and the roots U √Λ."""
+    """Inverse roots U Λ^{-1/2} and roots U √Λ of Gram matrices with eigendecompositions U Λ Uᵀ.
+
+    The mask `kept` is False for eigenvalues that are dropped as rounding errors.
+    """
 
     root: FloatArray
 
     @property
     def condition(self) -> FloatArray:
-        """The largest eigenvalue over the smallest kept one, (...); 1 if none is kept."""
+        """The largest eigenvalue divided by the smallest kept one, (...); 1 if none is kept."""
         values = (self.root**2).sum(axis=-2)
         smallest = np.where(self.kept, values, np.inf).min(axis=-1)
         return np.where(self.kept.any(axis=-1), values.max(axis=-1), 1.0) / np.where(np.isinf(smallest), 1.0, smallest)
@@ -119,8 +129,9 @@ def spectrum(gram: FloatArray, eps: float) -> Spectrum:
 def triangular(gram: FloatArray, eps: float) -> Whitener:
     """Return upper triangular inverse roots of Gram matrices (..., s, s), by Gram–Schmidt over the positions.
 
-    A position is dropped if its squared residual is below eps^0.6 of the squared sum of the terms that cancel in it.
-    Errors are as in `spectrum`.
+    A position's residual is a sum of vectors that may cancel. The position is dropped if the squared length of its
+    residual is below eps^0.6 times the squared sum of the lengths of these vectors, with eps the rounding unit. Errors
+    are as in `spectrum`.
     """
     size = gram.shape[-1]
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))
@@ -151,11 +162,11 @@ def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
 
 
 def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whitener:
-    """Return the inverse root of factor factorᵀ, on the range of the factor (draws, s, m), with min(s, m) columns.
+    """Return the inverse root of the Gram matrices F Fᵀ, given their factors F (draws, s, m), with min(s, m) columns.
 
-    It uses the SVD of `factor`, because factor factorᵀ would square the condition number. Directions are dropped if
-    they are shorter than eps^0.3 times the longest row before cancellation, `scale` (draws,), or 10 eps^0.3 times the
-    longest direction.
+    It is computed from the SVD of F, because the condition number of F Fᵀ is the square of that of F. A direction is
+    dropped if it is shorter than eps^0.3 times `scale` (draws,), the length of the longest row before cancellation, or
+    shorter than 10 eps^0.3 times the longest direction. `eps` is the rounding unit.
     """
     vectors, lengths, _ = np.linalg.svd(factor, full_matrices=False)
     used = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
@@ -165,9 +176,10 @@ def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whiten
 def bartlett_residual(wishart: FloatArray, retained: BoolArray, dof: int, rounding: FloatArray) -> Residual:
     """Return the Bartlett factor of Wishart_r(dof, I) matrices (draws, groups, s, s) as independent standard normals.
 
-    The squared diagonal, χ² with dof - i + 1 degrees of freedom (i from 1), becomes a normal score. Matrices are 0
-    outside the last r rows and columns, r the rank of `retained` (draws, groups, s). `rounding` (draws,) is the
-    absolute error of entries over ν; factors with large errors are dropped.
+    The square of the i-th diagonal entry, counted from 1, is χ² with dof - i + 1 degrees of freedom; it is replaced by
+    a normal score. With r the rank of `retained` (draws, groups, s), the matrices are 0 outside the last r rows and
+    columns. `rounding` (draws,) is the absolute error of the matrix entries divided by `dof`; factors with large errors
+    are dropped.
     """
     values = np.zeros_like(wishart)
     used = np.zeros(wishart.shape, dtype=bool)
@@ -197,7 +209,7 @@ def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatA
 
 
 def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> FloatArray:
-    """Return the first columns of Cholesky factors; unlike in LAPACK, pivots are at least `rounding`."""
+    """Return the first `columns` columns of Cholesky factors; unlike in LAPACK, pivots are at least `rounding`."""
     factor = np.zeros_like(matrices)
     for j in range(columns):
         column = matrices[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
@@ -208,9 +220,12 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
 
 
 def chi_square_scores(dof: FloatArray | IntArray | int, squares: FloatArray) -> FloatArray:
-    """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, computed from the smaller tail."""
+    """Return normal scores Φ^{-1}(F(x)) of `squares` x, with F the cdf of χ²_dof.
+
+    They are computed from the smaller tail.
+    """
     below = np.asarray(special.chdtr(dof, squares))
-    # Compute the upper tail only where the lower one may not be the smaller one.
+    # Compute the upper tail only where it may be the smaller one.
     above = special.chdtrc(dof, squares, out=np.ones_like(below), where=~(below < _PLAINLY))
     near = below < above
     scores = special.ndtri(np.where(near, below, above))

@@ -87,17 +87,18 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "position_reach": (1.0,),
     "tied_query_key": (True, False),
 }
-# Fields to set together with a field in order to change it.
+# Further fields that must be set when a field is changed.
 _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
-# Faults with the same effect as a candidate with another scale or another field, whose message is preferred.
+# Faults that have the same effect as a candidate with another scale or another field. The message of that candidate is
+# preferred.
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors to try if a subject returns outputs only: sizes of outputs do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
-# Attention weights may be computed from scores that differ from the returned ones by one of these factors, or its
-# inverse.
+# Factors between the scores that a subject returns and those from which it computes the attention weights. Their
+# inverses are tried too.
 _TEMPERATURES = ("√head_dim", "2")
 # Questions to ask in the message, by the matrix of wrong scale and by its factor.
 _QUESTIONS: Mapping[tuple[str, ...], Mapping[str, str]] = {
@@ -180,7 +181,10 @@ def candidates(
 
 
 def _at_other_temperature(text: str, power: float) -> Candidate:
-    """Return a candidate that computes the attention weights from a multiple of the scores that it returns."""
+    """Return a candidate that computes attention weights from a multiple of the scores that it returns.
+
+    The multiple is the factor named `text` in `_FACTORS`, raised to `power`.
+    """
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         return attention_weights(layer, _FACTORS[text](layer) ** power * scores)
@@ -207,7 +211,10 @@ def _fitting(description: str, draw: Draw, name: str = "", **fields: Any) -> Can
 
 
 def correct_draw(laws: WeightLaws = GAUSSIAN_LAWS, change: Change = lambda layer: {}) -> Draw:
-    """Return a simulator that is correct for the layer with `change` applied."""
+    """Return a simulator that is correct for a changed layer.
+
+    `change` maps a layer to its changed fields, and `laws` are the laws of the weights.
+    """
     if laws == GAUSSIAN_LAWS:
         return MisreadLayer(change)
 
@@ -219,7 +226,7 @@ def correct_draw(laws: WeightLaws = GAUSSIAN_LAWS, change: Change = lambda layer
 
 
 def scaled_by(factors: Mapping[str, float]) -> Change:
-    """Return a function of a layer that returns its standard deviations multiplied by `factors`."""
+    """Return a function that maps a layer to its standard deviations, multiplied by `factors`."""
     return lambda layer: _times(layer, factors)
 
 
@@ -277,9 +284,9 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 
 
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
-    """Return a simulator that multiplies scores by `factors` in layers with tied queries and keys.
+    """Return a simulator that multiplies scores by the layer's factor if queries and keys are tied.
 
-    For other layers it calls the simulator `untied`.
+    For layers without tied queries and keys, it calls the simulator `untied`.
     """
 
     def score(layer: AttentionLayer, projections: Projections, rng: np.random.Generator) -> FloatArray:

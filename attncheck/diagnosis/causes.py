@@ -32,7 +32,10 @@ _GENERIC = 5
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """A likely cause, with the violated checks whose hint it is, the most specific check first."""
+    """A likely cause of violations.
+
+    `hint` is the text of the cause. `tallies` are the violated checks that have this hint, the most specific first.
+    """
 
     hint: str
     tallies: tuple[Tally, ...]
@@ -49,7 +52,7 @@ def stage(claim: str) -> tuple[int, str]:
 
 
 def most_informative(results: Sequence[Result]) -> Mapping[str, Tally]:
-    """Return the results by check, which causes are derived from.
+    """Return the results from which causes are derived, grouped by check.
 
     They include pools only if no single case is violated.
     """
@@ -158,7 +161,11 @@ def sharpest_first(tallies: Mapping[str, Tally]) -> list[Tally]:
 
 
 def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
-    """Return the violated result with a diagnosis on the smallest layer of the most specific check that has one."""
+    """Return the first violated result that has a diagnosis, or None.
+
+    Violated checks are searched, the most specific first; of each check, only the violated result on the smallest layer
+    counts.
+    """
     smallest = (tally.smallest for tally in violated(tallies))
     return next((result for result in smallest if result is not None and result.diagnosis), None)
 

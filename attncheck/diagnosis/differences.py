@@ -50,7 +50,8 @@ _DISTINCT = 1e-6
 def diagnose(unit: Item, subject: Subject, seed: int, results: Sequence[Result]) -> list[str]:
     """Return messages on how a violated layer or program differs from its declaration, from fresh draws.
 
-    For a program, the messages name its lines; the last message is the text of the most informative of `results`.
+    `unit` is the test item. For a program, the messages name its lines; the last message is the text of the most
+    informative of `results`.
     """
     case = unit.case
     size = max(64, min(_SIZE, _ENTRIES // case.stored_entries, 100_000_000 // case.weight_entries))
@@ -106,7 +107,7 @@ def rounded(sample: Sample) -> Iterator[str]:
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:
     """Yield causes that show in comparisons of the draws of one call, or of two calls with the same layer.
 
-    `samples` are first calls, and `later` second calls, of which there may be none.
+    `samples` come from the first call for each layer, and `later` from the second one. Second calls may be missing.
     """
     if laws.gaussian:
         for sample in samples:
@@ -118,7 +119,10 @@ def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaw
 
 
 def _gaps(one: Sample, two: Sample) -> Iterator[float]:
-    """Yield the p-value of a Kolmogorov–Smirnov test for each feature, valid for any law of the draws."""
+    """Yield the p-value of a two-sample Kolmogorov–Smirnov test for each feature of two samples.
+
+    It is valid for any law of the draws. Features that are relative to a median of their sample are left out.
+    """
     first, second = features_of(one), features_of(two)
     for name, values in first.items():
         if not name.endswith(_CENTRED):

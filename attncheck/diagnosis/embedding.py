@@ -11,10 +11,11 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.statistics import features_of
 
-# Directions are dropped if their variance, relative to the mean over directions, is below this: it is rounding.
+# A direction of the whitened distance is dropped as a rounding error if its variance, divided by the mean variance of
+# all directions, is below this.
 _SHARE = 1e-4
-# Features are rounded to multiples of _ROUNDING rounding units of the sample, or of _STEP times their size if that is
-# larger.
+# Features are rounded to multiples of _ROUNDING times the rounding unit of the sample or, if that is larger, of _STEP
+# times their typical size.
 _ROUNDING, _STEP = 100.0, 1e-5
 
 
@@ -66,9 +67,10 @@ def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
 class SampleEmbedding:
     """Features of a sample, with a distance to other samples.
 
-    Each value in the other sample is replaced by the normal score of its rank among the values in this one, so that
-    heavy tails do no harm. The means and mean squares of these scores are compared by a whitened distance. If both
-    samples have the same law, the squared distance is approximately chi-square with `dof` degrees of freedom.
+    Each value of a feature in the other sample is replaced by the normal score of its rank among the values in this
+    sample, so that heavy tails do no harm. The means and mean squares of these scores are compared by a whitened
+    distance. If both samples have the same law, the squared distance is approximately chi-square with `dof` degrees of
+    freedom.
     """
 
     def __init__(self, sample: Sample) -> None:

@@ -69,7 +69,10 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value; False if it extends to impossible negative values."""
+        """Whether the interval excludes the declared value.
+
+        It is False if the interval of a `positive` estimate extends to negative values.
+        """
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
@@ -159,9 +162,10 @@ def score_estimates(
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
-    """Compare the mean of squared scores with that of their variances given the inputs.
+    """Yield comparisons of squared scores with their declared variances given the inputs.
 
-    If these means agree, compare the ratios of squares and variances too.
+    The first one compares the mean of the squares with the mean of the variances. If these agree, the second one
+    compares each square with its variance.
     """
     ours, theirs = (_per_draw(array) for array in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
@@ -175,7 +179,7 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
 
 
 def _returned_scores(sample: Sample) -> FloatArray:
-    """Return the mean score of positions with themselves in each draw."""
+    """Return the mean score of a position with itself in each draw, over positions and heads."""
     return np.asarray(np.diagonal(sample.need("scores"), axis1=2, axis2=3).mean(axis=(1, 2)))
 
 
@@ -210,9 +214,10 @@ def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
 
 
 def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
-    """Yield the name, sums of whitened squares and degrees of freedom, (draws, heads or 1), of each observable matrix.
+    """Yield the name, sums of whitened squares and degrees of freedom of each observable matrix.
 
-    Matrices that have biases are left out.
+    Both arrays have an axis of draws and one of heads or groups of heads, which has length 1 for W_O. Matrices that
+    have biases are left out.
     """
     exposed, layer, biased = sample.exposed, sample.layer, laws.biased
     is_rotary = layer.rotary_base is not None
@@ -295,6 +300,8 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
     if indices.size < 2 or (values - half).max() <= (values + half).min():
         return
     listing = ", ".join(f"{value:.3g}" for value in values[:_MOST_LINES]) + ", …" * (indices.size > _MOST_LINES)
-    plot = plot_data.profile(indices, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} over the declared")
+    plot = plot_data.profile(
+        indices, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} divided by the declared one"
+    )
     text = f"{name} by {of}: {listing} times the declared"
     yield Explanation(text, Certainty.ESTIMATED, _STAGES[name], plot)

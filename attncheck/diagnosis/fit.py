@@ -23,7 +23,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 #: Maximum number of layers fitted together.
 LAYERS = 3
-# Number of draws of a sample, if the subject returns scores and if it returns outputs only.
+# Number of draws of a sample: for a subject that returns scores, and for one that returns outputs only.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
 # For each round, the number of draws per candidate, and the number of nearest candidates that enter the next round.
 _ROUNDS = ((300, 128), (1_500, 32), (6_000, 8))
@@ -83,7 +83,10 @@ def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _FittedScale:
-    """A fitted factor of a standard deviation, the standard error of its logarithm, and its logarithm on each layer."""
+    """A fitted factor of a standard deviation, with the standard error `error` of its logarithm.
+
+    `gaps` are the logarithms of the factors that are fitted on each layer alone.
+    """
 
     factor: float
     error: float
@@ -144,7 +147,10 @@ def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
 
 
 def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
-    """Keep one cause per field, to leave room for other fields; its message lists the other values that fit."""
+    """Return the best cause for each field, to leave room for other fields.
+
+    The message of a cause lists the other values of its field that fit.
+    """
     of_field: dict[str, list[FittedCause]] = {}
     for cause in fits:
         of_field.setdefault(cause.candidate.field or cause.candidate.name, []).append(cause)
@@ -159,9 +165,10 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
 def _cause(
     embeddings: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
-    """Return the fit of a candidate, with `more` times as many of its draws as the sample has.
+    """Return the fit of a candidate to the samples of all layers.
 
-    Layers are compared one after another, until the sum of squared distances rejects the candidate.
+    On each layer, `more` times as many draws of the candidate are taken as the sample has. Layers are compared one
+    after another, until the sum of squared distances rejects the candidate.
     """
     distance, dof = 0.0, sum(sample.dof for sample in embeddings)
     farthest = float(scipy.stats.chi2.isf(_REFUTED, dof))
@@ -180,10 +187,11 @@ def _nearest(
     draws: int,
     most: int,
 ) -> list[Candidate]:
-    """Return at most `most` candidates, nearest first, that are not much farther away than the nearest one.
+    """Return at most `most` of the candidates in `tried`, nearest first.
 
-    The squared distance of the true cause is about chi-square, so it is not much larger than the smallest distance.
-    Candidates that are far away on the first layers are not drawn on the others.
+    Candidates that are much farther away than the nearest one are left out: the squared distance of the true cause is
+    about chi-square, so it is not much larger than the smallest distance. At most `draws` draws of a candidate are
+    taken on each layer. Candidates that are far away on the first layers are not drawn on the others.
     """
     reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
     margin, farthest = _SPREADS * 2.0 * sum(embedding.dof for embedding in embeddings) ** 0.5, np.inf
@@ -204,7 +212,10 @@ def _nearest(
 def _distance_on(
     at: int, embedding: SampleEmbedding, candidate: Candidate, seed: np.random.SeedSequence, size: int
 ) -> float:
-    """Return a candidate's squared distance on one layer; infinite if it cannot be drawn."""
+    """Return a candidate's squared distance on one layer; infinite if it cannot be drawn.
+
+    `at` is the index of the layer, and `size` the number of draws.
+    """
     rng = np.random.default_rng([at, *seed.generate_state(4)])
     try:
         return embedding.distance(
@@ -263,9 +274,10 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
 def _scale(
     embeddings: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
 ) -> _FittedScale:
-    """Return the factor of a standard deviation by which the samples differ from draws of a simulator.
+    """Return the factor by which a standard deviation in the samples differs from that of a simulator.
 
-    `sizes` tells which features measure the standard deviation.
+    `draw` is the simulator. `sizes`, a prefix and a suffix of names, selects the features that measure the standard
+    deviation.
     """
     log_ratios, variances = [], []
     for number, embedding in enumerate(embeddings):

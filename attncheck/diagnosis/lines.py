@@ -59,8 +59,8 @@ def wrong_functions(sample: ProgramSample) -> list[str]:
 def wrong_laws(sample: ProgramSample) -> list[str]:
     """Return a sentence on each wrong mean, variance or correlation of initial vectors and of products W h.
 
-    Products are examined given earlier products with the same matrix W, and their correlations are those with earlier
-    products of the same vector h. Sentences give 99.9% intervals; an estimate is wrong if it differs from the declared
+    A product is examined given the earlier products with the same matrix W. Its correlations are those with earlier
+    products of other matrices. Sentences give 99.9% intervals; an estimate is wrong if it differs from the declared
     value by more than 6.6 standard errors.
     """
     differing = (estimate for estimate in _estimates(sample) if estimate.differs and estimate.beyond_chance)
@@ -119,7 +119,7 @@ def _estimates(sample: ProgramSample) -> Iterator[Observation]:
 def _of_pairs(sample: ProgramSample) -> Iterator[Observation]:
     """Yield the correlation of each product W h with each earlier product by another matrix, largest first.
 
-    If the matrices are independent, it is 0.
+    The correlation is 0 if the two matrices are independent.
     """
     lines, pairs = [line_text(line) for line in vectors_of(sample.case.program)], earlier_images(sample.case)
     noise, weights = products_with_earlier(sample)
@@ -177,9 +177,9 @@ class _Product(NamedTuple):
 
 
 def _products(sample: ProgramSample) -> Iterator[_Product]:
-    """Yield the products W h that say something new about the matrix W.
+    """Yield the products W h whose vector h is new to the matrix W in some draws.
 
-    In some draws, the vector h must not be a combination of the vectors that W multiplied before.
+    A vector is new to W if it is not a combination of the vectors that W multiplied before.
     """
     lines, width = vectors_of(sample.case.program), sample.case.width
     gram, vectors = sample.need("gram"), sample.need("vectors")

@@ -63,10 +63,11 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
 
 
 def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
-    """Return likely causes of the violated results `bad`, which are ordered as by `violated`.
+    """Return likely causes of the violated results `bad`, which are in the order of `violated`.
 
-    Only results of the first claim count, because its fault affects later claims. If the diagnosis finds a wrong scale,
-    the checks of a shape that assume this scale suggest the wrong scale as their only cause.
+    Only results with the claim of the first result count, because a fault that violates this claim affects later claims
+    too. Some checks test the shape of a law and assume its scale. If the `diagnosis` finds this scale wrong, such a
+    check suggests no other cause.
     """
     hints = (_cause(result, diagnosis) for result in bad[:_MOST_LINES] if result.claim == bad[0].claim)
     return [cause for cause in dict.fromkeys(hints) if cause][:_CAUSES]

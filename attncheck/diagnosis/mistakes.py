@@ -59,7 +59,10 @@ MISTAKES: list[Fault] = []
 
 
 def _sharing(*names: str) -> LiteralSimulator:
-    """Let all heads use the projections of the first head; `names` says which: queries, keys or values."""
+    """Return a simulator in which all heads use the projections of the first head.
+
+    `names` says which projections: queries, keys or values.
+    """
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
         vectors = independent(layer, inputs, rng)
@@ -106,7 +109,10 @@ def _merged_by_view(layer: AttentionLayer, mixed: FloatArray, coordinates: int, 
 
 
 def _sliced(shared: bool) -> LiteralSimulator:
-    """Divide the neurons of the inputs among the heads, and let each head project its own slice."""
+    """Return a simulator in which each head projects its own slice of the neurons of the inputs.
+
+    `shared` tells whether all heads use the same matrices.
+    """
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
         if _DIVIDED.reason(layer):
@@ -196,7 +202,10 @@ def _inverted_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 def _later_only(rest: float) -> LiteralSimulator:
-    """Attend to later positions only; the last attends to all with weight `rest`."""
+    """Return a simulator in which each position attends to later positions only.
+
+    The last position attends to all positions equally, with weights that add up to `rest`.
+    """
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         if layer.mask == "none":
@@ -294,7 +303,7 @@ def _second_softmax_over_all(layer: AttentionLayer, scores: FloatArray) -> Float
 def _neighbours(step: int) -> Fault:
     simulator = LiteralSimulator(weigh=lambda layer, scores: np.roll(attention_weights(layer, scores), step, axis=-1))
     return Fault(
-        f"values_{step}", "values of a neighbouring position are used, in a circle", SEVERAL_POSITIONS, simulator
+        f"values_{step}", "values of a neighbouring position are used, cyclically", SEVERAL_POSITIONS, simulator
     )
 
 

@@ -31,7 +31,7 @@ def positions(pair: Pair) -> Iterator[Explanation]:
     (outputs, scores), (declared, of_scores) = pair.each(partial(dependence, pair))
     if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
         i, j = wrong[0]
-        text = f"that of query {i} and key {j} changes with the inputs at {positions_text(scores[i, j])}"
+        text = f"the score of query {i} and key {j} changes with the inputs at {positions_text(scores[i, j])}"
         yield exact(SCORES, f"{text}; declared {positions_text(of_scores[i, j])}{_likewise(len(wrong))}")
     if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
         possible = visible(pair.layer) | np.eye(s, dtype=bool)
@@ -48,7 +48,8 @@ def positions(pair: Pair) -> Iterator[Explanation]:
 def dependence(pair: Pair, respond: Respond, baseline: Answer) -> tuple[BoolArray, BoolArray]:
     """Return which outputs, (s, s), and scores, (s, s, s), change with the input at each position.
 
-    The last axis is the position of the changed input; s is the number of positions.
+    The last axis is the position of the changed input; s is the number of positions. `respond` is the simulator, and
+    `baseline` its answer to the unchanged inputs.
     """
     outputs, scores = [], []
     for j in range(pair.layer.seq_len):
@@ -88,7 +89,10 @@ def stage_of_outputs(pair: Pair) -> str:
 def displacement(
     pair: Pair, order: NDArray[np.intp], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs, (s,), and scores, (s, s), are not permuted like the inputs if these are put in `order`."""
+    """Return which outputs, (s,), and scores, (s, s), are not permuted like the inputs if these are put in `order`.
+
+    `respond` is the simulator, and `baseline` its answer to the inputs in their original order.
+    """
     outputs, scores = baseline.changes(reordered(pair, order, respond))
     return np.asarray(outputs.any(axis=0)), np.asarray(scores.any(axis=(0, 1)))
 

@@ -63,7 +63,7 @@ class _Calls:
 
     @classmethod
     def of(cls, pair: Pair, unknowns: int, equations: int) -> _Calls | None:
-        """Return as many calls as determine `unknowns` numbers per draw, or None if these are too many.
+        """Call the subject as often as needed to determine `unknowns` numbers per draw; None if these are too many.
 
         Each call gives `equations` equations per draw.
         """
@@ -91,7 +91,10 @@ def by_regression(pair: Pair) -> Iterator[Explanation]:
 
 
 def _scores(pair: Pair) -> Iterator[Explanation]:
-    """Yield what is wrong with the scores x_i B x_j of each head; nothing unless they are declared bilinear."""
+    """Yield what is wrong with the scores, which should have the form x_i B x_jᵀ with a matrix B for each head.
+
+    Here x_i and x_j are inputs. Nothing is yielded if the scores are not declared to be bilinear.
+    """
     layer, mask = pair.layer, visible(pair.layer)
     if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
         return
@@ -137,9 +140,9 @@ def _of(heads: NDArray[np.intp], layer: AttentionLayer) -> str:
 
 
 def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) -> Iterator[tuple[str, FloatArray]]:
-    """Yield the text of each known fault in the attention weights, with the weights that it gives.
+    """Yield known faults of the attention weights, each as its text and the wrong weights.
 
-    The weights have the shape (draws, calls, H, s, s), like `scores` and the declared `weights`.
+    The wrong weights have the shape (draws, calls, H, s, s), like `scores` and the declared `weights`.
     """
     yield "outputs are those of attention weights that are transposed", weights.swapaxes(-1, -2)
     yield "outputs are those of the transposed scores", attention_weights(layer, scores.swapaxes(-1, -2))
@@ -199,7 +202,10 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
 
 
 def _added(pair: Pair) -> Iterator[Explanation]:
-    """Yield what is added to the outputs of attention: a linear function of the same input, or of the mean input."""
+    """Yield what is added to the outputs of attention.
+
+    This can be a linear function of the input at the same position, or of the mean input.
+    """
     layer = pair.layer
     calls = _Calls.of(pair, (layer.num_heads + 1) * layer.width, layer.seq_len)
     if calls is None:
@@ -217,7 +223,7 @@ def _added(pair: Pair) -> Iterator[Explanation]:
         total = np.sum(of_heads, axis=0)
         ratio = float((of_mean * total).sum() / (total**2).sum())
         if np.abs(of_mean - ratio * total).max() < _WRONG * np.abs(total).max():
-            text = f"the outputs of equal attention weights are added, {ratio:.3g} times"
+            text = f"{ratio:.3g} times the outputs of equal attention weights are added"
             if ratio > 0.0:
                 share = ratio / (1.0 + ratio)
                 text = f"attention weights are smoothed: a share of {share:.3g} is equal for all keys"
@@ -225,7 +231,11 @@ def _added(pair: Pair) -> Iterator[Explanation]:
 
 
 def _equal_heads(products: FloatArray) -> Iterator[Explanation]:
-    """Find heads with W_V W_O, (draws, H, entries), of 0 or equal ones, as if others' attention weights were used."""
+    """Find heads whose products W_V W_O, in `products`, (draws, H, entries), are 0 or equal.
+
+    If they are 0, outputs depend on the attention weights of other heads only. If they are equal, averaging the
+    attention weights of these heads would give the same outputs.
+    """
     sizes = np.abs(products).max(axis=(0, 2))
     used = np.flatnonzero(sizes > _WRONG * sizes.max())
     if len(used) < len(sizes):
@@ -236,12 +246,12 @@ def _equal_heads(products: FloatArray) -> Iterator[Explanation]:
     equal = np.flatnonzero(same[int(np.argmax(same.sum(axis=1)))])
     if len(equal) > 1:
         heads = "" if len(equal) == products.shape[1] else f" {listed(map(str, equal))}"
-        text = f"outputs are those of attention weights averaged over heads{heads}, or of one W_V W_O for them"
+        text = f"outputs are those of attention weights averaged over heads{heads}, or these heads share one W_V W_O"
         yield exact(WEIGHTS_OR_VALUES, text)
 
 
 def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:
-    """Return factors of the heads' scores with which the attention weights explain the outputs, or None."""
+    """Return a factor for the scores of each head such that the attention weights explain the outputs, or None."""
 
     def remainders(logs: FloatArray) -> FloatArray:
         features = calls.averages(attention_weights(calls.layer, np.exp(logs)[:, None, None] * calls.scores))

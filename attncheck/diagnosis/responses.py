@@ -98,7 +98,7 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 
 
 def _may_use_other_weights(pair: Pair) -> bool:
-    """Return whether all outputs and scores are nonlinear in the inputs, so that weights may depend on the inputs."""
+    """Return whether the weights may depend on the inputs, because no output or score is linear in the inputs."""
     with contextlib.suppress(InputError):  # the subject may refuse inputs of 0
         return pair.nonlinearity > CLEAR
     return False
@@ -109,9 +109,9 @@ def reproducing(
 ) -> tuple[list[Candidate], list[Candidate]]:
     """Return the known causes that use positions like the subject, and those that do not.
 
-    Compared are which inputs change which outputs and scores, whether outputs and scores are permuted with the inputs,
-    and the attention weights where scores are 0. Causes that change only the law of the weights are left out. Both
-    lists are empty if the subject refuses the inputs.
+    The comparison covers which inputs change which outputs and scores, whether outputs and scores are permuted with the
+    inputs, and the attention weights where scores are 0. Causes that change only the law of the weights are left out.
+    Both lists are empty if the subject refuses the inputs.
     """
     matching: list[Candidate] = []
     differing: list[Candidate] = []
@@ -155,8 +155,8 @@ def _on_inputs(draw: Draw) -> DrawOn | None:
 def _uses(pair: Pair, respond: Respond) -> FloatArray:
     """Return in one array how the answers use positions.
 
-    It holds which outputs (and scores, if the subject returns them) change with which input, which are not permuted
-    like the inputs, and the attention weights at scores of 0.
+    The array holds which outputs and scores change with which input, which of them are not permuted like the inputs,
+    and the attention weights at scores of 0. Scores are included only if the subject returns them.
     """
 
     def exposed(inputs: FloatArray) -> Answer:
@@ -268,7 +268,7 @@ def _added(layer: AttentionLayer, gap: FloatArray) -> str:
     for offset in sorted(range(1 - s, s), key=abs):
         numbers = np.diagonal(gap[0], offset, axis1=1, axis2=2)[:, np.diagonal(mask, offset)]
         if numbers.size and np.ptp(numbers, axis=1).max() > _SHARE * size:
-            return f"up to {size:.3g} is added, by position"
+            return f"numbers of up to {size:.3g} that depend on the position are added"
         if numbers.size:
             offsets[offset] = numbers[:, 0]
     is_uneven = max(map(np.ptp, offsets.values())) > _SHARE * size
@@ -352,7 +352,10 @@ def _neurons(pair: Pair) -> Iterator[Explanation]:
 def _used(
     pair: Pair, blocks: Sequence[NDArray[np.intp]], respond: Respond, baseline: Answer
 ) -> tuple[BoolArray, BoolArray]:
-    """Return whether outputs, (blocks,), and each head's scores, (blocks, heads), change with each block of neurons."""
+    """Return whether outputs, (blocks,), and each head's scores, (blocks, heads), change with each block of neurons.
+
+    `respond` is the simulator, and `baseline` its answer to the unchanged inputs.
+    """
     output_flags, score_flags = [], []
     for block in blocks:
         output_changes, score_changes = baseline.changes(respond(pair.fresh_at(np.s_[..., block])))
@@ -379,7 +382,7 @@ def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
     row = ours[-1] if by_key else ours[int(np.argmax(np.where(mask, np.abs(ours - 1.0), 0.0).max(axis=1)))]
     listing = listed(f"{ratio:.3g}" for ratio in row[:_MOST_LINES])
     where = "by key" if by_key else "in a row"
-    plot = plot_data.positions(mask * ours, mask, "key", "Scores for equal inputs, over the first")
+    plot = plot_data.positions(mask * ours, mask, "key", "Scores for equal inputs, divided by the first score")
     yield exact(SCORES, f"for equal inputs they are not equal, but {listing} times the first, {where}", plot)
 
 
@@ -413,7 +416,7 @@ def _equal_heads(pair: Pair) -> Iterator[Explanation]:
             if answer.scores is not None
         )
         if declared and not ours:
-            yield exact(SCORES, f"those of heads {g} and {h} are the same")
+            yield exact(SCORES, f"heads {g} and {h} have the same scores")
             return
 
 

@@ -42,7 +42,8 @@ _NUMBERS = re.compile(r"[-\d.]+")
 class Fits:
     """Texts of fitting causes, best first.
 
-    They fit the samples of all layers or, if no cause does, the sample of the plainest layer.
+    Causes in `everywhere` fit the samples of all layers. If there are none, causes in `plainest` fit the sample of the
+    plainest layer.
     """
 
     everywhere: tuple[str, ...] = ()
@@ -96,7 +97,7 @@ class Violations:
     def line(self) -> Explanation | None:
         """The first wrong line of a program, or None.
 
-        It is exact if a violated check compares numbers, otherwise estimated.
+        The explanation is exact if a violated check compares single numbers, and estimated otherwise.
         """
         result = diagnosed(self.tallies)
         if result is None or "program" not in result.case or len(result.diagnosis) < 2:
@@ -283,7 +284,8 @@ def explanations(violations: Violations) -> tuple[Explanation, ...]:
 def _unused(violations: Violations, on_plainest: bool) -> Iterator[Explanation]:
     """Yield a sentence on the fields that the subject never reads, if any.
 
-    It is yielded with `on_plainest` if the plainest layer sets one of these fields, and without `on_plainest` if not.
+    If the plainest layer sets one of these fields, the sentence is yielded only with `on_plainest`, and otherwise only
+    without it.
     """
     ignored = violations.unread_fields
     names = never_read(violations.layers[: len(ignored)], ignored)

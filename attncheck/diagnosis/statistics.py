@@ -84,7 +84,11 @@ def _of_outputs(sample: Sample) -> Iterator[Feature]:
 
 
 def _of_calls(quantity: str, one: FloatArray, size: FloatArray) -> Iterator[Feature]:
-    """Yield features that show dependence between the draws of a call: of neighbours, by repeats, or by a trend."""
+    """Yield features that show whether the draws of a call depend on each other.
+
+    `quantity` names what is measured, `one` holds one number per draw, and `size` the log size of each draw. The
+    features are products and ratios of neighbouring draws, repeated numbers, and a trend along the call.
+    """
     count = len(one)
     yield f"{quantity} of neighbouring draws", one * np.roll(one, 1)
     yield f"size of {quantity} over the draw before", size - np.roll(size, 1)
@@ -127,8 +131,8 @@ def _of_scores(sample: Sample) -> Iterator[Feature]:
     if s > 1:
         rows, columns = squares.sum(axis=(1, 3)), squares.sum(axis=(1, 2))
         yield "diagonal of scores over the rest", _log(np.einsum("nhii->n", squares)) - total
-        yield "first row of scores over the last", _log(rows[:, 0]) - _log(rows[:, -1])
-        yield "first column of scores over the last", _log(columns[:, 0]) - _log(columns[:, -1])
+        yield "ratio of the sizes of the first and last rows of scores", _log(rows[:, 0]) - _log(rows[:, -1])
+        yield "ratio of the sizes of the first and last columns of scores", _log(columns[:, 0]) - _log(columns[:, -1])
         yield (
             "scores times their transpose",
             (P * P.swapaxes(-1, -2)).sum(axis=(1, 2, 3)) - np.einsum("nhii->n", squares),
@@ -141,7 +145,7 @@ def _of_scores(sample: Sample) -> Iterator[Feature]:
 
 
 def _of_conditional_outputs(sample: Sample) -> Iterator[Feature]:
-    """Yield features that relate the sizes of outputs to those that their attention weights predict."""
+    """Yield features that compare the sizes of outputs with the sizes that the attention weights predict."""
     A, y = sample.weights, sample.outputs
     expected = (A * A).sum(axis=(1, 3))
     by_head = (A * A).sum(axis=3)
@@ -165,7 +169,7 @@ def _of_conditional_outputs(sample: Sample) -> Iterator[Feature]:
 
 
 def _share(of_heads: FloatArray) -> FloatArray:
-    """Return how much larger the first head's share of the sum over heads is than the last head's, (draws,).
+    """Return the first head's share of the sum over heads, minus the last head's share, (draws,).
 
     `of_heads` are nonnegative numbers (draws, heads).
     """

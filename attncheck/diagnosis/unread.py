@@ -25,7 +25,7 @@ _CACHED = {
 }
 # Fields of the law of the inputs. A subject need not read them if attncheck draws its inputs.
 _OF_INPUTS = {field.name for field in dataclasses.fields(InputLaw)} - {"norm"}
-# Number of draws of a call, as in a probe; maximum number of fields in a message, and of characters of a value.
+# Number of draws of a call, as in a probe; maximum number of fields in a message; maximum length of a displayed value.
 _DRAWS, _NAMED, _MOST_FIELDS = 4, 4, 20
 
 

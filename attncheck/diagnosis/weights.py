@@ -42,8 +42,8 @@ def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
 def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
     """Find attention weights that are wrong at the scores of the usual inputs, in a layer with one head.
 
-    The value of each position is known up to a factor, from the outputs if only this position has a small nonzero
-    input: they are the value times the position's weight at scores of 0.
+    The value of each position is known up to a factor: if only this position has a nonzero input, and a small one, the
+    outputs are its value times its weight at scores of 0.
     """
     layer, scores, y = pair.layer, pair.usual[0].scores, pair.usual[0].outputs
     determined = layer.seq_len <= min(_MOST, layer.width - 1, layer.head_width, y.shape[-1] - 1)
@@ -81,7 +81,7 @@ def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:
 
 
 def common_weights(respond: Respond, pair: Pair) -> FloatArray | None:
-    """Return the attention weights (positions, positions) at scores of 0, up to a factor.
+    """Return the attention weights (positions, positions) of the simulator `respond` at scores of 0, up to a factor.
 
     The same small input is given at each position in turn. The result is None if weights differ between draws or heads,
     because outputs are then not multiples of one vector.

@@ -30,8 +30,8 @@ Draw = Callable[[np.random.Generator, int], Any]
 class Statistic(NamedTuple):
     """Statistic of an assertion.
 
-    It consists of the family, a function that computes the family's data, the smallest effect to detect, and a function
-    that converts effects to the user's unit.
+    `family` is its statistical family, `data` computes the data of the family, `alternative` is the smallest effect to
+    detect, and `shown` converts effects to the user's unit.
     """
 
     family: Family
@@ -232,13 +232,13 @@ class Evidence:
         Parameters
         ----------
         measure : callable (seed) -> two mappings
-            Maps a seed to the p-values of nulls that hold, by name, and to those of nulls that do not. All random
+            Maps a seed to the p-values of nulls that hold, by name, and to those of wrong nulls, by name. All random
             numbers must depend on the seed, because equal ones would give equal p-values in each look.
 
         Raises
         ------
         AssertionError
-            If a null that holds is violated, or one that does not is not rejected.
+            If a true null is violated, or if a wrong null is not rejected.
         InputError
             If a p-value is not between 0 and 1, there is none, or names differ between seeds.
 

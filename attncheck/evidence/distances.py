@@ -38,7 +38,7 @@ from attncheck.evidence.ranks import (
 from attncheck.evidence.summaries import NormalScore
 
 _DISTANCE = "pass a distance between distribution functions, e.g. 0.05"
-# Number of cells of [0, 1] by which condensed data are counted.
+# Number of cells into which [0, 1] is divided for condensed data.
 _CELLS = 2**16
 # Relative rounding error of short sums in single precision.
 _ROUNDING = 4e-6
@@ -101,7 +101,10 @@ class Uniform(Family):
         return self._outcome(one_sample_distance(array), array.size, plot, shift_score(array, self.allowance))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to cell counts and the sum of scores; the distance decreases by at most the width of a cell."""
+        """Condense values in [0, 1] to the numbers of values in cells and the sum of their `shifts`.
+
+        The distance decreases by at most the width of a cell.
+        """
         edges = np.arange(_CELLS) / _CELLS
 
         def sums(values: ArrayLike) -> tuple[IntArray, float]:
@@ -126,7 +129,7 @@ class Uniform(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return a guaranteed lower bound of the chance of detecting a law at distance `alternative`.
 
-        The bound uses only the point of largest distance, at its worst position.
+        The bound uses only the point of largest distance, and holds wherever this point is.
         """
         distance = check_number("alternative", alternative, _DISTANCE, minimum=0.0, maximum=1.0)
         count = check_integer("size", size, 1, "pass a number of draws") * self.per_draw
@@ -151,7 +154,7 @@ class TwoSample(Family):
     per_draw : int
         Independent values in one draw of the sample.
     unit : float
-        Size of the numbers that were rounded: 1 for logarithms.
+        Minimum size of numbers to which rounding errors are relative: 1 for logarithms.
 
     Examples
     --------
@@ -167,10 +170,10 @@ class TwoSample(Family):
     ratio: float = 1.0
     per_draw: int = 1
     unit: float = 0.0
-    #: With fewer values, the limiting law wastes most of the level.
+    #: With fewer values, p-values from the limiting law are very conservative.
     minimum_count: ClassVar[int] = 20
     null_effect = 0.0
-    # The distance is discrete, and p-values are conservative.
+    # The distance is discrete, so p-values are conservative instead of uniform.
     continuous = False
     _farthest = 1.0
 
@@ -212,9 +215,9 @@ class TwoSample(Family):
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
         def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[IntArray, ...]:
-            """Count the values of both samples up to each point, and up to each point plus rounding, each (2, points).
+            """Return the numbers of values of both samples up to each point, and up to each point plus rounding.
 
-            The third array holds the sizes of both samples.
+            Both arrays are (2, points). The third array holds the sizes of both samples.
             """
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
@@ -302,7 +305,7 @@ def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[Fl
 
 
 def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> float:
-    """Return the largest value of F(x) − G(x + δ) and G(x) − F(x + δ), where δ is the rounding error of x.
+    """Return the largest value of F(x) − G(x + δ) and G(x) − F(x + δ) over all x, with δ the rounding error of x.
 
     F and G are the empirical distribution functions of two sorted arrays.
     """
@@ -321,7 +324,7 @@ def band(count: int, error: float) -> float:
 
 def _outcome_of_two(distance: float, ours: int, theirs: int, plot: Counts | None, summary: NormalScore) -> Outcome:
     p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
-    # The bands of both distribution functions together have the error 1 − CONFIDENCE, half of it each.
+    # Each of the two bands takes half of the error probability 1 − CONFIDENCE.
     half = band(ours, 0.5 - 0.5 * CONFIDENCE) + band(theirs, 0.5 - 0.5 * CONFIDENCE)
     interval = _around(distance, half)
     return Outcome(p_value, distance, *interval, 0.0, ours, plot, summary=summary)

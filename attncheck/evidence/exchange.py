@@ -58,7 +58,7 @@ class Repeats(Family):
     tail_exact = True
     across_blocks = True
     null_effect = 0.0
-    # The p-value is 0 or 1.
+    # The p-value is 0 or 1, so it is not uniform under the null.
     continuous = False
     _farthest = 1.0
 
@@ -80,7 +80,7 @@ class Repeats(Family):
 class Calls(Family):
     """Kruskal–Wallis rank test for differences between calls; `calls` is the number of calls per look, for planning.
 
-    The effect is that share of the variance of the ranks that lies between calls, minus its expectation under the null.
+    The effect is the share of the variance of the ranks that lies between calls, minus its expectation under the null.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class Calls(Family):
         check_integer("calls", self.calls, 2, "pass how many calls are compared")
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
+        """Return the outcome for one number per draw, (draws,), and the number of draws of each call, (calls,)."""
         data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
         ranks = scipy.stats.rankdata(data)
         means = np.add.reduceat(ranks, _starts(sizes)) / sizes
@@ -107,7 +107,10 @@ class Calls(Family):
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums of ranks and of squared ranks; ranks are those among the values in `data`."""
+        """Condense one number per draw, and the number of draws of each call, to sums of ranks and their squares.
+
+        Ranks are those among the values in `data`, also for data that are added later.
+        """
         rank = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
@@ -127,7 +130,8 @@ class Calls(Family):
         if total == 0.0 or freedom == 0 or count <= freedom + 1:
             return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # there is a single call, or all values are equal
         statistic = (count - 1) * between / total
-        # The ratio of the variance between calls to that within calls is about noncentral chi-square if calls differ.
+        # If calls differ, the ratio of the variance between calls to that within calls has about a noncentral
+        # chi-square law.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
         low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (TAIL, 1 - TAIL))
         effect = self._share(odds - freedom, count)
@@ -151,7 +155,11 @@ class Calls(Family):
 
     @staticmethod
     def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
-        """Return the noncentrality at which `statistic` is exceeded with chance `tail`, or 0."""
+        """Return the noncentrality of a chi-square law that exceeds `statistic` with chance `tail`.
+
+        `freedom` is its number of degrees of freedom. The result is 0 if the central law exceeds `statistic` with a
+        larger chance.
+        """
         if float(scipy.stats.chi2.sf(statistic, freedom)) >= tail:
             return 0.0
         most = 4.0 * statistic + 100.0 * freedom
@@ -164,7 +172,10 @@ def _starts(sizes: IntArray) -> IntArray:
 
 
 def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
-    """Return the number of repeats, the number of hashes, the distinct hashes, and 0: how often these were halved."""
+    """Return the number of repeats, the number of all hashes, the distinct hashes, and 0.
+
+    The last number says how often `_merged` has halved the set of distinct hashes.
+    """
     different = np.unique(marks)
     return len(marks) - len(different), len(marks), different, 0
 
@@ -208,12 +219,15 @@ class Trend(Family):
     _farthest = 1.0
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
+        """Return the outcome for one number per draw, (draws,), and the number of draws of each call, (calls,)."""
         data = finite_array("values", values)
         return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums over calls; ranks are those among the values in `data`."""
+        """Condense one number per draw, and the number of draws of each call, to sums over the calls.
+
+        Ranks are those among the values in `data`, also for data that are added later.
+        """
         ranks = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:
@@ -223,7 +237,10 @@ class Trend(Family):
 
     @staticmethod
     def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
-        """Return Σ score · position over all draws, its variance, the number of draws minus calls, and of calls."""
+        """Return Σ score · position over all draws, its variance, and two counts.
+
+        The counts are the number of draws minus the number of calls, and the number of calls.
+        """
         sizes = np.asarray(counts, dtype=np.int64)
         starts = _starts(sizes)
         index = np.arange(len(scores)) - np.repeat(starts, sizes)
@@ -263,8 +280,8 @@ class Trend(Family):
 class Extremes(Family):
     """Test for ties at the largest number of each call, and of all calls: a continuous law has none.
 
-    The effect is the share of draws that tie. The null allows ties by rounding: one in a quarter of a million extremes.
-    The Poisson p-value is very conservative.
+    The effect is the share of draws that tie. The null allows ties that are due to rounding, about one for 260,000
+    largest numbers. The p-value comes from a Poisson law and is very conservative.
 
     Examples
     --------
@@ -278,7 +295,7 @@ class Extremes(Family):
 
     tail_exact = True
     null_effect = 0.0
-    # Without a tie the p-value is 1.
+    # Without a tie the p-value is 1, so it is not uniform under the null.
     continuous = False
     _farthest = 1.0
 
@@ -300,7 +317,7 @@ class Extremes(Family):
         return dataclasses.replace(outcome, p_value=p_value, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the power if, with chance `alternative`, the number of a draw is one value, the bound of its law."""
+        """Return the power if a draw's number equals the bound of its law with chance `alternative`."""
         share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
         draws = check_integer("size", size, 1, DRAWS)
         expected_ties = _rate(_CALLS, 2)
@@ -314,10 +331,10 @@ def _rate(calls: int, sides: int) -> float:
 
 
 def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatArray, IntArray]:
-    """Return the numbers of draws and calls, the ties within calls, and the largest number of each side.
+    """Return the numbers of draws, calls and ties within calls, the largest number of each side, and its calls.
 
-    The last result is the number of calls whose largest number equals that of all calls, (sides,). A tie is a further
-    number that equals the largest number of its call, unless that is 0.
+    The fourth result holds the largest numbers, (sides,), and the last one the number of calls that contain each of
+    them, (sides,). A tie is a further number that equals the largest number of its call, unless that is 0.
     """
     numbers, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
     tops = np.maximum.reduceat(numbers, _starts(sizes))

@@ -36,7 +36,7 @@ __all__ = ["Association", "Count", "Family", "Outcome", "Scale", "Smooth", "TwoS
 class Scale(Family):
     """Exact two-sided test, with equal tails, that sums of squares have a chi-square law.
 
-    The effect is observed over declared variance.
+    The effect is the ratio of the observed to the declared variance.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class Count(Family):
     probability: float
     per_draw: int = 1
     tail: str = "upper"
-    # Counts are discrete, and p-values are conservative.
+    # Counts are discrete, so p-values are conservative instead of uniform.
     continuous = False
     _farthest = 1.0
 
@@ -203,7 +203,10 @@ class Count(Family):
 # Cached, because a search for an effect tries many alternatives at one size.
 @functools.lru_cache(maxsize=4096)
 def _significant(share: float, trials: int, probability: float) -> tuple[int, int]:
-    """Return the largest count whose lower tail, and the smallest whose upper tail, has at most the chance `share`."""
+    """Return the largest number of events that is significantly small, and the smallest that is significantly large.
+
+    The lower tail of the first number, and the upper tail of the second one, have at most the chance `share`.
+    """
     if probability == 0.0:
         return -1, 1
     most, fewest = (tail(share, trials, probability) for tail in (scipy.stats.binom.ppf, scipy.stats.binom.isf))

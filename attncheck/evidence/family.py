@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
-#: Chance on each side of these intervals.
+#: Tail probability on each side of these intervals.
 TAIL = 0.5 * (1.0 - CONFIDENCE)
 #: Half the width of these intervals, in standard errors of a normal statistic.
 QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
@@ -117,7 +117,7 @@ class CondensedData:
         self._numbers: tuple[Any, ...] = ()
 
     def add(self, *data: Any) -> Self:
-        """Add the data of more draws, none of them empty."""
+        """Add the data of further draws; no array may be empty."""
         new = self._reduce(*data)
         self._numbers = self._merge(self._numbers, new) if self._numbers else new
         return self
@@ -297,7 +297,7 @@ def check_power(power: Any, level: Any) -> float:
 
 
 def inside_unit(field: str, value: Any, remedy: str) -> float:
-    """Return a number inside (0, 1), or raise `InputError`."""
+    """Return `value` as a number inside (0, 1), or raise an `InputError` that names `field` and `remedy`."""
     number = check_number(field, value, remedy, above=0.0)
     if number >= 1.0:
         refuse(field, value, "must be less than 1", remedy)
@@ -325,7 +325,10 @@ def finite_array(field: str, value: ArrayLike) -> FloatArray:
 
 
 def unit_array(field: str, value: ArrayLike) -> FloatArray:
-    """Return `value` as a flat float64 array in [0, 1]; up to 1e-9 outside is clipped."""
+    """Return `value` as a flat float64 array of numbers in [0, 1].
+
+    Numbers up to 1e-9 outside of this range are clipped.
+    """
     array = finite_array(field, value).ravel()
     outside = array[(array < -1e-9) | (array > 1.0 + 1e-9)]
     if outside.size:

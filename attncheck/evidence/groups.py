@@ -125,7 +125,10 @@ class EqualVariances(Family):
 
 
 def _above(one: float, two: float, tail: float) -> float:
-    """Return the upper `tail` quantile of an F law, computed from a lower quantile, because 1 − tail loses digits."""
+    """Return the upper `tail` quantile of the F law with `one` and `two` degrees of freedom.
+
+    It is computed from a lower quantile, because 1 − tail loses digits.
+    """
     return 1.0 / float(special.fdtri(two, one, tail))
 
 
@@ -162,7 +165,7 @@ def _of_centred(*sums: FloatArray) -> Outcome:
     s = dict(zip(_POWERS, sums, strict=True))
     mean = s[0, 1] / np.maximum(s[0, 0], 1.0)
     weights = np.maximum(s[0, 2] - mean * s[0, 1], 0.0)
-    # Leave out groups whose weights are constant, so that centred weights are rounding errors.
+    # Leave out groups with constant weights, because their centred weights are rounding errors.
     valid = weights > 1e-12 * s[0, 2]
     parts = s[0, 0], s[1, 1] - mean * s[1, 0], weights, s[2, 2] - 2.0 * mean * s[2, 1] + mean**2 * s[2, 0]
     return outcome_of_sums(*(part[valid].sum() for part in parts))
@@ -276,9 +279,9 @@ class Blocks(Family):
 
     base: Family
     ratio: float = 1.0
-    #: With fewer blocks, ranks waste most of the level.
+    #: With fewer blocks, the rank test is very conservative.
     minimum_count: ClassVar[int] = 8
-    # The sum of scores is discrete, and p-values are conservative.
+    # The sum of scores is discrete, so p-values are conservative instead of uniform.
     continuous = False
 
     @property

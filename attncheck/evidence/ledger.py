@@ -38,7 +38,7 @@ class Entry:
     p_values : tuple of float
         One per look; empty if not examined.
     combined : float
-        ``Trail.combined``.
+        Combined p-value of the looks; see ``Trail.combined``.
     continuous : bool
         Whether the first p-value enters the uniformity test.
 
@@ -188,7 +188,7 @@ class Ledger:
 
     @property
     def keyed_p_values(self) -> dict[str, float]:
-        """The p-value of one first look per case, which is selected by a hash of the result's id, never by its value.
+        """One first-look p-value per case, selected by a hash of the result's id and never by its value.
 
         Statistics of one case share draws, and dependent p-values would make the uniformity test fail for correct
         subjects.

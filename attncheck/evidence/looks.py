@@ -48,7 +48,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         inside_unit("false_alarm", self.false_alarm, "pass the budget of the run, e.g. 1e-6")
-        inside_unit("ledger_share", self.ledger_share, "pass the ledger's part of the budget, e.g. 0.1")
+        inside_unit("ledger_share", self.ledger_share, "pass the share of the budget for the uniformity test, e.g. 0.1")
 
     @property
     def looks_share(self) -> float:
@@ -66,8 +66,8 @@ class Budget:
         return float((self.looks_share / (2.0 * most)) ** (1.0 / 3.0))
 
 
-#: Callable (look, factor, names) that draws one sample per look, of `factor` times the planned size, and returns the
-#: outcomes of the named statistics on the stream of `look`.
+#: Callable (look, factor, names) that draws one sample for the look, of `factor` times the planned size and from the
+#: random stream of the look. It returns the outcomes of the named statistics.
 Evaluator = Callable[[int, int, tuple[str, ...]], Mapping[str, Outcome]]
 
 
@@ -114,10 +114,11 @@ def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float)
 
 
 def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
-    """Return the chance π³ + π²(1 − π)·power_fourth that `examine` calls an alternative violated.
+    """Return the chance π³ + π²(1 − π)·power_fourth that `examine` finds a violation.
 
-    The power of one look is π; the fourth look has `power_fourth`, which is practically 1 if π is at least 0.9. For a
-    true null and uniform p-values, both powers are the level ℓ, and the chance of a false violation is 2ℓ³ − ℓ⁴.
+    Here π is `power_per_look`, the power of one look. The fourth look has `power_fourth`, which is practically 1 if π
+    is at least 0.9. For a true null and uniform p-values, both powers are the level ℓ, and the chance of a false
+    violation is 2ℓ³ − ℓ⁴.
 
     Examples
     --------
@@ -173,7 +174,10 @@ def _suspicious(outcomes: Sequence[Outcome], level: float) -> bool:
 
 
 def _trail(outcomes: Sequence[Outcome], level: float, after_three: Verdict) -> Trail:
-    """Return the trail of a statistic; `after_three` is the verdict if the third look is the last and unsuspicious."""
+    """Return the trail of a statistic.
+
+    `after_three` is the verdict if the third look is the last one and is not suspicious.
+    """
     if _suspicious(outcomes, level):
         verdict = Verdict.VIOLATED  # a suspicious first or second look is never the last
     else:

@@ -90,9 +90,9 @@ class Association(Family):
 class Smooth(Family):
     """One component of Neyman's smooth test, for a shift, scale, skew or tail weight of values that should be uniform.
 
-    The effect is the mean over values u of √(2k + 1) P_k(2u − 1), P_k a Legendre polynomial, which has mean 0 and
-    variance 1 under the null. P-values use the normal limit: at `minimum_count` values, false alarms were 0.94 to 1.04
-    of the level at 1e-3, and 0.8 to 0.95 at 1e-4.
+    The effect is the mean of √(2k + 1) P_k(2u − 1) over the values u, where P_k is the Legendre polynomial of degree k.
+    Each term has mean 0 and variance 1 under the null. P-values use the normal limit: at `minimum_count` values, false
+    alarms were 0.94 to 1.04 of the level at 1e-3, and 0.8 to 0.95 at 1e-4.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Smooth(Family):
         check_integer("per_draw", self.per_draw, 1, "pass how many values one draw holds, e.g. per_draw=1")
 
     def effect(self, *data: ArrayLike) -> float:
-        """Return the mean component; unlike `test`, it needs no minimum number of values."""
+        """Return the mean of the component over the values; unlike `test`, it needs no minimum number of values."""
         return float(self._components(data[0]).mean())
 
     def condensed(self, *data: Any) -> CondensedData:
@@ -146,7 +146,10 @@ class Smooth(Family):
         return np.asarray(math.sqrt(2 * self.order + 1) * special.eval_legendre(self.order, scaled))
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a mean component of `alternative`; 0 below `minimum_count` values."""
+        """Return the chance of detecting that the component has the mean `alternative`.
+
+        It is 0 for fewer than `minimum_count` values.
+        """
         mean = check_number(
             "alternative",
             alternative,
@@ -169,7 +172,8 @@ class Smooth(Family):
 def pair_sums(weight: ArrayLike) -> Callable[[ArrayLike, ArrayLike], tuple[FloatArray, ...]]:
     """Return a function that maps noise and weight, both (pairs, ...), to the arguments of `outcome_of_sums`.
 
-    Weights are divided by about the largest of the given `weight`, so that squares neither overflow nor vanish.
+    Weights are divided by a power of 2 near the largest of the given `weight`, so that squares neither overflow nor
+    vanish.
     """
     exponent = int(np.frexp(np.abs(finite_array("weight", weight)).max())[1])
 
@@ -242,7 +246,7 @@ class Order(Family):
 
     @property
     def _weights(self) -> tuple[float, float, float]:
-        """Coefficients of the mean logarithms at the three widths in the effect, their linear combination."""
+        """Coefficients with which the mean logarithms at the three widths add up to the effect."""
         f, unit = self.ratio, math.log(self.ratio) * (self.ratio - 1.0)
         return 1.0 / unit, -(f + 1.0) / unit, f / unit
 
@@ -266,7 +270,7 @@ class Order(Family):
         return CondensedData(sums, conclude).add(*data)
 
     def _checked(self, logs: ArrayLike, widths: ArrayLike) -> FloatArray:
-        """Return the logarithms; raise `InputError` unless there are three widths, each `ratio` times the last."""
+        """Return the logarithms; raise `InputError` unless there are three widths that grow by the factor `ratio`."""
         values, sizes = finite_array("logs", logs), np.unique(finite_array("widths", widths))
         if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
             refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")
@@ -294,7 +298,7 @@ class Order(Family):
         return Outcome(p_value, slope, slope - half, slope + half, self.order, count, summary=summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the chance of detecting a true order of `alternative`."""
+        """Return the chance of detecting that the deviations scale as n^`alternative`."""
         truth = check_number("alternative", alternative, "pass the true order, e.g. -0.25")
         count = check_integer("size", size, 1, DRAWS)
         mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*self._weights))

@@ -35,9 +35,10 @@ _MOST_VALUES, _MOST_ROWS = 10**8, 1000
 
 @functools.lru_cache(maxsize=256)
 def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray]:
-    """Return the ends of the band that holds the counts of uniform values up to each of `QUANTILES`.
+    """Return lower and upper limits for the number of uniform values up to each of `QUANTILES`.
 
-    At each point, the level holds for all laws up to Kolmogorov distance `allowance` from uniform.
+    There are `count` values. The limits hold at all quantiles together with probability 99%, also for laws up to
+    Kolmogorov distance `allowance` from uniform.
 
     Examples
     --------
@@ -53,9 +54,10 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return the ends of the band that holds the number of values of the first sample among the smallest of both.
+    """Return lower and upper limits for how many of the smallest values of two samples belong to the first one.
 
-    There is an entry for each number in `pooled`: how many of the smallest values of both samples are considered.
+    There is a pair of limits for each number in `pooled`, which says how many of the smallest values are considered.
+    `ours` and `theirs` are the sizes of the two samples.
 
     Examples
     --------
@@ -68,7 +70,10 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 
 def _tail(points: int) -> float:
-    """Return the chance on each side of the interval at one point, if the band over all points has 99% coverage."""
+    """Return the tail probability on each side of the interval at one of `points` points of a 99% band.
+
+    The band contains all points together with probability 99%.
+    """
     return 0.5 * (1.0 - CONFIDENCE) / points
 
 
@@ -118,7 +123,7 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
 
     @property
     def band(self) -> tuple[IntArray, IntArray]:
-        """The ends of the band that holds the counts with probability 99%."""
+        """The lower and upper limits that contain the counts with probability 99%."""
         if self.against:
             return two_sample_band(self.count, self.against, tuple(self.pooled))
         return uniform_band(self.count, self.allowance)

@@ -24,7 +24,7 @@ from attncheck.evidence.summaries import Events, NormalScore, Summary
 
 #: Scores are clipped to this absolute value, so that p-values further out need not be accurate.
 CLIP = 4.5
-# Counts of a sample in either tail of this probability are neglected in the law of the sum.
+# When the law of the sum is computed, counts in the lower or upper tail of this probability are neglected.
 _EXCLUDED = 1e-18
 
 
@@ -80,7 +80,7 @@ class Pool:
 class _Sums:
     """Combination of pooled scores: normal score, information, bias and common effect.
 
-    `kind` is any of the scores; it gives the unit of the effect.
+    `kind` is one of the pooled scores, of which only `unit`, the kind of effect, is used.
     """
 
     kind: NormalScore

@@ -85,10 +85,11 @@ def rank_score(
 
 
 def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> NormalScore:
-    """Return the rank score of a sample from its counts in ordered cells, `mine`, and the counts of all values, `both`.
+    """Return the rank score of a sample from its counts in ordered cells.
 
-    Values in a cell share its middle rank; cells must not depend on which sample a value belongs to. `spread` is the
-    standard deviation of values that are logarithms.
+    `mine` holds the counts of this sample, and `both` those of the two compared samples together. Values in a cell
+    share its middle rank; cells must not depend on which sample a value belongs to. `spread` is the standard deviation
+    of the values if they are logarithms, and None otherwise.
     """
     count, total = int(mine.sum()), int(both.sum())
     rest = total - count
@@ -109,7 +110,8 @@ def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> Norm
 def spread_of_cells(points: FloatArray, ranks: FloatArray) -> float:
     """Return a robust standard deviation: half the distance between two points.
 
-    Their ranks are those of −1 and 1 under the standard normal law. `points` are sorted.
+    `points` are sorted, and `ranks` are their ranks from 0 to 1. The two points have the ranks of −1 and 1 under the
+    standard normal law.
     """
     low, high = np.searchsorted(ranks, (1.0 - _ONE_SIGMA, _ONE_SIGMA)).clip(max=len(points) - 1)
     return 0.5 * float(points[high] - points[low])

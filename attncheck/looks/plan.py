@@ -40,8 +40,8 @@ class Plan:
     ----------
     setting : Setting or ProgramSetting
     chunk : int
-        Draws per call of the subject. They do not depend on the sizes, so the draws of a shorter look are the first
-        draws of a longer one.
+        Number of draws per call of the subject. It does not depend on the sizes, so the draws of a shorter look are
+        the first draws of a longer one.
     level, power : float
         Level and power of one look.
     sizes : dict of Check to int

@@ -295,7 +295,7 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
 
 
 def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
-    """Return a result whose first look is repeated, with the summary of that look."""
+    """Repeat the first look of a result, and return the result with the summary of the new look."""
     cost = Cost(result.affordable, result.level, result.power)
     once = LookTask(subject, seed, case, "draws", cost, look=1, factor=1, checks=(result.check,))
     summary = take(once).get(result.check)

@@ -117,7 +117,7 @@ def _most_informative(result: Result) -> tuple[bool, bool, int, float, float, st
 
 
 def _strength(result: Result) -> float:
-    """Return the distance of the effect from the null, divided by that of the alternative from the null."""
+    """Return the distance of the effect from the null, in units of the alternative's distance from the null."""
     if result.effect is None or result.alternative is None or result.null_effect is None:
         return 0.0
     return abs(result.effect - result.null_effect) / max(abs(result.alternative - result.null_effect), 1e-300)

@@ -25,7 +25,7 @@ _OTHERS: tuple[dict[str, Any], ...] = (
 
 
 def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) -> AttentionLayer | None:
-    """Return a supported layer close to `layer`, or None if no plain one is supported.
+    """Return a supported layer close to `layer`, or None if the subject supports no plain layer.
 
     Start from the first supported layer of `_plain`, then copy the supported fields of `layer` one by one, in two
     passes because some fields need others.

@@ -81,7 +81,7 @@ def shift(before: Result, now: Result) -> float | None:
 def weaker(run: RunRecord, baseline: RunRecord) -> list[Change]:
     """Return results that became less sensitive by more than `SLACK`.
 
-    Compared are the minimum detectable effect, the number of draws and the power.
+    The minimum detectable effect, the number of draws and the power are compared.
     """
     examined = [pair for pair in common(run, baseline) if pair[1].verdict != Verdict.NOT_EXAMINED]
     changes = [change for pair in examined if (change := _weaker(*pair)) is not None]

@@ -109,7 +109,7 @@ class RunRecord:
 
     @cached_property
     def claim_layers(self) -> dict[str, dict[str, str]]:
-        """Worst verdict on each claim in each case, as a mapping of claims to mappings of case keys to verdicts."""
+        """Worst verdict on each claim in each case: a mapping from claims to mappings from case keys to verdicts."""
         by_claim: dict[str, dict[str, str]] = {}
         for result in self.results:
             if result.p_values:
@@ -137,8 +137,8 @@ class RunRecord:
 def read_records(path: Path, field: str = "record") -> list[RunRecord]:
     """Read the records in a file.
 
-    Errors call the file `field`. Raises `InputError` if the file is invalid, or if its numbers do not match their
-    digest.
+    `field` is the name of the file in error messages. Raises `InputError` if the file is invalid, or if its numbers do
+    not match their digest.
     """
     parts: list[list[Line]] = []
     for number, line in enumerate(read(path, field=field), 1):
@@ -152,7 +152,7 @@ def read_records(path: Path, field: str = "record") -> list[RunRecord]:
     records = [record_of(path, lines) for lines in parts]
     for record in records:
         if record.closing is not None and record.closing.digest != run_digest(record.every):
-            raise InputError(f"{field}={path}: its digest is not that of its results; make the {field} again")
+            raise InputError(f"{field}={path}: its digest does not match its results; make the {field} again")
     return records
 
 

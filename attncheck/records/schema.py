@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
     ``planned`` lists the planned results, ``fixed`` the keys of the cases that do not depend on the seed. ``draws`` is
-    the number of draws that a look may take at any case (profile thorough), ``min_examined`` the number of examined
+    the number of draws that a look may always take (profile thorough), ``min_examined`` the number of examined
     results that a pass needs. ``source``, a digest of the subject's file, may be empty. ``checks`` are the modules of
     planned checks of other packages.
     """
@@ -188,7 +188,8 @@ def run_digest(results: Iterable[Result]) -> str:
 def read(path: Path, field: str = "record") -> Iterator[Any]:
     """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
-    The file may be compressed by gzip, and may hold several records, one after the other. Errors call it `field`.
+    The file may be compressed by gzip, and may hold several records, one after the other. `field` is the name of the
+    file in error messages.
 
     Raises
     ------
@@ -219,12 +220,15 @@ def read(path: Path, field: str = "record") -> Iterator[Any]:
             digits = seal.add(raw).encode()
             # The seal must be the last field: a field after it would replace an earlier field of the same name.
             if ended and not (digits and raw.endswith(b'"%b"}\n' % digits)):
-                raise source.error("was edited or damaged: its lines are not those that it was closed with")
+                raise source.error("was edited or damaged: its lines changed after the run had closed it")
             yield line
 
 
 class Seal:
-    """Running digest of a record: of all its lines, and of the closing line up to the seal, which is this digest."""
+    """Running digest of the lines of a record; the last field of the closing line, the seal, is this digest.
+
+    Of the closing line, only the part before the seal enters the digest.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -266,7 +270,10 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
 
 @contextlib.contextmanager
 def sensible(path: Path, number: int, field: str) -> Iterator[None]:
-    """Extend input errors about the values of a line by the record's path, called `field`, and the line's number."""
+    """Extend input errors about the values of a line by the record's path and the line's number.
+
+    `field` is the name of the record in error messages.
+    """
     try:
         yield
     except InputError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from attncheck.checks.registry import find_check
 from attncheck.records.schema import Result, of_pool
 
-#: Number of examined results of checks of laws that a conclusive run needs, unless fewer are planned.
+#: A conclusive run needs this many examined results of checks that test a law, or all planned ones if these are fewer.
 FEWEST_LAWS = 3
 # A run is "little examined" if it has examined less than this share of the planned results.
 _SMALL = 0.25
@@ -54,7 +54,8 @@ class Scope:
     def doubt(self, fewest: int | None = None) -> str:
         """Return a message if too few results were examined, or an empty string.
 
-        There are too few if there are less than `fewest`, or less than 3 results of checks that test a law.
+        There are too few if there are fewer than `fewest`. There are also too few if fewer than `FEWEST_LAWS` results
+        of checks that test a law were examined, or fewer than all planned ones if these are fewer.
         """
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
@@ -65,7 +66,7 @@ class Scope:
         return f"too little was examined: {self.examined:,} of {self.planned:,} results, {law_text}; {least} are needed"
 
     def beside(self, verdict: str) -> str:
-        """Return a verdict with its qualification, e.g. "limit only", for the first line of a report.
+        """Return a verdict in capitals, for the first line of a report; a pass is qualified, e.g. by "limit only".
 
         Examples
         --------

@@ -98,7 +98,7 @@ def quantity(result: Result) -> str:
 
 
 def in_alternatives(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of the effect of the alternative, such that 0 is the null.
+    """Return an effect in units of the alternative: 0 is the null, and 1 is the alternative.
 
     Ratios are replaced by their logarithms.
     """

@@ -32,7 +32,7 @@ from attncheck.runs.summary import labelled, summarize
 from attncheck.runs.tasks import explained
 from attncheck.runs.view import RunView
 
-# Maximum number of lines displayed of a program to which the theorem does not apply.
+# Maximum number of displayed lines on the parts of a program that the theorem does not cover.
 _NOTES = 6
 
 

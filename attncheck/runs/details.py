@@ -43,7 +43,7 @@ def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
     """Return a line on the minimum detectable effect of each main check.
 
-    It is given for the median case, and for the pool of all cases if that is smaller.
+    The effect is that of the median case and, if it is smaller, that of the pool of all cases.
     """
     common, lines = of_all(pools), []
     for group in _main(results).values():

@@ -27,7 +27,7 @@ class RunOptions:
     false_alarm : float or str
         False-alarm budget of the run.
     draws : int or str, optional
-        Number of draws that a look may take at any case, whatever their cost; only with the profile thorough.
+        Number of draws that a look may always take, whatever their cost; only with the profile thorough.
     min_examined : int or str, optional
         Minimum number of examined results for a pass.
     only : sequence of str

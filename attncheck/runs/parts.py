@@ -106,7 +106,10 @@ def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: floa
 
 
 def _examined(pool: Result, of_parts: Sequence[Result]) -> Result:
-    """Return the first of: a violated pool in `of_parts`, a pool there with the same cases as `pool`, `pool` itself."""
+    """Return the result of a pool that one of the parts has examined, or else `pool` itself.
+
+    Among the results of the parts, `of_parts`, a violated one takes precedence over one with the same cases as `pool`.
+    """
     violations = [candidate for candidate in of_parts if candidate.verdict == Verdict.VIOLATED]
     return next(iter([*violations, *(candidate for candidate in of_parts if candidate.case == pool.case)]), pool)
 

@@ -87,7 +87,7 @@ class RunReport:
         search = functools.partial(explained, results=tuple(self.results), seed=self.run.seed)
         (outcome,) = workers.results(search, [subject.sent if workers.travels else subject])
         if isinstance(outcome, LostTask):
-            problem = f"while a cause was searched, {outcome.reason}; {outcome.remedy}"
+            problem = f"during the search for a cause, {outcome.reason}; {outcome.remedy}"
             self.take((), f"subject={subject.name}: {problem}")
             outcome = explanations(Violations(tuple(self.results), self.run.seed, subject.weights))
         self.explanations = outcome

@@ -48,7 +48,7 @@ class Run:
     budget : Budget
     record : Path or None
     draws : int or None
-        With the profile thorough, number of draws that a look may take at any case, whatever their cost.
+        With the profile thorough, number of draws that a look may always take, whatever their cost.
     item_ids : tuple of str
         The planned test items; empty until `planning`.
     explains : bool
@@ -116,7 +116,7 @@ class Run:
         number = len(run.planned) + most_pools(name for name, count in counts.items() if count > 1)
         if number > ROOM:
             problem = f"are more results, pools included, than the {ROOM:,} that the false-alarm budget allows"
-            refuse("plan", f"{number:,}", problem, "examine fewer layers or properties, e.g. with only")
+            refuse("plan", f"{number:,}", problem, "examine fewer layers, or select properties with the option only")
         return run
 
     @property
@@ -152,7 +152,7 @@ class Run:
 
     @property
     def registered(self) -> list[str]:
-        """The registered properties that `only` lists, or that are defined in a module which `checks` lists."""
+        """The registered properties that are listed in `only`, or defined in a module listed in `checks`."""
         names = {registration.check.property_name: registration for registration in registrations()}
         return [name for name, registration in names.items() if name in self.only or is_in(registration, self.checks)]
 
@@ -247,7 +247,7 @@ class Run:
     ) -> tuple[list[Result], list[str]]:
         """Examine pools of results; return the results of the pools, and the errors of further looks.
 
-        Further looks are taken by `workers`. `cases` are cases that need not be read from results, by key.
+        Further looks are taken by `workers`. `cases`, by key, replaces the cases stored in the results.
         """
         subject = self.subject.sent if workers.travels else self.subject
         bad = [case_key(result) for result in violated(results)]

@@ -43,9 +43,9 @@ def labelled(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def unexamined_lines(checks: Mapping[str, Sequence[str]], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return lines that list `checks`, which were examined on no case, by reason, below a heading.
+    """Return a heading and lines that list unexamined checks by reason.
 
-    There are no lines if there are no such checks.
+    `checks` maps each reason to the names of checks that were examined on no case. There are no lines if it is empty.
     """
     lines = [f"  {reason}: {', '.join(names)}" for reason, names in checks.items()]
     return [heading, *lines] if lines else []

@@ -33,7 +33,7 @@ _OBSERVED, _MDES, _POOLS = 3, 3, 3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunView:
-    """What is displayed of a run; its verdict is never better than the recorded one.
+    """View of a run, for display; its verdict is never better than the recorded one.
 
     `call` is the Python call that repeats a run without a record.
     """

@@ -134,7 +134,7 @@ WRONG: dict[str, Answering] = {
         "something is added that varies from draw to draw"
     ): changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0),
     (
-        "scores: that of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too"
+        "scores: the score of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too"
     ): on_inputs(score(lambda layer, scores: np.roll(scores, 1, axis=2))),
     "after the scores: outputs do not follow the inputs to other positions; scores do": on_inputs(
         weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))
@@ -156,7 +156,7 @@ WRONG: dict[str, Answering] = {
     "attention weights or values: outputs are those of the transposed scores": on_inputs(
         LiteralSimulator(weigh=lambda layer, scores: attention_weights(layer, scores.swapaxes(-1, -2)))
     ),
-    "attention weights or values: the outputs of equal attention weights are added, -0.5 times": on_inputs(
+    "attention weights or values: -0.5 times the outputs of equal attention weights are added": on_inputs(
         weigh(lambda layer, weights: weights - 0.5 / layer.seq_len)
     ),
     "attention weights or values: attention weights are smoothed: a share of 0.1 is equal for all keys": on_inputs(

@@ -207,7 +207,7 @@ def gzipped(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
 #: What happens to a file, the gate's exit code, and what it says: files as such are in tests/records.
 DAMAGES: list[Damage] = [
     ("run.jsonl", Path.unlink, 2, "No such file"),
-    ("run.jsonl", forge, 2, "its digest is not that of its results"),
+    ("run.jsonl", forge, 2, "its digest does not match its results"),
     ("run.jsonl", cut(9), 4, "the record has no closing line"),
     ("run.jsonl", cut(9000), 4, "planned results are missing"),
     ("base.jsonl", Path.unlink, 4, "there is no baseline"),

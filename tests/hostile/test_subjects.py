@@ -36,7 +36,7 @@ EXPECTED = {
     "counts_calls": (DONE, r"CONSISTENT.*not reproducible.* has no digest"),
     "dies_when_questioned": (
         VIOLATED,
-        r"VIOLATED.*while a cause was searched, its process died.*cause: .*the fault begins with scores",
+        r"VIOLATED.*during the search for a cause, its process died.*cause: .*the fault begins with scores",
     ),
 }
 

@@ -79,7 +79,7 @@ def test_lines_are_read_one_at_a_time(tmp_path: Path) -> None:
     refused(lambda: next(iterator), "line 3 is broken")
 
 
-EDITED = "was edited or damaged: its lines are not those that it was closed with; make the record again"
+EDITED = "was edited or damaged: its lines changed after the run had closed it; make the record again"
 BROKEN: dict[str, tuple[Any, str]] = {
     "empty": (lambda data: b"", "has no manifest"),
     "other json": (lambda data: b'{"a": 1}\n', "has no manifest"),

@@ -236,7 +236,7 @@ def test_each_candidate_is_there_once_and_only_with_what_it_can_change() -> None
     words = [candidate.words for candidate in found]
     # Without a mask, one law cannot tell whether the next or the previous position is meant.
     assert {text for text in words if words.count(text) > 1} == {
-        "values of a neighbouring position are used, in a circle"
+        "values of a neighbouring position are used, cyclically"
     }
     assert len({candidate.name for candidate in found}) == len(found)
     assert not any(each.startswith("W_K:") for each in words)

@@ -47,7 +47,11 @@ def _output(case: ProgramCase) -> Output | None:
 def _logs(
     sample: ProgramSample, deviation: Callable[[ProgramSample, int], FloatArray]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return log |deviation| at each width, one row per draw, and the widths."""
+    """Return log |deviation| at each width, one row per draw, and the widths.
+
+    `deviation` maps a sample and the index of a width to one number per draw. Draws are left out if a deviation is only
+    a rounding error.
+    """
     deviations = np.stack([np.abs(deviation(sample, k)) for k in range(len(sample.draws))], axis=1)
     # Skip deviations that are only rounding, e.g. with zero matrices.
     moves = (deviations > _ROUNDING).all(axis=1)
@@ -61,7 +65,7 @@ def _gram(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
-    """Return x·x'/n - E[Z^x Z^x'], the deviation in Fact 1, over the product of the vectors' root mean squares.
+    """Return the deviation x·x'/n - E[Z^x Z^x'] in Fact 1, divided by the product of the vectors' root mean squares.
 
     The vectors x and x' are those of `_netsor_pair`; `k` is the index of the width.
     """
@@ -75,9 +79,9 @@ def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
-    """Return the relative deviation of |y|²/n from E[(Z^y)² | p° = p] in Theorem 1, for the output y and the scores p.
+    """Return the relative deviation of |y|²/n from E[(Z^y)² | p° = p] in Theorem 1.
 
-    `k` is the index of the width.
+    Here y is the output, and p are the scores; `k` is the index of the width.
     """
     output = _output(sample.case)
     assert output is not None

@@ -76,13 +76,13 @@ def _two_scores(program: Program, draws: ProgramDraws) -> FloatArray:
 
 
 @_functional(
-    "the smallest difference of two scores over the largest score",
+    "the smallest difference of two scores divided by the largest score",
     rejects=Rejected.of("copied_score"),
     requires=SEVERAL_SCORES,
     unit=1.0,
 )
 def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
-    """Return log(d/m), d the smallest difference of two scores and m the largest absolute score.
+    """Return log(d/m), with d the smallest difference of two scores and m the largest absolute score.
 
     Ratios below `_ONE_NUMBER` are replaced by it, so that equal scores give a finite value.
     """

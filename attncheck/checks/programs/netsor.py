@@ -34,7 +34,7 @@ _ROUNDING = 1e-5
 # one of 10²¹ draws.
 _PARALLEL, _LONG = 1e-6, 8
 # Without a Gram matrix, vectors are compared if at least _FEWEST neurons are returned. _CHANCE bounds the probability
-# that two independent products are that close.
+# that two independent products count as multiples of each other.
 _FEWEST, _CHANCE = 4, 1e-7
 # Smallest squared length of a vector.
 _TINY = 1e-300
@@ -42,9 +42,10 @@ _TOO_FEW = f"fewer than {_FEWEST} neurons of the vectors and no Gram matrix are 
 
 
 class EarlierImage(NamedTuple):
-    """A pair of images: the one that `uses` makes at index `use`, and an earlier one by another matrix of equal shape.
+    """An image by one matrix, and an earlier image by another matrix of equal shape.
 
-    `vector` and `image` are the indices, among the program's vectors, of the other matrix's input and image.
+    The later image is the one at index `use` of `uses`. `vector` and `image` are the indices of the other matrix's
+    input and of the earlier image among the program's vectors.
     """
 
     uses: Images
@@ -54,7 +55,7 @@ class EarlierImage(NamedTuple):
 
 
 def earlier_images(case: ProgramCase) -> list[EarlierImage]:
-    """Return all pairs of a matrix's image and an earlier image by another matrix of equal shape."""
+    """Return all pairs of an image by one matrix and an earlier image by another matrix of equal shape."""
     matrices = images_of(case.program)
     return [
         EarlierImage(uses, use, vector, image)
@@ -67,11 +68,11 @@ def earlier_images(case: ProgramCase) -> list[EarlierImage]:
 
 
 def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
-    """Return the products of the two images in each of `earlier_images`, and the cosines of the images' inputs.
+    """Return the product of the two images of each pair in `earlier_images`, and the cosine of the images' inputs.
 
-    Both arrays are (draws, pairs). Only the part of the later image that belongs to a new direction enters the product,
-    which is divided by the length of the earlier image. If the matrices are independent, products are N(0, 1). If both
-    are the same matrix, products follow the cosines.
+    Both arrays are (draws, pairs). From the later image, only the part that belongs to a new direction is used, and the
+    product is divided by the length of the earlier image. If the two matrices are independent, the products are
+    standard normal. If they are the same matrix, the products are correlated with the cosines.
     """
     gram, pairs = sample.need("gram"), earlier_images(sample.case)
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
@@ -90,7 +91,7 @@ def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray
 def _other_vectors(case: ProgramCase) -> list[tuple[Images, int, int]]:
     """Return all pairs of an image and an earlier vector that is not the image's input.
 
-    A pair consists of the uses of a matrix, the index of the use that makes the image, and the index of the vector.
+    Each entry consists of the `Images` of a matrix, the index of the image among them, and the index of the vector.
     """
     return [
         (uses, use, vector)
@@ -102,10 +103,11 @@ def _other_vectors(case: ProgramCase) -> list[tuple[Images, int, int]]:
 
 
 def _with_other_lengths(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
-    """Return a normal score of the image's length, and the log length of the vector, for each of `_other_vectors`.
+    """Return the length of the image and that of the vector, for each pair in `_other_vectors`.
 
-    Both arrays are (draws, pairs). The length is that of the image of the new direction. Log lengths are relative to
-    the image's input, and centred over the draws; the normal scores do not depend on them under the null.
+    Both arrays are (draws, pairs). The first one holds normal scores of the image's length, of which only the part that
+    belongs to a new direction counts. The second one holds log lengths of the vector, relative to the length of the
+    image's input, and centred over the draws. Under the null, the first array does not depend on the second one.
     """
     gram, width, pairs = sample.need("gram"), sample.case.width, _other_vectors(sample.case)
     logs = np.log(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
@@ -121,9 +123,9 @@ def _with_other_lengths(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    """Return probability integral transforms of the squared lengths of images, which have a χ² law under the null.
+    """Return probability integral transforms of the squared lengths of products with new directions.
 
-    The images are those of new directions; see ``attncheck.checks.programs.netsor``.
+    The squared lengths have a χ² law under the null.
     """
     parts = []
     for images in sample.images:
@@ -147,7 +149,7 @@ class Evaluated(NamedTuple):
 
 
 def evaluated(sample: ProgramSample) -> Iterator[Evaluated]:
-    """Evaluate every `Nonlin`, every output and, if the sample has a Gram, every score, in the program's order."""
+    """Evaluate every `Nonlin` and output and, if the sample has a Gram matrix, every score, in the program's order."""
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores, gram = sample.need("vectors"), sample.need("scores"), sample.draws[0].gram
@@ -186,9 +188,10 @@ class Copy(NamedTuple):
 
 
 def copies(sample: ProgramSample) -> Iterator[Copy]:
-    """Yield all pairs of products W h and W' h of one vector h with two matrices, if they are at least `_LONG` long.
+    """Yield all pairs of products W h and W' h of a vector h with two different matrices.
 
-    If the sample has no Gram matrix, the returned neurons are compared, unless they are fewer than `_FEWEST`.
+    Products with fewer than `_LONG` neurons or with a zero matrix are skipped. If the sample has no Gram matrix, the
+    returned neurons are compared, unless they are fewer than `_FEWEST`.
     """
     index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     gram, width = sample.draws[0].gram, sample.case.width
@@ -234,7 +237,7 @@ CHECKS = (
             "always_tanh", "first_term", "half_precision", "outputs_apart", "scores_5", "scores_of_another_draw"
         ),
         needs=frozenset({"vectors", "scores"}),
-        null="every Nonlin and output, and with Grams every score, is the declared function of the lines that it uses",
+        null="each Nonlin and output (and score, if Gram matrices are returned) equals its declared function",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
         reads="share of draws in which a line is not the declared function:",
         family=lambda setting: Count(0.0),
@@ -259,7 +262,7 @@ CHECKS = (
         rejects=Rejected.of("matrix_std_5", "fresh_matrices"),
         null="products of a matrix with directions that are new to it have the declared variance",
         alternative=ProgramAlternative.of("variances off by 15%", 1.15, coarsest=1.5),
-        reads="variance of products with new directions over the declared one:",
+        reads="ratio of the variance of products with new directions to the declared one:",
         family=lambda setting: Scale(float(setting.coordinates)),
         measure=lambda sample, reference: sample.matmuls.squares(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
@@ -269,9 +272,9 @@ CHECKS = (
         name="netsor.sharing",
         rejects=Rejected.of("tied_matrices"),
         needs=frozenset({"gram"}),
-        null="products with new directions are independent of each earlier product with another matrix of this shape",
+        null="products with new directions are independent of earlier products with other matrices of equal shape",
         alternative=ProgramAlternative.of("a correlation of 0.3 of one pair of products", 0.3, coarsest=0.6),
-        reads="largest correlation of a product with an earlier one with another matrix, given their vectors:",
+        reads="largest correlation of the products of two matrices, given the vectors that they multiply:",
         family=lambda setting: LargestAssociation(columns=len(earlier_images(setting.case))),
         measure=lambda sample, reference: products_with_earlier(sample),
         hint="a matrix is shared where it should not be",
@@ -281,9 +284,9 @@ CHECKS = (
         name="netsor.inputs",
         rejects=Rejected.of("stale_vectors"),
         needs=frozenset({"gram"}),
-        null="lengths of products with new directions, over those of the directions, are independent of other vectors",
+        null="for each matrix W and new direction d, |W d|/|d| is independent of the lengths of earlier vectors",
         alternative=ProgramAlternative.of("a correlation of 0.3 of one product and one vector", 0.3, coarsest=0.6),
-        reads="largest correlation of a product's length with that of a vector that the matrix does not multiply:",
+        reads="largest correlation of the lengths of a product and of a vector that the matrix did not multiply:",
         family=lambda setting: LargestAssociation(columns=len(_other_vectors(setting.case))),
         measure=lambda sample, reference: _with_other_lengths(sample),
         hint="a matrix multiplies another vector than the declared one",

@@ -23,7 +23,10 @@ _LOST = 0.4
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """The products of one matrix with vectors, as indices of its inputs and images among the program's vectors."""
+    """The products of one matrix with vectors.
+
+    `inputs` and `images` are the indices of the multiplied vectors and of the products among the program's vectors.
+    """
 
     weight: Weight
     inputs: tuple[int, ...]
@@ -44,10 +47,11 @@ def images_of(program: Program) -> tuple[Images, ...]:
 
 
 def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -> Residual:
-    """Return the images of a matrix's orthonormal new directions, (draws, uses, neurons), in order of use.
+    """Return the products of a matrix with orthonormal new directions, (draws, uses, neurons), in order of use.
 
-    They are exactly i.i.d. N(0, 1) under the null. `gram` is (draws, vectors, vectors), `vectors` is (draws, vectors,
-    neurons). Uses of the matrix without a new direction are dropped.
+    They are in units of the standard deviation of the matrix, and exactly i.i.d. N(0, 1) under the null. `gram`,
+    (draws, vectors, vectors), and `vectors`, (draws, vectors, neurons), hold all vectors of the program. Uses of the
+    matrix without a new direction are dropped.
     """
     known, unit_images = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
     values, retained = np.zeros_like(unit_images), np.zeros(unit_images.shape, dtype=bool)
@@ -64,13 +68,16 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
 
 
 def image_coefficients(images: Images, gram: FloatArray) -> Residual:
-    """Return the coefficients of the program's vectors in the images of new directions, (draws, uses, vectors)."""
+    """Return the coefficients that express products with new directions by the program's vectors.
+
+    Products are those of `sequential_residual`; the coefficients are (draws, uses, vectors).
+    """
     count = gram.shape[1]
     return sequential_residual(images, gram, np.broadcast_to(np.eye(count), (len(gram), count, count)))
 
 
 def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
-    """Return the squared lengths of the images of new directions, (draws, uses).
+    """Return the squared lengths of the products with new directions in `sequential_residual`, (draws, uses).
 
     They are independent and χ² under the null, with as many degrees of freedom as the matrix has rows.
     """
@@ -103,7 +110,8 @@ def initial_residual(program: Program, vectors: FloatArray) -> Residual:
 class Sides:
     """The two vectors whose inner product is a score.
 
-    Both are products with a matrix. The score is conditioned on `given`, while the matrix of `free` is random.
+    Both vectors are products with a matrix. The score is conditioned on the vector `given`, while the matrix that gives
+    the vector `free` is random.
     """
 
     free: MatMul

@@ -87,10 +87,10 @@ class ProgramSample:
 
     @cached_property
     def matmuls(self) -> Residual:
-        """Images of orthonormal new directions, (draws, uses of matrices, coordinates): i.i.d. N(0, 1) under the null.
+        """Products of matrices with orthonormal new directions, (draws, uses of matrices, coordinates).
 
-        Given all earlier vectors, a matrix applied to a new direction gives a normal vector that is independent of
-        them, at every width.
+        They are i.i.d. N(0, 1) under the null: given all earlier vectors, a matrix applied to a new direction gives a
+        normal vector that is independent of them, at every width.
         """
         gram, vectors = self.need("gram"), self.need("vectors")
         none = np.zeros((len(self), 0, self.coordinates))
@@ -104,7 +104,7 @@ class ProgramSample:
 
     @cached_property
     def score_noise(self) -> Residual:
-        """Scores whitened given the vectors and one side of each score: i.i.d. N(0, 1), (draws, scores)."""
+        """Scores whitened given the vectors on which they are conditioned: i.i.d. N(0, 1), (draws, scores)."""
         sides, _ = residuals.conditioned_sides(self.case.program)
         return residuals.score_residual(self.case, sides, self.need("gram"), self.need("scores"))
 
@@ -152,8 +152,8 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
                 f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, results, neurons)"
             )
             remedy = (
-                "order lines as in the program (vectors: all but scores), see attncheck.ProgramDraws; a simulator of "
-                "one program is tested by attncheck.check(simulator, program)"
+                "return lines in the order of the program, where vectors are all lines but scores (see "
+                "attncheck.ProgramDraws); to test a simulator of one program, call attncheck.check(simulator, program)"
             )
             refuse(f"subject[{name!r}].shape", value.shape, requirement, remedy)
         result[name] = value.astype(np.float64)

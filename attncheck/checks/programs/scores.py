@@ -22,7 +22,10 @@ from attncheck.layers.program.extent import vectors_of
 
 
 def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair each whitened score with one coordinate of a given vector, a different vector from draw to draw."""
+    """Pair each whitened score with one coordinate of a vector on which it is conditioned.
+
+    The vector changes from draw to draw.
+    """
     free = {sides.free.weight for sides in conditioned_sides(sample.case.program)[0].values()}
     uses = [images.weight for images in sample.images for _ in images.inputs]
     indices = [k for k, weight in enumerate(uses) if weight not in free]
@@ -56,7 +59,7 @@ CHECKS = (
     _check(
         name="program_scores.law",
         rejects=Rejected.of("biased_matmuls", "tied_matrices", "scores_over_n", "leaking_neuron"),
-        null="given one side of each score, scores whitened by formula (*) are N(0, 1)",
+        null="given one of the two vectors of each score, scores whitened by formula (*) are N(0, 1)",
         alternative=of_law(),
         reads="Kolmogorov distance of whitened scores from N(0, 1):",
         family=lambda setting: Uniform(),
@@ -70,7 +73,7 @@ CHECKS = (
         ),
         null="whitened scores have variance 1",
         alternative=ProgramAlternative.of("a variance off by 15%", 1.15, coarsest=1.5),
-        reads="variance of scores over that of formula (*):",
+        reads="ratio of the variance of scores to that of formula (*):",
         family=lambda setting: Scale(1.0),
         measure=lambda sample, reference: sample.score_noise.squares(),
         hint="the scaling of the scores or their factor differs from the declared one",

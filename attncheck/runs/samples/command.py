@@ -114,8 +114,8 @@ def _summary(view: RunView, files: Sequence[Samples], observed: Sequence[str]) -
         *(f"  {reason}" for reason in (run.closing.reasons if run.closing else ())),
         *labelled(pair for pair in view.lines if pair[0] in EXPLAINING),
         *labelled(("observed", sentence) for sentence in observed),
-        f"A file has no fresh draws: {BLOCKS} disjoint blocks serve as looks, or the whole file where blocks are too "
-        "small.",
+        f"A file has no fresh draws: {BLOCKS} disjoint blocks serve as looks. If blocks are too small for a check, the "
+        "whole file is its only look.",
         *view.pooled,
     ]
     for file in files:

@@ -40,7 +40,7 @@ _POWER = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """Plan for a file of samples: checks to examine in three blocks, checks to examine in one look, and skipped checks.
+    """Plan for a file of samples: which checks to examine in three blocks, which in one look, and which to skip.
 
     ``block`` is the number of draws of a block, ``level`` the level of a look at a block, and ``single_level`` that of
     one look at the whole file. ``excused`` holds the reasons for skipping checks.
@@ -195,5 +195,7 @@ def _result(
         reason = f"{_too_small(check, needed, len(samples))}; this file would reveal {mde_text(result.mde)}"
         return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
     if result.verdict == Verdict.INCONCLUSIVE:
-        return msgspec.structs.replace(result, reason="the blocks disagree; more draws would decide")
+        return msgspec.structs.replace(
+            result, reason="the blocks of draws disagree; a file with more draws would decide"
+        )
     return result

@@ -24,7 +24,7 @@ from attncheck.layers.attention import AttentionLayer
 _NPY = b"\x93NUMPY"
 # Names of arrays in error messages about what a subject returns.
 _RETURNED = re.compile(r"subject\['(\w+)'\]")
-_MEND = "mend the simulator, or what wrote the file"
+_MEND = "mend the simulator, or the program that wrote the file"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
