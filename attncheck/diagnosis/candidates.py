@@ -13,16 +13,20 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
+from attncheck.checks.answers import projected
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import FAULTS
 from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
+from attncheck.layers.norm import normalised
 from attncheck.layers.parts import named_parts
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.requirements import SOFTMAX
+from attncheck.simulators.collapsed import draw_images
+from attncheck.simulators.linalg import gram_of
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
 
@@ -87,6 +91,8 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "position_reach": (1.0,),
     "tied_query_key": (True, False),
 }
+# Fields of the law of the inputs, which a subject that is given its inputs cannot misread.
+_OF_INPUTS = ("activation", "clip", "position_std", "position_reach")
 # Further fields that must be set when a field is changed.
 _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
@@ -166,7 +172,7 @@ def candidates(
             yield Candidate(f"scores {factor}", text, draw, free=1, of_weights=True)
     elif laws == GAUSSIAN_LAWS and not all(SOFTMAX.reason(layer) for layer in layers):
         yield from itertools.starmap(_at_other_temperature, itertools.product(_TEMPERATURES, (1.0, -1.0)))
-    yield from _with_changed_field(layers, laws)
+    yield from _with_changed_field(layers, laws, receives_inputs)
     yield from _with_parts(layers, laws)
     if laws == GAUSSIAN_LAWS:
         yield from (
@@ -341,17 +347,34 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
         yield _fitting(defaults, draw, f"nn.Linear {text}")
 
 
-def _with_changed_field(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
+class _MisreadNorm(MisreadLayer):
+    """A simulator that is given inputs, and applies another norm to them than the declared one."""
+
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw a sample with the declared inputs, and everything else of the changed layer."""
+        inputs, read = draw_images(layer, size, rng), layer.replace(**self.changes(layer))
+        drawn = LiteralSimulator().after(read, projected(read, inputs, rng), rng)
+        declared = normalised(layer.norm, inputs)
+        return {**drawn, "inputs": declared[:, :, : drawn["inputs"].shape[2]], "input_gram": gram_of(declared)}
+
+
+def _with_changed_field(
+    layers: Sequence[AttentionLayer], laws: WeightLaws, receives_inputs: bool
+) -> Iterator[Candidate]:
     """Yield candidates that use another value of one field of the layers."""
 
     def matters(change: Change) -> bool:
         return any(_changed(layer, change) for layer in layers)
 
     def candidate(text: str, change: Change, name: str, **fields: Any) -> Candidate:
-        draw = correct_draw(laws, functools.partial(_changed, change=change))
+        change = functools.partial(_changed, change=change)
+        is_norm = receives_inputs and fields["field"] == "norm" and laws == GAUSSIAN_LAWS
+        draw = _MisreadNorm(change) if is_norm else correct_draw(laws, change)
         return _fitting(f"a layer with {text}", draw, name, **fields)
 
     for field, values in _FIELDS.items():
+        if receives_inputs and field in _OF_INPUTS:
+            continue
         changes = {repr(value): _changing({field: value, **_WITH.get(field, {})}) for value in values}
         known = {value: change for value, change in changes.items() if matters(change)}
         for value, change in known.items():

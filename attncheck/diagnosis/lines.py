@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -154,7 +155,12 @@ def _of_products(products: Sequence[_Product]) -> Iterator[Observation]:
     """Yield means and variances of products, and their correlations with earlier ones of the same vector."""
     for number, product in enumerate(products):
         yield mean_of(f"{product.name}: mean", product.values[product.new].mean(axis=1), 0.0)
-        yield mean_of(f"{product.name}: variance", product.squares[product.new], 1.0, ratio=True)
+        variance = mean_of(f"{product.name}: variance", product.squares[product.new], 1.0, ratio=True)
+        if product.shared and variance.beyond_chance and mean_of("", product.alone, 1.0).holds(1.0):
+            matrix = f"another {product.shared} than earlier products"
+            text = f"{line_text(product.node)} has {matrix}: its variance given them"
+            variance = dataclasses.replace(variance, name=text)
+        yield variance
         for other in products[:number]:
             both = product.new & other.new
             if other.node.parents == product.node.parents and both.any():
@@ -165,7 +171,9 @@ def _of_products(products: Sequence[_Product]) -> Iterator[Observation]:
 class _Product(NamedTuple):
     """A product W h, given earlier products with the same matrix W, in units of its standard deviation.
 
-    `values` are (draws, neurons), and `squares`, (draws,), their mean squares over all neurons. `new`, (draws,), tells
+    `values` are (draws, neurons), and `squares`, (draws,), their mean squares over all neurons. `alone`, (draws,), are
+    mean squares of W h in units of those that are expected if earlier products are not given. `shared` is the name of W
+    if there are earlier products, and else empty. `new`, (draws,), tells
     in which draws h is not a combination of the vectors that W multiplied before.
     """
 
@@ -174,6 +182,8 @@ class _Product(NamedTuple):
     values: FloatArray
     squares: FloatArray
     new: BoolArray
+    shared: str
+    alone: FloatArray
 
 
 def _products(sample: ProgramSample) -> Iterator[_Product]:
@@ -190,4 +200,7 @@ def _products(sample: ProgramSample) -> Iterator[_Product]:
             given = f" given earlier products with {images.weight.name}" if use else ""
             name, new = f"{line_text(lines[index])}{given}", np.asarray(residual.kept[:, use].all(axis=1))
             if new.any():
-                yield _Product(lines[index], name, residual.values[:, use], squares[:, use], new)
+                vector = images.inputs[use]
+                alone = gram[new, index, index] / (images.weight.std**2 * gram[new, vector, vector])
+                shared = images.weight.name if use else ""
+                yield _Product(lines[index], name, residual.values[:, use], squares[:, use], new, shared, alone)

@@ -8,6 +8,7 @@ shows that scores or outputs have another form.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -15,7 +16,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from attncheck._lib.arrays import FloatArray
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair
 from attncheck.checks.declared import AFTER, SCORES, WEIGHTS_OR_VALUES
@@ -24,6 +25,7 @@ from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.inputs import NORMS
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import whole_vectors
@@ -31,7 +33,9 @@ from attncheck.records.explanation import Explanation, exact
 from attncheck.simulators.literal import LiteralSimulator
 
 #: Text of a finding that no known mistake explains.
-UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"
+UNEXPLAINED = "no matrices give the outputs from the attention weights of the scores"
+# Beginning of the text on scores of inputs with another norm than the declared one.
+_NORMALISED = "they are those of inputs with"
 # Number of draws for which equations are solved, number of equations per unknown, and maximum number of unknowns of a
 # draw.
 _DRAWS, _EQUATIONS, _UNKNOWNS = 4, 1.5, 1024
@@ -48,18 +52,23 @@ _SIZE = 0.1
 _FACTOR = 16.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Calls:
     """Several calls of the subject on different inputs.
 
-    Arrays are the inputs after the norm, (draws, calls, s, n), the scores, (draws, calls, H, s, s), and the outputs,
+    Arrays are the inputs before the norm, (draws, calls, s, n), the scores, (draws, calls, H, s, s), and the outputs,
     (draws, calls, s, k), for s positions, n neurons, H heads and k returned neurons.
     """
 
     layer: AttentionLayer
-    inputs: FloatArray
+    given: FloatArray
     scores: FloatArray
     outputs: FloatArray
+
+    @functools.cached_property
+    def inputs(self) -> FloatArray:
+        """The inputs after the declared norm, (draws, calls, s, n)."""
+        return normalised(self.layer.norm, self.given)
 
     @classmethod
     def of(cls, pair: Pair, unknowns: int, equations: int) -> _Calls | None:
@@ -73,7 +82,7 @@ class _Calls:
         inputs = [np.roll(pair.inputs, shift, axis=0) for shift in range(count)]
         answers = [pair.subject(entry) for entry in inputs]
         scores = [entry.scores[:_DRAWS] for entry in answers if entry.scores is not None]
-        vectors = [normalised(pair.layer.norm, entry[:_DRAWS]) for entry in inputs]
+        vectors = [entry[:_DRAWS] for entry in inputs]
         outputs = [entry.outputs[:_DRAWS] for entry in answers]
         return cls(pair.layer, *(np.stack(entry, axis=1) for entry in (vectors, scores, outputs)))
 
@@ -86,8 +95,11 @@ class _Calls:
 def by_regression(pair: Pair) -> Iterator[Explanation]:
     """Yield explanations if scores or outputs do not have the declared form, for a subject that returns scores."""
     if pair.known:
-        yield from _scores(pair)
-        yield from _outputs(pair)
+        of_scores = [*_scores(pair)]
+        yield from of_scores
+        # Outputs are not linear in wrongly normalised inputs either.
+        if not any(_NORMALISED in explanation.text for explanation in of_scores):
+            yield from _outputs(pair)
 
 
 def _scores(pair: Pair) -> Iterator[Explanation]:
@@ -101,14 +113,22 @@ def _scores(pair: Pair) -> Iterator[Explanation]:
     calls = _Calls.of(pair, layer.width**2, int(mask.sum()))
     if calls is None:
         return
-    products = np.einsum("dcia,dcjb->dcijab", calls.inputs, calls.inputs)[:, :, mask]
-    features = products.reshape(len(products), -1, layer.width**2)
-    scores = calls.scores.swapaxes(2, 3).swapaxes(3, 4)[:, :, mask].reshape(len(products), -1, layer.num_heads)
-    remainder, solved = _solved(features, scores)
+    scores = calls.scores.swapaxes(2, 3).swapaxes(3, 4)[:, :, mask].reshape(len(calls.scores), -1, layer.num_heads)
+    remainder, solved = _solved(_products(calls.inputs, mask), scores)
     if remainder > _WRONG:
-        yield exact(SCORES, "they are not products of linear functions of two inputs")
+        text = "they are not products of linear functions of two inputs"
+        for norm in (None, *NORMS):
+            if _solved(_products(normalised(norm, calls.given), mask), scores)[0] < _ROUNDED:
+                text = f"{_NORMALISED} norm={norm!r}"
+        yield exact(SCORES, text)
     elif solved is not None and pair.continuous and layer.width > 1:
         yield from _matrices(layer, solved.swapaxes(1, 2).reshape(len(solved), -1, layer.width, layer.width))
+
+
+def _products(inputs: FloatArray, mask: BoolArray) -> FloatArray:
+    """Return the products of entries of two inputs of a call, (draws, calls·visible scores, n²)."""
+    products = np.einsum("dcia,dcjb->dcijab", inputs, inputs)[:, :, mask]
+    return np.asarray(products.reshape(len(products), -1, inputs.shape[-1] ** 2))
 
 
 def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Explanation]:

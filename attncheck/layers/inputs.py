@@ -12,7 +12,7 @@ Activation = Literal["clip", "relu", "tanh", "erf", "identity"]
 Norm = Literal["rms", "layer"]
 
 ACTIVATIONS: tuple[str, ...] = ("clip", "relu", "tanh", "erf", "identity")
-NORMS: tuple[str, ...] = ("rms", "layer")
+NORMS: tuple[Norm, ...] = ("rms", "layer")
 DEFAULT_CLIP = 100.0
 #: Smallest and largest standard deviation with which sixth powers of outputs fit float64.
 STDS = (1e-6, 1e6)
