@@ -31,6 +31,8 @@ from attncheck.subject import Subject, collapsed
 
 #: Number of draws in a small sample, unless the check's family needs more.
 DRAWS = 40
+# Number of looks' draws in a pilot: with those of one look, the effect that a check is planned to detect may be missed.
+_PILOT = 8
 # Number of array entries in a large sample (8 MiB), which is cut into small ones.
 _ENTRIES = 2**20
 #: Levels at which false alarms are counted; the last is close to the level of a look.
@@ -247,7 +249,7 @@ def error_rates(
     for layer in (layer for layer in layers if not check.requires.reason(layer)):
         with own_arithmetic():
             calibrations = calibrate(layer, [check], looks, seed, subject)
-            pilots = measure(fault, [layer], profile, seed, [check.property_name])
+            pilots = measure(fault, [layer], profile, seed, [check.property_name], _PILOT)
             mine = [pilot for pilot in pilots if pilot.check_name == check.name]
             entry = PowerEntry(fault.name, "grams", rows_of(mine, "grams", profile, [layer]))
             power = verified(entry, profile, seeds, seed).best

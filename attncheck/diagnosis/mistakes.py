@@ -353,6 +353,16 @@ def _residual(drawn: Drawn) -> Drawn:
     return {"outputs": drawn["outputs"] + drawn["inputs"]}
 
 
+@corrupted(MISTAKES, "the scores are returned transposed", SEVERAL_POSITIONS)
+def _returned_transposed(drawn: Drawn) -> Drawn:
+    return {"scores": drawn["scores"].swapaxes(-1, -2)}
+
+
+@corrupted(MISTAKES, "the outputs belong to other draws than the other arrays")
+def _outputs_of_other_draws(drawn: Drawn) -> Drawn:
+    return {"outputs": np.roll(drawn["outputs"], 1, axis=0)}
+
+
 @declared(MISTAKES, "one matrix of independent entries is drawn in place of W_Q W_Kᵀ", UNTIED)
 def _one_score_matrix(layer: AttentionLayer, size: int, rng: Rng) -> Drawn:
     """Draw scores with the law of X M Xᵀ for Gaussian matrices M.

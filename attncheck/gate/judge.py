@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from attncheck._lib.names import grouped
-from attncheck._lib.text import counted, first_few
+from attncheck._lib.text import chance, counted, first_few
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
@@ -17,6 +17,8 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, of_pool
 
 _RENEW = "make a new one with --write-baseline"
+# Settings that determine the sizes of looks.
+_SETTINGS = ("profile", "false_alarm")
 
 
 def judge_run(run: RunRecord) -> Iterator[Finding]:
@@ -34,7 +36,7 @@ def judge_against(run: RunRecord, baseline: RunRecord, false_alarm: float) -> It
         drift.changed_results(run, baseline, false_alarm), lambda change: change.result.check
     ).items():
         first = changes[0]
-        effects = f"from {first.before:.4g} to {first.now:.4g} (p = {first.p_value:.2g})"
+        effects = f"from {first.before:.4g} to {first.now:.4g} (p = {chance(first.p_value)})"
         yield Finding("drift", "violated", f"{check}: the effect moved {effects} on {_layers(changes)}")
     if _comparable(run, baseline):
         yield from _weaker(run, baseline)
@@ -53,7 +55,7 @@ def _weaker(run: RunRecord, baseline: RunRecord) -> Iterator[Finding]:
 
 def notes_on(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     """Iterate over differences from the baseline that do not affect the verdict."""
-    for name in ("seed", "false_alarm", "min_examined"):
+    for name in ("seed", "min_examined"):
         before, now = getattr(baseline.manifest, name), getattr(run.manifest, name)
         if before != now:
             yield f"{name.replace('_', ' ')} is {now}, {before} in the baseline"
@@ -80,9 +82,11 @@ def _missing(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)
         yield from _missing_results(run, baseline)
-    else:
-        remedy = f"run with --profile {baseline.manifest.profile}, or {_RENEW}"
-        yield f"profile={run.manifest.profile}: the baseline has the profile {baseline.manifest.profile}; {remedy}"
+    for name in _SETTINGS:
+        now, before = getattr(run.manifest, name), getattr(baseline.manifest, name)
+        if now != before:
+            remedy = f"run with --{name.replace('_', '-')} {before}, or {_RENEW}"
+            yield f"{name}={now}: the baseline has the {name.replace('_', ' ')} {before}; {remedy}"
 
 
 def _single(baseline: RunRecord) -> list[Result]:
@@ -91,8 +95,8 @@ def _single(baseline: RunRecord) -> list[Result]:
 
 
 def _comparable(run: RunRecord, baseline: RunRecord) -> bool:
-    """Return whether both runs have the same profile, and so the same cases and sample sizes."""
-    return run.manifest.profile == baseline.manifest.profile
+    """Return whether both runs have the same settings, and so the same cases and sample sizes."""
+    return all(getattr(run.manifest, name) == getattr(baseline.manifest, name) for name in _SETTINGS)
 
 
 def _missing_layers(run: RunRecord, baseline: RunRecord) -> Iterator[str]:
