@@ -55,7 +55,8 @@ def about_scale(
         text = f"scores times 1: 1/sqrt(head_dim) {folded} in W_Q's initialisation"
         yield Note(text, NOTE if folded == _YES else ASKS, (DECLARED,))
     elif "1/head_dim" in names:
-        text = "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
+        others = "".join(f" = {name}" for name in (forward.scale, *forward.ties) if name != "1/head_dim")
+        text = f"scores times 1/head_dim{others}, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
         yield asks(text, DECLARED)
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
         yield asks(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", DECLARED)

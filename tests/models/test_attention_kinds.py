@@ -84,6 +84,29 @@ class OtherNeurons(Latent):
         return self.attend(q, k, split(self.v(x)))
 
 
+class RotatedValues(Latent):
+    def forward(self, x: Any) -> Any:
+        q, k, v = (split(part(x)) for part in (self.q, self.k, self.v))
+        return self.attend(q, k, torch.cat([self.rotated(v[..., :ROTATED]), v[..., ROTATED:]], -1))
+
+
+class Masked(Steps):
+    """A kernel that gets two masks, which PyTorch accepts in some of its implementations only."""
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.projected(x)
+        visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        return self.merged(nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=True))
+
+
+class Filling(Attention):
+    """Attention that fills a dictionary."""
+
+    def forward(self, x: Any, cache: Any = None) -> Any:
+        cache["keys"] = self.k(x)
+        return super().forward(x)
+
+
 class Negative(Steps):
     """The difference of two maps, as one matrix of weights."""
 
@@ -110,6 +133,10 @@ class Calling(nn.Module):
 
 def directly(attention: Any, x: Any) -> Any:
     return attention(x)
+
+
+def with_a_dictionary(attention: Any, x: Any) -> Any:
+    return attention(x, {})
 
 
 def equal_tensors(attention: Any, x: Any) -> Any:
@@ -148,7 +175,14 @@ KINDS: dict[str, tuple[Any, ...]] = {
         f"{RIGHT}, if this is meant: attn: attention maps have different masks",
         "attn: 2 attention maps have the same queries, keys and values",
     ),
-    "second softmax": (SecondSoftmax, directly, "WRONG: attention is causal, but outputs", TWICE),
+    "second softmax": (SecondSoftmax, directly, f"WRONG: {TWICE}", "attention is causal, but outputs"),
+    "filled dictionary": (Filling, with_a_dictionary, RIGHT),
+    "two masks of one call": (
+        Masked,
+        directly,
+        f"{NOT_READ}call: failed on inputs of shape (2, 2, {WIDTH}) with RuntimeError: ",
+    ),
+    "rotated values": (RotatedValues, directly, f"{RIGHT}, if this is meant: ", "attn: values are rotated by position"),
     "larger weights": (
         Larger,
         directly,
@@ -163,7 +197,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
         "attn: rotary positions (base 10000) turn 8 of 24 neurons of a head",
     ),
     "latent, other scale": (lambda: Latent(0.25), directly, SCALE),
-    "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax do not multiply the values as"),
+    "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax are changed before they multiply values, as"),
     "linear": (
         Linear,
         directly,

@@ -64,6 +64,12 @@ def capped(self: Any, scores: Any) -> Any:
     return (50 * torch.tanh(self.masked(scores) / 50)).softmax(-1)
 
 
+def shifted(self: Any, scores: Any) -> Any:
+    """Drop the last column of the weights, where the first one belongs to a sink."""
+    sink = torch.zeros_like(scores[..., :1])
+    return torch.cat([sink, self.masked(scores)], -1).softmax(-1)[..., :-1]
+
+
 def bidirectional(self: Any, scores: Any) -> Any:
     return scores.softmax(-1)
 
@@ -148,6 +154,15 @@ class Buffered(Model):
 
     def embedded(self, ids: Any) -> Any:
         return self.embed(ids) * (1 + self.inv_freq.sin())
+
+
+class Written(Buffered):
+    """A call writes a buffer, which does not change the outputs."""
+
+    def embedded(self, ids: Any) -> Any:
+        x = self.embed(ids)
+        self.inv_freq += x.detach().mean((0, 1))
+        return x
 
 
 def with_dropout(attention: Callable[[], nn.Module] = Attention, used: bool = True) -> Callable[[], nn.Module]:
@@ -240,6 +255,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "right": (Model, {}),
     "second softmax": (attention("weights", second_softmax), {"causality": WRONG, "permutation": HOLDS}),
     "cap after the mask": (attention("weights", capped), {"causality": WRONG, "permutation": HOLDS}),
+    "shifted sink": (attention("weights", shifted), {"causality": WRONG, "permutation": HOLDS}),
     "filled cache": (lambda: Model(Prefilled, Filled), {"causality": WRONG, "permutation": ASKS}),
     "positions from the end": (
         embedding(lambda self, ids: self.embed(ids) + self.table[-ids.shape[1] :], table=table),
@@ -290,6 +306,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "large whole number": (lambda: Buffered(torch.tensor(torch.iinfo(torch.int64).max)), {}),
     "zeros": (lambda: Buffered(torch.zeros(WIDTH)), {"state": ASKS}),
     "random buffer": (lambda: Buffered(torch.randn(WIDTH)), {"state": ASKS}),
+    "written buffer": (lambda: Written(torch.zeros(WIDTH)), {}),
     "uninitialised buffer": (lambda: Buffered(torch.empty(WIDTH)), {"state": WRONG} | UNSEEN),
     "padding": (Padded, MEANS | {"permutation": ASKS, "pad_tokens": HOLDS}),
     "ignored padding": (Unpadded, MEANS | {"permutation": ASKS, "pad_tokens": ASKS}),

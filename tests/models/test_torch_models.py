@@ -149,6 +149,13 @@ def transposed(*layers: int) -> Callable[[Any], None]:
     return change
 
 
+def two_sided(model: Any) -> None:
+    def masked(scores: Any) -> Any:
+        return scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).triu(-2).tril(2), -torch.inf)
+
+    model.h[0].attn.masked = masked
+
+
 def unmasked(model: Any) -> None:
     std_of(STD, *ONTO)(model)
     for block in model.h:
@@ -194,6 +201,7 @@ CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
         "WRONG: h.*.fc.0.weight: normal, std 1 for any fan-in, the default of torch's norm",
     ),
     "one transposed": (transposed(3), "WRONG: h.3.attn: mask anticausal; h.*.attn: mask causal"),
+    "two-sided window": (two_sided, "WRONG: h.0.attn: mask two-sided window of 3; h.*.attn: mask causal"),
     "all transposed": (transposed(*range(LAYERS)), MEANT_MASK),
     "unscaled": (std_of(STD, *ONTO), "depth scaling: no; std 0.05 in every projection of the blocks"),
     "unscaled, not causal": (unmasked, ""),
@@ -219,6 +227,9 @@ def test_tied_parameters_are_counted_once() -> None:
     inspection = inspected(tie, draws=1)
     (row,) = (row for row in inspection.parameters if row.name == "embed.weight")
     assert row.tied == ("head.weight",)
+    assert inspection.unmet("head.weight=tied(embed.weight)") == []
+    assert inspection.unmet("head.weight=tied(h.0.ln_1.weight)") == ["embed.weight is not tied to h.0.ln_1.weight"]
+    assert inspection.unmet("embed.weight=declared") == ["embed.weight: no expectation declares it"]
     assert sum(np.prod(each.shape) for each in inspection.parameters) == SIZE - TOKENS * WIDTH
 
 
@@ -311,7 +322,8 @@ def test_attention_that_is_not_read_is_counted() -> None:
     assert "nothing wrong was found in those that were read" in inspection.verdict
     assert [*inspection.refused] == ["h.0.attn"]
     inspection.require(blamed=False)
-    assert inspection.unmet("causal")[0].startswith("h.0.attn: not read: the weights of a softmax")
+    for expected in ("causal", "asked=false"):
+        assert inspection.unmet(expected)[0].startswith("h.0.attn: not read: the weights of a softmax")
 
 
 def test_a_backward_pass_that_fails() -> None:
