@@ -144,7 +144,7 @@ def test_bounds_of_random_programs() -> None:
     def four(program: Program) -> None:
         raise AssertionError("there are none")
 
-    with pytest.raises(InputError, match="min_scores=4: leaves nothing to draw"):
+    with pytest.raises(InputError, match="min_scores=4: is more than any program has"):
         four()
 
 

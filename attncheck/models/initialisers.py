@@ -40,7 +40,14 @@ class _Expected:
     text: str
 
 
-def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[str, float]) -> list[str]:
+def checked(expected: Any) -> Mapping[str, Any]:
+    """Return `expected`; raise `InputError` unless it is a mapping of patterns to initialisers."""
+    if not isinstance(expected, Mapping) or not all(isinstance(pattern, str) for pattern in expected):
+        refuse(_FIELD, expected, "is not a mapping of patterns to initialisers", 'pass e.g. {"*.bias": "zeros"}')
+    return expected
+
+
+def unmet(expected: Mapping[str, Any], table: Sequence[ParameterStatistics], names: Mapping[str, float]) -> list[str]:
     """Return one sentence per parameter, or group of similar parameters, that does not meet an expectation.
 
     Parameters
@@ -62,8 +69,6 @@ def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[st
     >>> unmet({"*.bias": "constant(eps)"}, statistics_of([bias]), {"eps": 0.1})
     ['fc.bias: zeros, not constant 0.1']
     """
-    if not isinstance(expected, Mapping) or not all(isinstance(pattern, str) for pattern in expected):
-        refuse(_FIELD, expected, "is not a mapping of patterns to initialisers", 'pass e.g. {"*.bias": "zeros"}')
     sentences = []
     matched = {pattern: [row for row in table if _matches(row, pattern)] for pattern in expected}
     for pattern, text in expected.items():

@@ -20,7 +20,7 @@ from attncheck.models.attention import WITHOUT_SOFTMAX, AttentionModules
 from attncheck.models.duties.duty import HOLDS, NOT_EXAMINED, DutyResult
 from attncheck.models.duties.registry import NAMES, expectations
 from attncheck.models.families import ParameterTable
-from attncheck.models.initialisers import DECLARED
+from attncheck.models.initialisers import DECLARED, checked
 from attncheck.models.initialisers import unmet as unmet_initialisers
 
 #: Reason if a forward pass shows no attention.
@@ -154,7 +154,7 @@ class ModelInspection(PrintedInspection):
             values = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
             texts = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
             lines += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*texts, **values)]
-        initialisers = {**patterns, **({} if parameters is None else parameters)}
+        initialisers = {**patterns, **checked({} if parameters is None else parameters)}
         lines += unmet_initialisers(initialisers, self.parameters.rows, self.numbers)
         meant = {name for name, value in duties.items() if not value}
         stated = [pattern for pattern, text in initialisers.items() if text != DECLARED]

@@ -147,12 +147,16 @@ WRONG: dict[str, Answering] = {
     ),
     "draws: draws 0 and 24 of a call have the same weights; only 24 of 48 draws are distinct": few_weights,
     (
-        "attention weights or values: outputs are those of attention weights averaged over heads, or of "
-        "one W_V W_O for them"
+        "attention weights or values: outputs are those of attention weights averaged over heads, or "
+        "these heads share one W_V W_O"
     ): on_inputs(weigh(lambda layer, weights: np.repeat(weights.mean(axis=1, keepdims=True), 2, axis=1))),
     "attention weights or values: outputs are those of attention weights averaged over queries": on_inputs(
         weigh(lambda layer, weights: 0.0 * weights + weights.mean(axis=2, keepdims=True))
     ),
+    "attention weights or values: outputs use the attention weights of head 0 alone": on_inputs(
+        weigh(lambda layer, weights: np.repeat(weights[:, :1], 2, axis=1))
+    ),
+    "scores: outputs are those of the returned scores times 0.5": changed(lambda a: {"scores": 2.0 * a["scores"]}),
     "attention weights or values: outputs are those of the transposed scores": on_inputs(
         LiteralSimulator(weigh=lambda layer, scores: attention_weights(layer, scores.swapaxes(-1, -2)))
     ),
@@ -191,6 +195,11 @@ ROWS = [
         LAYER.replace(seq_len=3),
         "scores: inputs of 0 give scores other than 0: "
         "by key minus query position, 0 at 0, 0.25 at -1, -0.25 at 1, 0.5 at -2 and -0.5 at 2 is added",
+    ),
+    (
+        lambda layer, inputs, rng: RIGHT(layer.replace(norm="rms"), inputs, rng),
+        LAYER.replace(norm="layer", activation="relu"),
+        "scores: they are those of inputs with norm='rms'",
     ),
     (
         on_inputs(LiteralSimulator(), shifted_values),

@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "Linear": (lambda: nn.Linear(64, 64), SAMPLING, {}),
     "LSTM": (lambda: nn.LSTM(64, 64), SAMPLING, {}),
     "linear attention": (lambda: Own(lambda q, k, v: q @ (k.mT @ v) / q.shape[2]), NO_PRODUCT, {}),
-    "in turn": (lambda: InTurn(by_hand), "pass attention one after another", {}),
+    "in turn": (lambda: InTurn(by_hand), "go through attention one after another", {}),
     "some positions": (lambda: Own(one_position_at_a_time), "attention is called on some positions at a time", {}),
     "windows of one position": (Windows, "lets each position attend to itself alone: were windows folded", {}),
     "separate outputs": (lambda: Own(lambda q, k, v: (by_hand(q, k, v), by_hand(k, q, v))[0]), SEPARATE, {}),

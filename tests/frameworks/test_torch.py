@@ -263,7 +263,9 @@ def chunks(x: Any) -> Any:
 # What inspections say -----------------------------------------------------------------------------
 
 MUP = "asks: scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
-EXTRA = "note: attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"
+EXTRA = (
+    "note: attention sees a key beyond the positions: learned or fixed, as by bias_k or add_zero_attn, or from a cache"
+)
 DROPOUT, STATE = "two calls on one input differ: dropout", "two calls on one input differ: a call changes the module"
 KEYS = "note: keys are dependent on inputs at other positions too: W_K unknown"
 INPUTS = "note: queries, keys and values are dependent on inputs at other positions too: W_Q, W_K and W_V unknown"

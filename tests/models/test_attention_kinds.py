@@ -197,7 +197,11 @@ KINDS: dict[str, tuple[Any, ...]] = {
         "attn: rotary positions (base 10000) turn 8 of 24 neurons of a head",
     ),
     "latent, other scale": (lambda: Latent(0.25), directly, SCALE),
-    "differential": (Differential, directly, f"{NOT_READ}the weights of a softmax are changed before they multiply values, as"),
+    "differential": (
+        Differential,
+        directly,
+        f"{NOT_READ}the weights of a softmax are changed before they multiply values, as",
+    ),
     "linear": (
         Linear,
         directly,
