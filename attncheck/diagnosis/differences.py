@@ -96,10 +96,11 @@ def rounded(sample: Sample) -> Iterator[str]:
     for name in ("outputs", "scores"):
         values = getattr(sample, name)
         numbers = np.unique(values[np.isfinite(values)]) if values is not None else np.zeros(0)
-        if len(numbers) < _NUMBERS:
-            continue
         for step in _STEPS:
-            if np.all(np.abs(numbers - np.round(numbers / step) * step) <= _SINGLE * np.abs(numbers)):
+            # Of larger numbers, single precision does not show whether they are multiples.
+            small = numbers[np.abs(numbers) < 0.1 * step / _SINGLE]
+            is_multiple = np.abs(small - np.round(small / step) * step) <= _SINGLE * np.abs(small)
+            if len(small) >= _NUMBERS and is_multiple.all():
                 yield f"all {name} are multiples of {step:g}: are they rounded?"
                 break
 

@@ -146,7 +146,7 @@ def _obstacle(call: ModuleCall, replayed: Callable[[ModuleCall], Adapter]) -> st
         adapter.outputs(adapter.fresh(0), np.ones((2, length, call.given.width)), CoreTrace(), adapter.paths[0])
     except InputError as error:
         return str(error).partition("; ")[0]
-    return "its queries or values are computed outside of it"
+    return "a call on other hidden states shows no queries and keys that depend on them"
 
 
 def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
