@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import InputError
+from attncheck import AttentionLayer, Draws, InputError, simulate
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import PROPERTIES, checks_of
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.draws import Draws
 from attncheck.looks.plan import Cost
-from attncheck.methods import simulate
 from attncheck.records.schema import Result
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.weights import WeightLaws
