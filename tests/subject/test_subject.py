@@ -270,9 +270,6 @@ UNSUPPORTED = "the subject does not support this layer"
 WRONG_ANSWER = r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"
 
 
-OTHER_ANSWERS: tuple[Any, ...] = (None, 1, [], LAYER)
-
-
 def answering(answer: Any) -> Callable[[AttentionLayer], Any]:
     return lambda layer: answer
 
@@ -283,7 +280,7 @@ def answering(answer: Any) -> Callable[[AttentionLayer], Any]:
         *((answering(no), UNSUPPORTED, "") for no in (False, np.False_, "")),
         (answering("no"), "no", ""),
         *((answering(yes), "", "") for yes in (True, np.True_)),
-        *((answering(other), "", WRONG_ANSWER) for other in OTHER_ANSWERS),
+        *((answering(other), "", WRONG_ANSWER) for other in (None, 1, [], LAYER)),
         (lambda layer: layer.wide, "", "mine: raised AttributeError"),
     ],
 )
@@ -423,11 +420,9 @@ def test_huge_numbers_are_judged_or_refused_with_names(name: str, field: str) ->
     assert message.count("\n") == 0
 
 
-LESS_WIDE = AttentionLayer(width=10**5)
-
-
 def test_one_draw_is_enough_for_gram_matrices() -> None:
-    examined = [r.check for r in results(collapsed, "scores", LESS_WIDE, Cost(1, 1e-5, 0.9)) if r.p_values]
+    wide = AttentionLayer(width=10**5)
+    examined = [r.check for r in results(collapsed, "scores", wide, Cost(1, 1e-5, 0.9)) if r.p_values]
     assert examined == ["scores.key_scale", "scores.key_each_head"]
 
 

@@ -18,7 +18,7 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
-from attncheck.scaling.exponents import exponents, seeds_needed, slope_weights
+from attncheck.scaling.exponents import exponents, seeds_needed
 from attncheck.scaling.predictions import expectation, shares
 from attncheck.scaling.taps import MODULE, Model, Tap
 from tests.refusals import refused
@@ -370,11 +370,6 @@ def test_sizes_that_never_differ_are_no_division_by_zero() -> None:
     found = exponents(np.zeros((5, 4, 1)), WIDTHS)
     assert found.p_values(np.array([-0.1]), np.array([0.1]))[0] == 1.0
     assert found.p_values(np.array([0.4]), np.array([0.6]))[0] < 1e-12
-
-
-@pytest.mark.parametrize("widths", [(64, 128), (64, 64, 128)])
-def test_what_is_refused(widths: tuple[int, ...]) -> None:
-    refused(lambda: slope_weights(widths), "at least three, all different")
 
 
 def test_shares_have_no_more_false_alarms_than_the_level_says() -> None:
