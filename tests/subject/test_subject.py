@@ -267,6 +267,7 @@ def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(monkeypatch: 
 
 
 UNSUPPORTED = "the subject does not support this layer"
+OTHER_ANSWERS: tuple[Any, ...] = (None, 1, [], LAYER)
 WRONG_ANSWER = r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"
 
 
@@ -280,7 +281,7 @@ def answering(answer: Any) -> Callable[[AttentionLayer], Any]:
         *((answering(no), UNSUPPORTED, "") for no in (False, np.False_, "")),
         (answering("no"), "no", ""),
         *((answering(yes), "", "") for yes in (True, np.True_)),
-        *((answering(other), "", WRONG_ANSWER) for other in (None, 1, [], LAYER)),
+        *((answering(other), "", WRONG_ANSWER) for other in OTHER_ANSWERS),
         (lambda layer: layer.wide, "", "mine: raised AttributeError"),
     ],
 )
