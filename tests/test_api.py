@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 import attncheck as ac
 from attncheck.checks.answers import projected
 from attncheck.checks.registry import PROPERTIES
-from attncheck.layers.attention import AttentionLayer
 from attncheck.records.schema import run_digest
 from attncheck.simulators.literal import LiteralSimulator
 from tests.refusals import refused
 
-LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2)
+LAYER = ac.AttentionLayer(width=8, seq_len=2, num_heads=2)
 OTHER = LAYER.replace(num_heads=1, attention_map="linear")
 RIGHT = "attncheck.subject:collapsed"
 
@@ -28,7 +27,7 @@ def small(subject: Any = RIGHT, layer: Any = LAYER, properties: Any = ("draws", 
     return ac.check(subject, layer, properties=properties, **{"profile": "smoke", **options})
 
 
-def tied(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> dict[str, Any]:
+def tied(layer: ac.AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> dict[str, Any]:
     made = projected(layer, inputs, rng)
     return LiteralSimulator().after(layer, dataclasses.replace(made, keys=made.queries), rng)
 
@@ -56,7 +55,7 @@ class TestSettingsOfNumpy:
 
     def test_of_the_caller(self) -> None:
         with np.errstate(all="raise"):
-            report = small(layer=AttentionLayer(width=4, seq_len=2, num_heads=2), properties=PROPERTIES)
+            report = small(layer=ac.AttentionLayer(width=4, seq_len=2, num_heads=2), properties=PROPERTIES)
             assert str(report)
             assert set(np.geterr().values()) == {"raise"}
         assert report.verdict == "consistent"
@@ -117,7 +116,7 @@ class TestResults:
         assert "results are violated" in str(caught.value)
 
     def test_nothing_examined_is_no_pass(self) -> None:
-        def none(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        def none(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
             raise AssertionError("is not called")
 
         # mypy knows no attributes of functions.
@@ -144,7 +143,7 @@ class TestInput:
         refused(lambda: small(**options), re.escape(words))
 
     def test_subject_that_returns_nonsense_is_named_with_its_layer(self) -> None:
-        def nonsense(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        def nonsense(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
             return {"outputs": np.full((size, layer.seq_len, 1), np.nan)}
 
         refused(lambda: small(nonsense), r"=nan: is not finite; mend the simulator \(subject .*on n=8 s=2 H=2\)")

@@ -43,15 +43,6 @@ def shell_lines(markdown: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
 
-def lower_bounds() -> dict[str, tuple[int, ...]]:
-    bounds = {}
-    for requirement in PROJECT["project"]["dependencies"]:
-        match = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement)
-        assert match, f"{requirement!r}: give a lower bound and nothing else"
-        bounds[match[1]] = tuple(int(part) for part in match[2].split("."))
-    return bounds
-
-
 def test_pages_and_ci_name_the_environments_of_tox() -> None:
     commands = [MAIN_JOB, OWN_TESTS]
     for page in (README, (ROOT / "docs" / "index.md").read_text(encoding="utf-8")):
@@ -80,10 +71,12 @@ def test_workflow_runs_ci_on_every_supported_python() -> None:
 
 def test_lowest_environment_installs_the_lower_bounds() -> None:
     pins = dict(line.split("==") for line in tox_ini()["testenv:lowest"]["deps"].split())
-    for name, bound in lower_bounds().items():
-        pinned = tuple(int(part) for part in pins[name].split("."))
-        assert pinned[: len(bound)] == bound, name
-        assert not any(pinned[len(bound) :]), f"{name}: the pin is newer than the bound"
+    for requirement in PROJECT["project"]["dependencies"]:
+        match = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement)
+        assert match, f"{requirement!r}: give a lower bound and nothing else"
+        bound, pinned = (tuple(int(part) for part in text.split(".")) for text in (match[2], pins[match[1]]))
+        assert pinned[: len(bound)] == bound, requirement
+        assert not any(pinned[len(bound) :]), f"{requirement}: the pin is newer than the bound"
 
 
 def test_installed_metadata() -> None:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import attncheck as ac
-from attncheck import InputError, Program
 from attncheck._lib.workers import InProcess
 from attncheck.checks.programs.residuals import conditioned_sides
 from attncheck.checks.registry import PROGRAM_PROPERTIES
@@ -59,7 +58,7 @@ def test_sizes() -> None:
     assert ac.simulate(cross_attention(queries=3, keys=1).at(3), 2).scores.shape == (2, 3)
     assert ac.simulate(grouped_query_attention(6, 3, 2).at(3), 2).scores.shape == (2, 24)
     for name in ("perceptron", "recurrent", "residual_attention", "gated_attention"):
-        with pytest.raises(InputError, match="=0: must be at least 1; pass a size"):
+        with pytest.raises(ac.InputError, match="=0: must be at least 1; pass a size"):
             EXAMPLES[name](0)  # type: ignore[call-arg]  # all take a size first, but `EXAMPLES` says none
 
 
@@ -68,7 +67,7 @@ def test_softmax_weights_add_up_and_gates_do_not() -> None:
     np.testing.assert_array_equal(softmax_mix(value, -value, high, low), value)
     np.testing.assert_array_equal(sigmoid_mix(value, value, high, high), 2.0 * value)
     for count in (0, 3):
-        with pytest.raises(InputError, match=f"lines={count}: must hold as many values as scores"):
+        with pytest.raises(ac.InputError, match=f"lines={count}: must hold as many values as scores"):
             softmax_mix(*[np.ones((2, 2))] * count)
 
 
@@ -76,13 +75,13 @@ Arrays = dict[str, Any]
 OWN = "attncheck.subject:direct"
 
 
-def initial_program() -> tuple[Program, Any]:
+def initial_program() -> tuple[ac.Program, Any]:
     """Return a program with one vector x = tanh(W h)."""
-    program = Program()
+    program = ac.Program()
     return program, program.nonlin(ac.tanh(), program.matmul(program.weight("W"), program.initial("h")))
 
 
-def tied() -> Program:
+def tied() -> ac.Program:
     program, x = initial_program()
     Q = program.weight("Q")
     program.score(program.matmul(Q, x), program.matmul(Q, x))
@@ -93,7 +92,7 @@ def seeded(rng: np.random.Generator) -> np.random.SeedSequence:
     return np.random.SeedSequence([int(word) for word in rng.integers(2**32, size=4)])
 
 
-def over_n(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+def over_n(program: ac.Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
     draws = ac.simulate(program.at(width), size, seeded(rng))
     return {"outputs": draws.outputs, "scores": draws.scores / width**0.5}
 
@@ -105,7 +104,7 @@ def test_cases_are_equal_where_they_read_the_same() -> None:
 
 
 @pytest.mark.parametrize("write", EXAMPLES.values(), ids=EXAMPLES)
-def test_cases_come_back_from_built_in_types(write: Callable[[], Program]) -> None:
+def test_cases_come_back_from_built_in_types(write: Callable[[], ac.Program]) -> None:
     case = ProgramCase.of(write(), RATE_WIDTHS)
     fields = json.loads(json.dumps(case.to_dict()))
     assert read_case(fields) == case
@@ -116,16 +115,16 @@ def test_cases_come_back_from_built_in_types(write: Callable[[], Program]) -> No
 def test_widths_are_sorted_and_checked() -> None:
     assert ProgramCase.of(recurrent(), (128, 32)).widths == (32, 128)
     for widths, said in (((), "must not be empty"), ((0,), "must be at least 1"), ((2.5,), "must be a whole")):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(ac.InputError, match=said):
             ProgramCase.of(recurrent(), widths)  # type: ignore[arg-type]  # what a person may pass
 
 
 # Programs are slow to draw: busy machines must not fail the deadline.
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(programs())
-def test_random_programs_have_a_limit_and_can_be_written_down(program: Program) -> None:
+def test_random_programs_have_a_limit_and_can_be_written_down(program: ac.Program) -> None:
     assert program.coverage().has_limit
-    assert str(Program.from_dict(program.to_dict())) == str(program)
+    assert str(ac.Program.from_dict(program.to_dict())) == str(program)
     law = limit_of_program(program)
     assert np.linalg.eigvalsh(law.score_covariance).min(initial=0.0) > -1e-9
     assert np.isfinite(law.draw(2, 1, np.random.default_rng(0)).outputs).all()
@@ -134,17 +133,17 @@ def test_random_programs_have_a_limit_and_can_be_written_down(program: Program) 
 def test_bounds_of_random_programs() -> None:
     @settings(max_examples=20)
     @given(programs(min_scores=2, max_scores=2))
-    def two(program: Program) -> None:
+    def two(program: ac.Program) -> None:
         assert len(program.at(4).scores) == 2
 
     two()
 
     @settings(max_examples=1)
     @given(programs(min_scores=4, max_scores=9))
-    def four(program: Program) -> None:
+    def four(program: ac.Program) -> None:
         raise AssertionError("there are none")
 
-    with pytest.raises(InputError, match="min_scores=4: is more than any program has"):
+    with pytest.raises(ac.InputError, match="min_scores=4: is more than any program has"):
         four()
 
 
@@ -159,7 +158,7 @@ def test_a_default_run_covers_what_the_theorem_allows() -> None:
 def test_choices_of_sides() -> None:
     assert conditioned_sides(recurrent())[1] == "the program has no scores"
     assert conditioned_sides(tied())[1] == "a score has the same matrix on both sides"
-    cyclic = Program()
+    cyclic = ac.Program()
     h = cyclic.initial("h")
     images = {name: cyclic.matmul(cyclic.weight(name), h) for name in "ABC"}
     for left, right in ("AB", "BC", "CA"):
@@ -189,7 +188,7 @@ def test_subjects_of_programs_are_known_by_its_parameters() -> None:
     ],
 )
 def test_bad_arrays_are_named(spoil: Callable[[Arrays], Any], said: str) -> None:
-    def subject(program: Program, width: int, size: int, rng: np.random.Generator) -> Any:
+    def subject(program: ac.Program, width: int, size: int, rng: np.random.Generator) -> Any:
         return spoil(over_n(program, width, size, rng))
 
     check = functools.partial(ac.check, subject, recurrent_attention(), properties="corollary2", profile="smoke")
@@ -197,22 +196,22 @@ def test_bad_arrays_are_named(spoil: Callable[[Arrays], Any], said: str) -> None
 
 
 def test_subjects_that_ignore_the_generator_are_refused() -> None:
-    def stuck(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+    def stuck(program: ac.Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
         return over_n(program, width, size, np.random.default_rng(0))
 
-    with pytest.raises(InputError, match="two different generators gave the same outputs"):
+    with pytest.raises(ac.InputError, match="two different generators gave the same outputs"):
         ac.check(stuck, recurrent(2), properties="corollary2", profile="smoke")
 
 
-def unnamed() -> Program:
+def unnamed() -> ac.Program:
     program, x = initial_program()
     program.nonlin(lambda y: np.tanh(y), x)
     return program
 
 
-def zero_program(zero: str) -> Program:
+def zero_program(zero: str) -> ac.Program:
     std = {name: 0.0 if zero in (name, "all") else 1.0 for name in "hWQKV"}
-    program = Program()
+    program = ac.Program()
     W, Q, K, V = (program.weight(name, std[name]) for name in "WQKV")
     x = program.nonlin(ac.tanh(), program.matmul(W, program.initial("h", std=std["h"])))
     score = program.score(program.matmul(Q, x), program.matmul(K, x))
@@ -220,7 +219,7 @@ def zero_program(zero: str) -> Program:
     return program
 
 
-def exchanged() -> Program:
+def exchanged() -> ac.Program:
     """⟨Q x, K x⟩ and ⟨K x, Q x⟩: methods with another rounding order differ by rounding only."""
     program, x = initial_program()
     Q, K, V, L = (program.weight(name) for name in "QKVL")
@@ -230,14 +229,14 @@ def exchanged() -> Program:
     return program
 
 
-def rounded(rounding: float, program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+def rounded(rounding: float, program: ac.Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
     draws = ac.simulate(program.at(width), size, seeded(rng))
     scores = draws.scores * (1.0 + rounding * rng.standard_normal(draws.scores.shape))
     return {"outputs": draws.outputs, "scores": scores}
 
 
 #: Right programs with something unusual, their subjects, and properties.
-UNUSUAL: dict[str, tuple[Callable[[], Program], Any, Any]] = {
+UNUSUAL: dict[str, tuple[Callable[[], ac.Program], Any, Any]] = {
     "unnamed function": (unnamed, OWN, "netsor"),
     **{f"zero {name}": (functools.partial(zero_program, name), OWN, PROGRAM_PROPERTIES) for name in (*"hWKV", "all")},
     "rounding": (exchanged, functools.partial(rounded, 1e-15), "corollary2"),
@@ -255,7 +254,7 @@ def test_what_is_unusual_is_no_fault(name: str) -> None:
 
 
 def test_right_layers_and_programs_together() -> None:
-    cases: list[ac.AttentionLayer | Program] = [ac.AttentionLayer(width=8, seq_len=2), recurrent_attention()]
+    cases: list[ac.AttentionLayer | ac.Program] = [ac.AttentionLayer(width=8, seq_len=2), recurrent_attention()]
     report = ac.check(OWN, cases, properties=["scores", "netsor", "program_scores"], profile="smoke")
     assert (report.verdict, report.coverage) == ("consistent", ())
     kinds = {result.property: "program" in result.case for result in report.results}
@@ -280,7 +279,7 @@ def test_a_wrong_one_is_told_in_words() -> None:
 
 @pytest.mark.usefixtures("verdicts_only")
 def test_a_copied_score_is_seen_without_vectors() -> None:
-    def copying(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
+    def copying(program: ac.Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
         draws = ac.simulate(program.at(width), size, seeded(rng))
         draws.scores[:, 1] = draws.scores[:, 0]
         return {"outputs": draws.outputs, "scores": draws.scores}
@@ -309,7 +308,7 @@ def test_results_on_programs_replay_to_the_digit_and_are_reported(
 
 
 def test_deep_programs_cost_no_more_than_their_lines() -> None:
-    program = Program()
+    program = ac.Program()
     state = program.initial("s")
     W, U = program.weight("W"), program.weight("U")
     for _ in range(20):

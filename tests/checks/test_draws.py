@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-import attncheck as ac
-from attncheck import AttentionLayer
+from attncheck import AttentionLayer, check, simulate
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.claims import TWO_VALUES
@@ -32,7 +31,7 @@ MOST_DRAWS = 6_000
 
 
 def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    outputs = ac.simulate(layer, size, int(rng.integers(2**63)), coordinates=layer.width).outputs
+    outputs = simulate(layer, size, int(rng.integers(2**63)), coordinates=layer.width).outputs
     outputs[:, :, 2:] *= 1.3
     return {"outputs": outputs}
 
@@ -46,7 +45,7 @@ def test_a_scale_of_all_neurons_but_two_is_seen() -> None:
 def test_single_numbers_may_coincide() -> None:
     """In single precision 50,000 numbers have ties by chance: runs are compared instead."""
     layer = AttentionLayer(width=16, seq_len=4, input_correlation=1.0)
-    drawn = ac.simulate(layer, 50_000, seed=1).as_dict()
+    drawn = simulate(layer, 50_000, seed=1).as_dict()
     sample = Sample.from_mapping(layer, {"outputs": drawn["outputs"].astype(np.float32)}, 50_000)
     assert _distinct(np.sort(np.abs(sample.outputs[:, :, 0]), axis=1)).max() <= 2
     found = marks(sample.outputs.reshape(len(sample), -1))
@@ -55,7 +54,7 @@ def test_single_numbers_may_coincide() -> None:
 
 
 def test_draws_in_another_order_or_with_another_sign_are_repeats() -> None:
-    sample = ac.simulate(LAYER.replace(num_heads=4), 300, seed=1)
+    sample = simulate(LAYER.replace(num_heads=4), 300, seed=1)
     for field, axis in (("outputs", 1), ("scores", 1), ("scores", 2), ("input_gram", 1)):
         values = getattr(sample, field)
         flipped = np.flip(values, axis) if field != "input_gram" else np.flip(values, (1, 2))
@@ -93,7 +92,7 @@ for simulator in (signed, given):
     ids=str,
 )
 def test_right_weights_of_two_values_are_no_fault(layer: AttentionLayer) -> None:
-    report = ac.check(given, layer, profile="smoke")
+    report = check(given, layer, profile="smoke")
     assert report.verdict == "consistent", [result.check for result in report.violated]
     if layer.width == 2:
         (result,) = (result for result in report.results if result.check == "structure.weights")
@@ -104,7 +103,7 @@ def test_weights_of_two_values_may_give_zeros() -> None:
     layer = AttentionLayer(width=4, num_heads=1)  # 1/√4 is exact: sums that cancel are 0
     outputs = signed(layer, 2_000, stream(0, "signed"))["outputs"]
     assert (outputs == 0.0).all(axis=(1, 2)).mean() > 0.001
-    report = ac.check(signed, layer, profile="smoke")
+    report = check(signed, layer, profile="smoke")
     assert report.verdict == "consistent", [result.check for result in report.violated]
 
 
@@ -120,7 +119,7 @@ def ties(outputs: FloatArray, layer: AttentionLayer) -> float:
 
 
 def drawn(layer: AttentionLayer, size: int) -> FloatArray:
-    return np.asarray(ac.simulate(layer, size, seed=1).outputs)
+    return np.asarray(simulate(layer, size, seed=1).outputs)
 
 
 def test_ties_that_are_no_bound_are_none() -> None:

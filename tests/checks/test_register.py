@@ -16,7 +16,6 @@ from attncheck.checks.registered import load_checks, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, check_named, checks_of
 from attncheck.commands.cli import main
 from attncheck.faults.pairs import paired
-from attncheck.layers.attention import AttentionLayer
 from attncheck.runs.options import RunOptions
 from attncheck.runs.parts import read_run
 from attncheck.runs.run import Run
@@ -62,7 +61,7 @@ def again(sample, reference):
     return positive(sample, reference)
 '''
 MODULE = "signs_of_outputs"
-LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2)
+LAYER = attncheck.AttentionLayer(width=8, seq_len=2, num_heads=2)
 ID = "last_position.sign@all"
 
 

@@ -19,7 +19,6 @@ from attncheck.commands.cli import app, main
 from attncheck.faults import FAULTS
 from attncheck.faults.pairs import paired, rejecting
 from attncheck.faults.programs import PROGRAM_FAULTS
-from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.profiles import PROFILES, Profile
 
 from .conftest import refused
@@ -247,7 +246,7 @@ def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
 
 
 def test_power_of_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Profile, "layers", property(lambda profile: (AttentionLayer(width=4, seq_len=2),)))
+    monkeypatch.setattr(Profile, "layers", property(lambda profile: (attncheck.AttentionLayer(width=4, seq_len=2),)))
     assert main(["power", "scores_over_n", "--quick", "--profile", "smoke"]) == ExitCode.CONSISTENT
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[:2] for row in rows] == [["scores_over_n", e] for e in ("grams", "scores", "outputs")]

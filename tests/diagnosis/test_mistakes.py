@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import attncheck as ac
-from attncheck import check
 from attncheck.layers import regimes
 from benchmarks import mistakes
 from benchmarks.first_line import examined
@@ -47,7 +46,7 @@ def test_a_mistake_without_a_name_is_violated(name: str) -> None:
 @pytest.mark.parametrize("mistake", [mistake for mistake in MISTAKES[2:] if mistake.name not in UNNAMED], ids=NAME)
 def test_the_first_line_names_the_mistake(mistake: Mistake) -> None:
     """The other properties add violations, not causes."""
-    report = check(mistake.subject, mistake.layer, properties=("exactness", "structure"), profile="smoke")
+    report = ac.check(mistake.subject, mistake.layer, properties=("exactness", "structure"), profile="smoke")
     assert report.verdict == "violated"
     assert mistake.named_in(report.causes[0]), report.causes
 
@@ -56,7 +55,7 @@ def test_the_first_line_names_the_mistake(mistake: Mistake) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_a_fault_with_effects_of_heavy_tails_is_named_on_two_layers(seed: int) -> None:
     """Its largest effect differs by half between looks: 8.2, 18.2 and 17.8."""
-    report = check(
+    report = ac.check(
         "attncheck.faults:softmax_over_columns", [regimes.STANDARD, regimes.NARROW], profile="smoke", seed=seed
     )
     assert report.causes == ("softmax normalises the columns of the scores",)

@@ -24,7 +24,6 @@ from attncheck.looks.domains import widths_of
 from attncheck.looks.look import observe
 from attncheck.looks.plan import plan
 from attncheck.looks.profiles import PROFILES
-from attncheck.methods import simulate
 from attncheck.programs import EXAMPLES
 from attncheck.subject import Subject
 
@@ -144,7 +143,7 @@ def test_sizes_are_compared_where_lines_are_not_returned(fault: str) -> None:
         drawn = simulator(case.program, 16, 4000, stream(seed, "sizes", fault))
         sample = sample_of(case, [{name: drawn[name] for name in ("outputs", "scores")}], 4000)
         root = seed_sequence(seed, "sizes", role="reference")
-        texts = wrong_sizes(sample, simulate(case, 4000, root, coordinates=2))
+        texts = wrong_sizes(sample, ac.simulate(case, 4000, root, coordinates=2))
         assert bool(texts) == bool(fault)
         assert all(text.startswith("p1,1 = <q1, k1> / sqrt(n): geometric mean of sizes 0.2") for text in texts[:1])
         assert wrong_functions(sample) == wrong_laws(sample) == []

@@ -10,7 +10,6 @@ import pytest
 
 import attncheck as ac
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.result import Inspection
 from tests.refusals import refused
 
 #: Fields of the forward pass of usual attention.
@@ -78,7 +77,7 @@ def each(rows: Iterable[Row]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("row", rows, ids=[row.name for row in rows])
 
 
-def inspected(make: Any, call: Any = None, width: int = 64, **options: Any) -> Inspection:
+def inspected(make: Any, call: Any = None, width: int = 64, **options: Any) -> ac.Inspection:
     """Inspect a layer in two draws."""
     return ac.inspect(make, width, call, **({"draws": 2} | options))
 
@@ -88,11 +87,11 @@ def is_noted(note: Note, expected: str) -> bool:
     return note.level == level and all(part in str(note) for part in text.split(" ... "))
 
 
-def notes_of(inspection: Inspection) -> list[str]:
+def notes_of(inspection: ac.Inspection) -> list[str]:
     return [f"{note.level}: {note}" for note in inspection.notes]
 
 
-def assert_says(row: Row) -> Inspection:
+def assert_says(row: Row) -> ac.Inspection:
     """Assert that an inspection says what the row does, and no more; return it."""
     inspection = inspected(row.make, **row.options)
     assert len(inspection.notes) == len(row.notes), notes_of(inspection)

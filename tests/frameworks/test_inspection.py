@@ -11,7 +11,6 @@ import pytest
 
 import attncheck as ac
 from attncheck.frameworks import effective
-from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import Trace
 from tests.refusals import refused
 
@@ -23,14 +22,14 @@ STD = STDS["query"] / 64**0.5
 
 
 @pytest.fixture(scope="module")
-def result() -> Inspection:
+def result() -> ac.Inspection:
     return ac.inspect(Plain(stds=STDS, kv=2, masked=CAUSAL, bias=0.3), width=64)
 
 
 # The result ---------------------------------------------------------------------------------------
 
 
-def test_the_table_says_all(result: Inspection) -> None:
+def test_the_table_says_all(result: ac.Inspection) -> None:
     text = str(result)
     assert text.startswith(
         "Attention of width 64: 4 heads of 16 neurons, 2 of keys and values; 8 draws: nothing wrong was found\n"
@@ -47,7 +46,7 @@ def test_the_table_says_all(result: Inspection) -> None:
     assert single.headline.endswith("1 head of 16 neurons; 1 draw")
 
 
-def test_standard_deviations_whose_intervals_overlap_are_averaged(result: Inspection) -> None:
+def test_standard_deviations_whose_intervals_overlap_are_averaged(result: ac.Inspection) -> None:
     stds = {"query": 0.7, "key": 0.8, "output": 2.0}
     weights = {
         role: dataclasses.replace(result.weights[role], std=std, low=std - 0.08, high=std + 0.08)
@@ -57,7 +56,7 @@ def test_standard_deviations_whose_intervals_overlap_are_averaged(result: Inspec
     assert averages == pytest.approx({"query": 0.75, "key": 0.75, "output": 2.0})
 
 
-def test_the_description_is_that_layer(result: Inspection) -> None:
+def test_the_description_is_that_layer(result: ac.Inspection) -> None:
     layer = result.layer(seq_len=8)
     assert (layer.width, layer.seq_len, layer.num_heads, layer.head_dim, layer.kv_heads) == (64, 8, 4, 16, 2)
     assert (layer.mask, layer.attention_map, layer.score_scaling) == ("causal", "softmax", "1/sqrt(n)")
@@ -83,7 +82,7 @@ def test_an_unknown_formula_has_no_description() -> None:
     refused(unknown.layer, "forward='no known formula': cannot be described by an AttentionLayer; ")
 
 
-def test_as_built_in_types(result: Inspection) -> None:
+def test_as_built_in_types(result: ac.Inspection) -> None:
     fields = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert fields["weights"]["query"]["law"] == "normal"
     assert fields["forward"]["mask"] == "causal"
@@ -109,7 +108,7 @@ def test_matrices_are_the_same_if_read_a_few_rows_at_a_time(monkeypatch: pytest.
 # Requirements -------------------------------------------------------------------------------------
 
 
-def test_what_holds_may_be_required(result: Inspection) -> None:
+def test_what_holds_may_be_required(result: ac.Inspection) -> None:
     result.require(**{f"{name}_std": std for name, std in STDS.items()})
     result.require(mask="causal", map="softmax", scale="1/sqrt(head_dim)", bias=True, query_bias=True, blamed=False)
     result.require(scale=0.25, num_heads=4, kv_heads=2, head_dim=16, query_law="normal")
@@ -138,7 +137,7 @@ def test_what_holds_may_be_required(result: Inspection) -> None:
         ({"query_std": 9.0, "mask": "none", "key_std": 0.7}, r"^[^\n]*W_Q[^\n]*\n[^\n]*mask[^\n]*$"),
     ],
 )
-def test_what_does_not_hold_is_reported_with_its_number(result: Inspection, expected: Any, message: str) -> None:
+def test_what_does_not_hold_is_reported_with_its_number(result: ac.Inspection, expected: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         result.require(expected) if isinstance(expected, str) else result.require(**expected)
 
@@ -156,7 +155,7 @@ def test_what_does_not_hold_is_reported_with_its_number(result: Inspection, expe
         ("", "mask=casual", "mask='casual'"),
     ],
 )
-def test_expectations_that_are_refused(result: Inspection, name: str, value: Any, message: str) -> None:
+def test_expectations_that_are_refused(result: ac.Inspection, name: str, value: Any, message: str) -> None:
     refused(lambda: result.require(**{name: value}) if name else result.require(value), message)
 
 

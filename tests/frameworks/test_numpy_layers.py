@@ -91,14 +91,6 @@ def biased(at: Callable[[Array, Array], Array]) -> Callable[[Array], Array]:
     return lambda p: np.asarray(p + np.sin(at(*np.ogrid[: p.shape[-2], : p.shape[-1]])))
 
 
-def unit_queries(q: Array, k: Array, v: Array) -> Any:
-    return unit(q), k, v
-
-
-def other_keys(q: Array, k: Array, v: Array) -> Any:
-    return q, k[::-1], v
-
-
 def turning(of_queries: float, of_keys: float) -> Any:
     """Return rotations by so many steps per position."""
     return lambda q, k, v: (turn(q, steps=of_queries), turn(k, steps=of_keys), v)
@@ -155,6 +147,7 @@ TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 COPIES = "wrong: W_K is the same in heads 0 and 2, and in heads 1 and 3", "wrong: W_V is the same in heads 0 and 1, and"
 SLOPES = "note: scores have a bias by distance, slopes 0.4, 0.8, 1.2, 1.6; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
 BIASED = {"refusal": "a bias of scores that is neither by slopes nor a random table"}
+NO_STD = "query_std=None: is unknown"
 NO_KEYS, ALL_TIED = "note: keys are not x W + b: W_K unknown", "wrong: W_Q, W_K and W_V are the same matrix"
 SPLIT = "wrong: queries, keys and values are reshaped to heads without a transpose, so that heads hold positions"
 OVER_HEADS = "wrong: attends over the heads of one position, not over positions: queries are (batch, positions, heads, "
@@ -169,6 +162,7 @@ NORMAL = {"require": UNITS | {"query_law": "normal", "value_law": "normal"}}
 LAYER_NORM = "note: the inputs are normalised before attention: layer norm"
 RMS_NORM = "note: the inputs are normalised before attention: RMS norm"
 UNDRAWN = ": this initialiser does not draw it"
+FIXED_HEAD = "wrong: W_V is the same in every draw in head 0" + UNDRAWN
 
 FORWARD = [
     *(sizes(64, 4, 4, 16, dtype, mask) for dtype in (np.float16, np.float32, np.float64) for mask in MASKS),
@@ -231,14 +225,12 @@ FORWARD = [
     layer("one alone", "note: queries are rotated", "wrong: only one of", before=turning(1, 0), **NO_BASE),
     layer("no base", ROTARY, "note: rotary angles are not powers of one base", before=turning(2, 2), **NO_BASE),
     layer("unit", "note: queries and keys are normalised", before=lambda q, k, v: (unit(q), unit(k), v), matrices="VO"),
-    layer(
-        "unit queries", "note: W_Q unknown", before=unit_queries, matrices="KVO", refusal="query_std=None: is unknown"
-    ),
+    layer("unit queries", "note: W_Q unknown", before=lambda q, k, v: (unit(q), k, v), matrices="KVO", refusal=NO_STD),
     layer("tiled", TILED, kv=2, spread=lambda a, times: tiled(a)),
     layer("tiled before", TILED, kv=2, before=lambda q, k, v: (q, tiled(k), tiled(v)), require={"kv_heads": 2}),
     layer("repeated", kv=2, before=lambda q, k, v: (q, repeated(k), repeated(v)), require={"kv_heads": 2}),
     layer("keys tiled", *COPIES, kv=2, before=lambda q, k, v: (q, tiled(k), repeated(v))),
-    layer("other sequences", NO_KEYS, UNKNOWN, BATCH, before=other_keys, matrices="QVO", known=False),
+    layer("other keys", NO_KEYS, UNKNOWN, BATCH, before=lambda q, k, v: (q, k[::-1], v), matrices="QVO", known=False),
     # Inputs and outputs
     layer("layer norm", LAYER_NORM, BYPASS, normed=layer_norm, after=lambda y, x: y + x, **NORMAL),
     layer("RMS norm", RMS_NORM, BYPASS, normed=rms_norm, after=lambda y, x: y + x, **NORMAL),
@@ -281,13 +273,7 @@ MATRICES = [
     part("smaller head", "output", np.s_[48:], 0.5, "wrong: W_O of head 3 has 0."),
     part("zero head", "query", np.s_[:, 16:32], 0.0, "wrong: W_Q of head 1 has 0 times", "note: W_Q: 16 columns are 0"),
     part("copied head", "key", np.s_[:, 32:48], lambda m: m["key"][:, :16], "wrong: W_K is the same in heads 0 and 2"),
-    part(
-        "fixed head",
-        "value",
-        np.s_[:, :16],
-        lambda m: UNITARY,
-        "wrong: W_V is the same in every draw in head 0" + UNDRAWN,
-    ),
+    part("fixed head", "value", np.s_[:, :16], lambda m: UNITARY, FIXED_HEAD),
     part("zero row", "output", 3, 0.0, "wrong: W_O: row 3 is 0 in every draw"),
     part("zero column", "output", np.s_[:, 5], 0.0, "wrong: W_O: column 5 is 0 in every draw"),
     part("small row", "query", 9, 0.25, "wrong: W_Q: row 9 has 0.2"),

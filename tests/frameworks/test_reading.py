@@ -101,11 +101,6 @@ def of_keras(**fields: Any) -> Any:
     return keras.layers.MultiHeadAttention(HEADS, SIZE, **NORMAL, **fields)
 
 
-def dropping() -> Any:
-    """Return a layer that scales queries and uses no single attention function, as keras does with dropout."""
-    return of_keras(dropout=0.5)
-
-
 def grouped() -> Any:
     return keras.layers.GroupQueryAttention(SIZE, HEADS, 2, **NORMAL)
 
@@ -288,7 +283,8 @@ def test_keras_touches_no_generator() -> None:
 
 def test_paths() -> None:
     assert adapter_of(lambda: keras.layers.Activation("relu"), WIDTH).paths == ("",)
-    adapter = adapter_of(dropping, WIDTH)
+    # With dropout, keras scales queries and uses no single attention function.
+    adapter = adapter_of(lambda: of_keras(dropout=0.5), WIDTH)
     assert adapter.paths == ("", "train", "scores")
     state, x = adapter.make(0), np.random.default_rng(0).standard_normal((2, 5, WIDTH))
     trace = CoreTrace()
@@ -350,32 +346,18 @@ UNIFORM = dict.fromkeys(ONES, 3**-0.5) | {"query_law": "uniform", "num_heads": H
 GLOROT = ONES | dict.fromkeys(("key_std", "value_std"), (24 / 18) ** 0.5) | {"query_law": "uniform", "kv_heads": 2}
 BIASES = "note: queries, keys, values and outputs have biases of standard deviation "
 DROPOUT = "two calls on one input differ: dropout"
+IN_TRAINING = f"note: train: {DROPOUT}"
+TWO_MASKS = "wrong: two paths of this module differ in mask: as called: causal; train: no mask"
+KERAS_CAUSAL: dict[str, Any] = {"options": {"call": keras_causal}, "mask": "causal"}
 ROWS = [
     row("linen", of_linen, BIASES, require=TRUNCATED),
     row("nnx", of_nnx, BIASES, require=TRUNCATED, options={"call": linen_causal}, mask="causal"),
     row("equinox", lambda key: eqx.nn.MultiheadAttention(HEADS, WIDTH, key=key), require=UNIFORM),
-    row(
-        "groups",
-        lambda: keras.layers.GroupQueryAttention(SIZE, HEADS, 2),
-        require=GLOROT,
-        options={"call": keras_causal},
-        mask="causal",
-    ),
-    row("dropout of weights", lambda: Random(dropout=0.3), f"note: train: {DROPOUT}", mask="causal"),
-    row("dropout after", lambda: Random(after=0.3), f"note: train: {DROPOUT}", mask="causal"),
-    row(
-        "always dropout",
-        lambda: Random(after=0.3, always=True),
-        f"wrong: {DROPOUT}",
-        f"note: train: {DROPOUT}",
-        known=False,
-    ),
-    row(
-        "no mask in training",
-        lambda: Random(masked=False),
-        "wrong: two paths of this module differ in mask: as called: causal; train: no mask",
-        mask="causal",
-    ),
+    row("groups", lambda: keras.layers.GroupQueryAttention(SIZE, HEADS, 2), require=GLOROT, **KERAS_CAUSAL),
+    row("dropout of weights", lambda: Random(dropout=0.3), IN_TRAINING, mask="causal"),
+    row("dropout after", lambda: Random(after=0.3), IN_TRAINING, mask="causal"),
+    row("always dropout", lambda: Random(after=0.3, always=True), f"wrong: {DROPOUT}", IN_TRAINING, known=False),
+    row("no mask in training", lambda: Random(masked=False), TWO_MASKS, mask="causal"),
 ]
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck._lib.errors import InputError
 from attncheck._lib.imports import find
 from attncheck.frameworks.models import ModelsAtWidths
 
@@ -232,7 +231,7 @@ def test_keras_takes_steps_on_torch_only() -> None:
         return importlib.import_module("torch").optim.SGD(layer.parameters(), lr=0.1)
 
     if keras.backend.backend() != "torch":
-        with pytest.raises(InputError, match="takes steps only on torch, but keras runs on jax; set KERAS_BACKEND"):
+        with pytest.raises(ac.InputError, match="takes steps only on torch, but keras runs on jax; set KERAS_BACKEND"):
             ac.widths(of_keras(), (16, 32, 64), optimizer=optimizer)
         return
     model = models_of("keras:Keras", of_keras(), optimizer=optimizer).make(16, seed=0)

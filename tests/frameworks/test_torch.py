@@ -84,16 +84,8 @@ def multiplied(of_queries: float, of_keys: float = 1.0, scale: float | None = No
     return lambda q, k, v: F.scaled_dot_product_attention(of_queries * q, of_keys * k, v, scale=scale)
 
 
-def three_axes(attend: Attend) -> Attend:
-    return lambda *qkv: attend(*(a.flatten(0, 1) for a in qkv)).unflatten(0, (-1, 4))
-
-
 def heads_first(attend: Attend) -> Attend:
     return lambda *qkv: attend(*(a.transpose(0, 1) for a in qkv)).transpose(0, 1)
-
-
-def flat_heads_first(attend: Attend) -> Attend:
-    return heads_first(lambda *qkv: attend(*(a.flatten(0, 1) for a in qkv)).unflatten(0, (4, -1)))
 
 
 def null_key(q: Any, k: Any, v: Any) -> Any:
@@ -274,7 +266,14 @@ SLOPE = "note: scores have a bias by distance, slope 1; ALiBi's are 0.25, 0.0625
 ONE_HOT = "note: scores have a standard deviation of 21.3: attention is nearly one-hot at initialisation"
 TIMES_8 = "note: the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor"
 TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
-TEMPERATURES = ("asks: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125",)
+TEMPERATURES = "asks: heads have their own scales of scores: 0.25, 0.25, 0.5, 0.125"
+EQUAL_ENDS = "asks: heads have their own scales of scores: 0.25, 0.5, 0.5, 0.25"
+NARROW = "note: 8 neurons, those of keys 16"
+DIFFERENTIAL = "note: 2 attention maps have the same values, as in differential attention"
+ADDED_MAPS = "note: 2 attention maps are added or subtracted before W_O"
+NOT_ONE_MAP = {"refusal": "several attention maps that are added"}
+BY_LENGTH = "asks: length: 0.5199 at 7 ... 1.047 at 65"
+OTHER_OUTPUTS = "note: train: outputs differ from those of eval, with the same"
 APART = "asks: W_Q and W_K have different standard deviations: ... as 0.02² (whatever the width); 0.5"
 FOLLOWS = "note: what follows attention is not linear: W_O is not read"
 ZERO = "every entry of W_V is 0: no weight matrix is 0, but the forward pass multiplies values by 0"
@@ -282,6 +281,7 @@ SAME_KEYS = "note: 2 attention maps have the same keys and values"
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 TWO_NAMES = "wrong: scores times 1/sqrt(heads) = head_dim**(-1/4), not 1/sqrt(head_dim)"
 OFF_BY_ONE = (
+    f"note: train: {DROPOUT}",
     "wrong: train: position i sees i + 1: the causal mask is off by one",
     "wrong: two paths of this module differ in mask: eval: causal; train: causal, off by one",
 )
@@ -310,13 +310,7 @@ ROWS = [
     own("by hand", by_hand, require=STDS | {"bias": False, "query_law": "uniform", "output_law": "uniform"}),
     row("axes of heads", Heads, require=dict.fromkeys(STDS, 1.0) | {"scale": 0.25}),
     own("mask that ends", ends, mask="causal", require=STDS),
-    row(
-        "narrow values",
-        narrow_values,
-        "note: 8 neurons, those of keys 16",
-        require=STDS,
-        refusal="values of 8 neurons per head",
-    ),
+    row("narrow values", narrow_values, NARROW, require=STDS, refusal="values of 8 neurons per head"),
     row("narrow queries", narrow_queries, APART, require={"key_std": LINEAR}),
     # Masks
     own("hidden by 0", hidden(0.0), "wrong: scores hidden by the causal mask are 0, not -inf", mask="causal"),
@@ -329,32 +323,12 @@ ROWS = [
     own("null key", null_key, EXTRA, mask="causal"),
     own("sink", sink, "note: softmax has one more score, a sink: 0.5"),
     own("soft cap", scores(lambda p: 2 * torch.tanh(p / 2)), "note: scores s are capped softly: 2·tanh(s/2)"),
-    own("temperatures", scores(lambda p: p * PER_HEAD), *TEMPERATURES, scale=...),
-    own(
-        "equal at both ends",
-        lambda q, k, v: by_hand(PER_HEAD[[0, 2, 2, 0]] * q, k, v),
-        "asks: heads have their own scales of scores: 0.25, 0.5, 0.5, 0.25",
-        scale=...,
-    ),
+    own("temperatures", scores(lambda p: p * PER_HEAD), TEMPERATURES, scale=...),
+    own("equal at both ends", lambda q, k, v: by_hand(PER_HEAD[[0, 2, 2, 0]] * q, k, v), EQUAL_ENDS, scale=...),
     own("once in all", lambda q, k, v: by_hand(PER_HEAD * q, k / PER_HEAD, v), require=STDS),
-    own(
-        "two maps",
-        lambda q, k, v: by_hand(q, k, v) - 0.8 * by_hand(k, q, v),
-        "note: 2 attention maps have the same values, as in differential attention",
-        refusal="several attention maps that are added",
-    ),
-    own(
-        "added maps",
-        lambda q, k, v: by_hand(q, k, v) + by_hand(v, q, k),
-        "note: 2 attention maps are added or subtracted before W_O",
-        refusal="several attention maps that are added",
-    ),
-    own(
-        "by length",
-        scores(lambda p: p * math.log(1 + p.shape[-1])),
-        "asks: length: 0.5199 at 7 ... 1.047 at 65",
-        scale=...,
-    ),
+    own("two maps", lambda q, k, v: by_hand(q, k, v) - 0.8 * by_hand(k, q, v), DIFFERENTIAL, **NOT_ONE_MAP),
+    own("added maps", lambda q, k, v: by_hand(q, k, v) + by_hand(v, q, k), ADDED_MAPS, **NOT_ONE_MAP),
+    own("by length", scores(lambda p: p * math.log(1 + p.shape[-1])), BY_LENGTH, scale=...),
     own("two names", times(0.5), TWO_NAMES, scale=...),
     row("members in turn", lambda: Own(in_turn(True), kv=2), SAME_KEYS, require={"kv_heads": 2}),
     row("tiled in turn", lambda: Own(in_turn(False), kv=2), TILED, SAME_KEYS, require={"kv_heads": 2}),
@@ -376,32 +350,14 @@ ROWS = [
     row("gate", lambda: Silent(True), f"asks: {ZERO}, or a parameter that starts at 0"),
     # Calls and paths that differ
     row("spectral norm", spectral, f"note: train: {STATE}"),
-    row(
-        "state",
-        Cached,
-        "note: W_O is not",
-        f"wrong: eval: {STATE}",
-        f"note: train: {STATE}",
-        matrices="QKV",
-        known=False,
-    ),
+    row("state", Cached, NO_OUTPUT, f"wrong: eval: {STATE}", f"note: train: {STATE}", matrices="QKV", known=False),
     own("always dropout", dropping, f"wrong: eval: {DROPOUT}", f"note: train: {DROPOUT}", known=False),
-    row(
-        "batch norm",
-        lambda: Own(before=Transposed(nn.BatchNorm1d(64))),
-        "note: train: outputs differ from those of eval, with the same",
-    ),
+    row("batch norm", lambda: Own(before=Transposed(nn.BatchNorm1d(64))), OTHER_OUTPUTS),
     row(
         "no training", lambda: Training(causal, untrained), "asks: train: ... RuntimeError: no training", mask="causal"
     ),
-    row("scaled in training", lambda: Training(imported, larger), "note: train: outputs differ from those of eval"),
-    row(
-        "leak in training",
-        lambda: Training(causal, next_too, 0.5),
-        f"note: train: {DROPOUT}",
-        *OFF_BY_ONE,
-        mask="causal",
-    ),
+    row("scaled in training", lambda: Training(imported, larger), OTHER_OUTPUTS),
+    row("leak in training", lambda: Training(causal, next_too, 0.5), *OFF_BY_ONE, mask="causal"),
     # Around attention
     row("encoder layer", encoder_layer, NO_OUTPUT, f"note: train: {DROPOUT}", matrices="QKV"),
     row("copies", copies, NO_OUTPUT, COPIES, f"note: train: {DROPOUT}", SEVERAL, matrices="QKV"),
@@ -431,8 +387,8 @@ def test_names_of_scales() -> None:
         lambda: Own(lambda *qkv: F.scaled_dot_product_attention(*qkv)),
         lambda: Own(imported),
         lambda: Own(lambda q, k, v: imported(q, k, v, enable_gqa=True), kv=2),
-        lambda: Own(three_axes(imported)),
-        lambda: Own(flat_heads_first(imported)),
+        lambda: Own(lambda *qkv: imported(*(a.flatten(0, 1) for a in qkv)).unflatten(0, (-1, 4))),
+        lambda: Own(heads_first(lambda *qkv: imported(*(a.flatten(0, 1) for a in qkv)).unflatten(0, (4, -1)))),
         lambda: Own(heads_first(imported)),
         lambda: Own(lambda *qkv: imported(*(a.requires_grad_() for a in qkv))),
     ],

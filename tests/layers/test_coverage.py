@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck import AttentionLayer
+from attncheck import AttentionLayer, declared, relu, tanh
 from attncheck._lib.arrays import FloatArray
-from attncheck.layers.nonlinearity import declared, relu, tanh
 from attncheck.layers.program import LinearCombination, Node, Program, Weight
 from attncheck.layers.program.coverage import CoverageKind
 from attncheck.layers.program.mixes import AttentionRow, sigmoid_mix

@@ -20,7 +20,6 @@ from attncheck.checks.sample import Sample
 from attncheck.commands.cli import main
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.faults import FAULTS
-from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.case import modules_of, read_case
 from attncheck.layers.names import layer_call
@@ -40,17 +39,17 @@ from tests.refusals import refused
 from tests.simulators.cases import PARTS as LAYERS
 from tests.simulators.cases import PLAIN, ROTARY, prefix
 
-TIED = AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
-PLACED = AttentionLayer(width=8, seq_len=2, num_heads=1, position_std=1.5, position_reach=1.2)
+TIED = ac.AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
+PLACED = ac.AttentionLayer(width=8, seq_len=2, num_heads=1, position_std=1.5, position_reach=1.2)
 # Correlated inputs: otherwise rotation hardly shows in wide layers.
 ROTATED = ROTARY["rotary, grouped"].replace(width=16, seq_len=5, query_std=1.3)
-NORMED = AttentionLayer(width=16, seq_len=3, activation="relu", norm="rms")
+NORMED = ac.AttentionLayer(width=16, seq_len=3, activation="relu", norm="rms")
 
 
 # Right and wrong draws
 
 #: Layers with several parts at once, and each part in one of them.
-RIGHT: dict[str, AttentionLayer] = {
+RIGHT: dict[str, ac.AttentionLayer] = {
     name: LAYERS[name]
     for name in (
         *("causal window", "softcap", "sinks by head", "sink, cap, window", "slopes", "both biases", "qk norm"),
@@ -70,7 +69,7 @@ def test_right_layers_pass_all_checks(name: str) -> None:
 
 def test_layers_whose_standard_deviation_comes_from_rare_draws_pass() -> None:
     # Typical outputs are far below the standard deviation: the distance from the limit is found between them.
-    layer = AttentionLayer(width=1, seq_len=2, num_heads=1, sink=20.0)
+    layer = ac.AttentionLayer(width=1, seq_len=2, num_heads=1, sink=20.0)
     report = ac.check("attncheck.subject:collapsed", layer, properties="outputs", profile="smoke", seed=20)
     assert report.verdict == "consistent"
 
@@ -80,7 +79,7 @@ def test_layers_whose_standard_deviation_comes_from_rare_draws_pass() -> None:
 def test_hidden_scores_need_not_be_exposed(name: str) -> None:
     layer = LAYERS[name]
 
-    def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    def subject(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
         drawn = collapsed(layer, size, rng)
         return {**drawn, "scores": np.where(visible(layer), drawn["scores"], -np.inf)}
 
@@ -90,11 +89,11 @@ def test_hidden_scores_need_not_be_exposed(name: str) -> None:
     assert {"scores.scale", "scores.law", "conditional.joint"} <= examined
 
 
-Rotation = Callable[[AttentionLayer, FloatArray, IntArray], FloatArray]
+Rotation = Callable[[ac.AttentionLayer, FloatArray, IntArray], FloatArray]
 
 
 def by(factor: int = 1, shift: int = 0, base: float = 1.0) -> Rotation:
-    def rotate(layer: AttentionLayer, vectors: FloatArray, positions: IntArray) -> FloatArray:
+    def rotate(layer: ac.AttentionLayer, vectors: FloatArray, positions: IntArray) -> FloatArray:
         other = layer.replace(rotary_base=base * (layer.rotary_base or 1.0))
         return rotated_by(other, vectors, factor * positions + shift)
 
@@ -122,12 +121,12 @@ ROTATIONS: dict[str, tuple[Rotation, Rotation, bool, str, tuple[str, ...]]] = {
 def test_wrong_rotations_are_violated_and_shifts_are_not(name: str) -> None:
     of_queries, of_keys, wrong, check, fields = ROTATIONS[name]
 
-    def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+    def score(layer: ac.AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
         positions = np.arange(layer.seq_len)
         q, k = of_queries(layer, made.queries, positions), of_keys(layer, made.keys, positions)
         return np.asarray(layer.score_factor * layer.head_width**-0.5 * (q @ k.swapaxes(-1, -2)))
 
-    def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    def subject(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         drawn = LiteralSimulator(score=score)(layer, size, rng)
         return {field: drawn[field] for field in fields or drawn}
 
@@ -139,7 +138,7 @@ def test_wrong_rotations_are_violated_and_shifts_are_not(name: str) -> None:
 # What checks leave out
 
 #: Layers, a field that is not exposed, the start of a reason, and all checks that give it.
-LEFT_OUT: list[tuple[AttentionLayer, str, str, tuple[str, ...]]] = [
+LEFT_OUT: list[tuple[ac.AttentionLayer, str, str, tuple[str, ...]]] = [
     (LAYERS["window"], "masked scores", "hidden scores: ", ("scores.head_pairs",)),
     (LAYERS["window"], "", "the mask hides", ("exactness.score_off", "exactness.score_heads")),
     (ROTATED, "", "rotary", ("scores.size", "scores.head_pairs")),
@@ -149,7 +148,7 @@ LEFT_OUT: list[tuple[AttentionLayer, str, str, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("layer", "hidden", "start", "names"), LEFT_OUT)
 def test_checks_say_why_they_leave_out_a_layer(
-    layer: AttentionLayer, hidden: str, start: str, names: tuple[str, ...]
+    layer: ac.AttentionLayer, hidden: str, start: str, names: tuple[str, ...]
 ) -> None:
     draws = ac.simulate(layer, 20, seed=0, coordinates=2).as_dict()
     setting = Setting(layer, Sample.from_mapping(layer, draws, 20).exposed - {hidden}, 2)
@@ -190,7 +189,7 @@ CAUSES |= {
 def test_parts_that_are_misread_or_undeclared_are_named(name: str) -> None:
     """As causes of as many draws as `attncheck.check` takes; that faults are rejected, test_faults examines."""
     fields, subject, words = CAUSES[name]
-    plain = AttentionLayer(width=8, seq_len=4, num_heads=2)
+    plain = ac.AttentionLayer(width=8, seq_len=4, num_heads=2)
     layer = plain.replace(**fields or {"query_std": 2.0})
     sample = Sample.from_mapping(layer, subject(layer, 4_000, np.random.default_rng(2)), 4_000)
     assert any(words in str(cause) for cause in explanations(Violations((), 2, GAUSSIAN_LAWS, files=(sample,))))
@@ -198,7 +197,7 @@ def test_parts_that_are_misread_or_undeclared_are_named(name: str) -> None:
 
 @pytest.mark.usefixtures("no_causes")
 def test_messages_on_wrong_positions_are_about_positions() -> None:
-    def wrong(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    def wrong(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
         hidden, lengths = draw_hidden(layer, size, rng)
         # The reach is twice as large.
         root = np.linalg.cholesky([[1.0, np.exp(-1 / (2 * 2.4**2))], [np.exp(-1 / (2 * 2.4**2)), 1.0]])
@@ -232,7 +231,7 @@ def test_a_report_counts_layers_without_the_fields_with_those_that_have_them() -
 
 
 def test_fields_of_parts_have_defaults_and_misreadings_need_their_part() -> None:
-    plain = AttentionLayer(width=8)
+    plain = ac.AttentionLayer(width=8)
     slopes: Any = np.array([1.0, 0.5])
     assert plain.replace(bias_slopes=slopes).bias_slopes == (1.0, 0.5)
     for part in PARTS:
@@ -250,13 +249,13 @@ def test_functions_are_recorded_by_import_path(tmp_path: Path) -> None:
     module = prefix.__module__
     path = f"{module}:prefix"
     assert layer.mask == path
-    assert layer == AttentionLayer(width=8, seq_len=4, num_heads=2, mask=path)
+    assert layer == ac.AttentionLayer(width=8, seq_len=4, num_heads=2, mask=path)
     fields = json.loads(json.dumps(layer.to_dict()))
     assert modules_of(fields) == (module,)
     assert read_case(fields, trust=[module]) == layer
     refused(lambda: read_case(fields), r"untrusted module.*--trust")
-    assert AttentionLayer.from_toml(layer.to_toml(), trust=[module]) == layer
-    assert AttentionLayer.from_dict(fields, trust=None).describe() == f"n=8 s=4 H=2 {path}"
+    assert ac.AttentionLayer.from_toml(layer.to_toml(), trust=[module]) == layer
+    assert ac.AttentionLayer.from_dict(fields, trust=None).describe() == f"n=8 s=4 H=2 {path}"
     assert path in layer_call(layer)
     (tmp_path / "layer.toml").write_text(layer.to_toml())
     np.save(tmp_path / "y.npy", ac.simulate(layer, 2000).outputs)
@@ -266,10 +265,10 @@ def test_functions_are_recorded_by_import_path(tmp_path: Path) -> None:
 
 
 def test_local_functions_work() -> None:
-    layer = AttentionLayer(width=8, seq_len=3, mask=lambda i, j: abs(i - j) < 2)
-    assert np.array_equal(visible(layer), visible(AttentionLayer(width=8, seq_len=3, window=2)))
+    layer = ac.AttentionLayer(width=8, seq_len=3, mask=lambda i, j: abs(i - j) < 2)
+    assert np.array_equal(visible(layer), visible(ac.AttentionLayer(width=8, seq_len=3, window=2)))
     assert ac.simulate(layer, 2).outputs.shape == (2, 3, 1)
-    assert layer.key != AttentionLayer(width=8, seq_len=3).key
+    assert layer.key != ac.AttentionLayer(width=8, seq_len=3).key
 
 
 def in_place(scores: FloatArray, seen: BoolArray) -> FloatArray:
@@ -282,7 +281,7 @@ def in_place(scores: FloatArray, seen: BoolArray) -> FloatArray:
 
 
 def test_a_map_may_write_into_its_arguments() -> None:
-    layer = AttentionLayer(width=8, seq_len=3, mask="causal")
+    layer = ac.AttentionLayer(width=8, seq_len=3, mask="causal")
     local = layer.replace(attention_map=in_place)
     for method in get_args(Method):
         drawn, expected = (ac.simulate(each, 5, seed=1, method=method) for each in (local, layer))

@@ -7,10 +7,8 @@ import json
 import numpy as np
 
 import attncheck as ac
-from attncheck import AttentionLayer, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
-from attncheck.layers.nonlinearity import clip, declared, relu, sin
 from attncheck.layers.program import LinearCombination
 
 
@@ -22,19 +20,19 @@ def gate(vector: FloatArray, *scores: FloatArray) -> FloatArray:
     return np.asarray(np.tanh(scores[0]) * vector)
 
 
-def written() -> Program:
+def written() -> ac.Program:
     """A program with every kind of line, weight and function."""
-    program = Program()
+    program = ac.Program()
     a, b = program.initials(["a", "b"], [0.0, 1.5], [[4.0, 1 / 3], [1 / 3, 1.0]])
     W, low, back = program.weight("W", 2.0), program.weight("L", rows=3), program.weight("B", columns=3)
     x = program.nonlin(np.tanh, program.matmul(W, a), name="x")
-    both = program.nonlin(LinearCombination((1.0, -0.3)), x, program.nonlin(sin(2.0), b))
-    left, right = program.matmul(low, x), program.matmul(low, program.nonlin(clip(3.0), both))
+    both = program.nonlin(LinearCombination((1.0, -0.3)), x, program.nonlin(ac.sin(2.0), b))
+    left, right = program.matmul(low, x), program.matmul(low, program.nonlin(ac.clip(3.0), both))
     wide = program.score(program.matmul(W, x), program.matmul(back, left, "v"), 0.25, "s")
     short = program.score(left, right)
-    program.output(declared(gate, order=2, bounded=False), [both], [short, wide])
+    program.output(ac.declared(gate, order=2, bounded=False), [both], [short, wide])
     zero = program.matmul(program.weight("zero", 0.0), x)
-    program.nonlin(declared(softplus, order=1, bounded=False), zero)
+    program.nonlin(ac.declared(softplus, order=1, bounded=False), zero)
     return program
 
 
@@ -63,12 +61,12 @@ def test_a_program_reads_line_by_line() -> None:
     assert [node.name for node in program.nodes] == [line.split()[0] for line in lines]
     assert [weight.shape(8) for weight in program.weights] == [(8, 8), (3, 8), (8, 3), (8, 8)]
     assert [program.nodes[i].length(8) for i in (0, 6, 10, 12, 13)] == [8, 3, 8, 1, 8]
-    assert repr(Program()) == "<Program of 0 lines and 0 weights>\n"
-    assert Program().steps() == ()
+    assert repr(ac.Program()) == "<Program of 0 lines and 0 weights>\n"
+    assert ac.Program().steps() == ()
 
 
 def test_names_that_are_made_up_avoid_those_that_are_given() -> None:
-    program = Program()
+    program = ac.Program()
     W = program.weight("W")
     h = program.initial("g2")
     names = [program.matmul(W, h).name, program.matmul(W, h, "g3").name, program.matmul(W, h).name]
@@ -78,7 +76,7 @@ def test_names_that_are_made_up_avoid_those_that_are_given() -> None:
 def test_built_in_types_give_the_program_back() -> None:
     program = written()
     fields = json.loads(json.dumps(program.to_dict()))
-    again = Program.from_dict(fields, trust=[__name__])
+    again = ac.Program.from_dict(fields, trust=[__name__])
     assert str(again) == str(program)
     assert again.to_dict() == program.to_dict() == fields
     drawn, redrawn = (ac.simulate(each.at(5), 3, seed=1, coordinates=2) for each in (program, again))
@@ -95,13 +93,13 @@ def test_shorthand_for_people() -> None:
         {"nonlin": "relu", "of": ["g"]},
         {"nonlin": "numpy:sin", "of": ["g"]},
     ]
-    program = Program.from_dict({"weights": [{"name": "W"}, {"name": "V", "std": 2.0}], "lines": lines})
+    program = ac.Program.from_dict({"weights": [{"name": "W"}, {"name": "V", "std": 2.0}], "lines": lines})
     assert str(program).splitlines() == ["h ~ N(0, 1)", "g = W h", "x1 = relu(g)", "x2 = sin(g)"]
-    assert program.nodes[2].function == relu()  # type: ignore[attr-defined]  # nodes[2] is a Nonlin
+    assert program.nodes[2].function == ac.relu()  # type: ignore[attr-defined]  # nodes[2] is a Nonlin
 
 
 def test_a_layer_reads_as_example_1() -> None:
-    layer = AttentionLayer(
+    layer = ac.AttentionLayer(
         width=8, seq_len=2, num_heads=2, num_kv_heads=1, head_dim=3, score_scaling="1/n", input_correlation=0.5
     )
     assert str(expand(layer).program).splitlines() == [

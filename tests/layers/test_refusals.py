@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck import AttentionLayer, AttentionStack, Program
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS
@@ -24,7 +23,7 @@ from tests.refusals import refused
 NAN, INF = math.nan, math.inf
 # For functions whose values vary between calls.
 SHARED = np.random.default_rng(0)
-LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
+LAYER = ac.AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
 
 
 WHOLE = (0, -1, True, False, 4.0, 2.5, NAN, INF, "4", b"4", [4], np.float64(4))
@@ -64,8 +63,8 @@ IMPOSSIBLE: Mapping[str, tuple[Any, ...]] = {
 def test_impossible_values(field: str, value: Any) -> None:
     text = " ".join(repr(value).split())
     start = f"^{field}={re.escape(text if len(text) <= 80 else text[:77])}"
-    refused(lambda: AttentionLayer(**{"width": 8, "num_heads": 4, field: value}), start)
-    refused(lambda: AttentionLayer(width=8, num_heads=4).replace(**{field: value}), start)
+    refused(lambda: ac.AttentionLayer(**{"width": 8, "num_heads": 4, field: value}), start)
+    refused(lambda: ac.AttentionLayer(width=8, num_heads=4).replace(**{field: value}), start)
 
 
 LISTED = {"score_scaling": SCORE_SCALINGS, "attention_map": ATTENTION_MAPS, "mask": MASKS, "activation": ACTIVATIONS}
@@ -73,10 +72,10 @@ LISTED = {"score_scaling": SCORE_SCALINGS, "attention_map": ATTENTION_MAPS, "mas
 
 @pytest.mark.parametrize("field", LISTED)
 def test_all_choices_are_listed(field: str) -> None:
-    message = refused(lambda: AttentionLayer.from_dict({"width": 8, field: "other"}), f"^{field}='other'")
+    message = refused(lambda: ac.AttentionLayer.from_dict({"width": 8, field: "other"}), f"^{field}='other'")
     for choice in LISTED[field]:
         assert repr(choice) in message
-        assert getattr(AttentionLayer.from_dict({"width": 8, field: choice}), field) == choice
+        assert getattr(ac.AttentionLayer.from_dict({"width": 8, field: choice}), field) == choice
 
 
 def nan_beyond_4(scores: FloatArray, visible: BoolArray) -> FloatArray:
@@ -142,23 +141,23 @@ STACKS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def added() -> Program:
-    program = Program()
+def added() -> ac.Program:
+    program = ac.Program()
     program.nonlin(lambda x: x + 1.0, program.initial("h"))
     return program
 
 
-MAKE: Any = AttentionLayer
+MAKE: Any = ac.AttentionLayer
 CALLS: list[tuple[Callable[[], object], str]] = [
     *((partial(MAKE.from_toml, value), "^text=") for value in (None, 8, ["[layer]"])),
     *((partial(MAKE.from_dict, value), "^layer=") for value in (None, 8, ["[layer]"])),
     (lambda: MAKE.from_dict({"width": 8, 1: 2}), r"^layer\.1=2: is not a field"),
     (lambda: LAYER.replace(mak="causal"), r"^changes\.mak='causal'.*did you mean 'mask'"),
-    (lambda: Program.from_dict(added().to_dict()), "was a local function, which cannot be imported"),
+    (lambda: ac.Program.from_dict(added().to_dict()), "was a local function, which cannot be imported"),
     (lambda: MAKE.from_dict(LAYER.replace(mask=lambda i, j: i >= j).to_dict()), "local function"),
     *((lambda fields=fields: ac.simulate(MAKE(**{"width": 8, **fields}), 1), pattern) for fields, pattern in LAYERS),
     *(
-        (lambda fields=fields: AttentionStack(**{"layer": LAYER, "depth": 3, **fields}), f"^{pattern}")
+        (lambda fields=fields: ac.AttentionStack(**{"layer": LAYER, "depth": 3, **fields}), f"^{pattern}")
         for fields, pattern in STACKS
     ),
 ]
@@ -182,30 +181,30 @@ TEXTS = [
 
 @pytest.mark.parametrize(("text", "pattern"), TEXTS)
 def test_broken_toml(text: str, pattern: str, tmp_path: Path) -> None:
-    message = refused(lambda: AttentionLayer.from_toml(text), "^" + pattern)
+    message = refused(lambda: ac.AttentionLayer.from_toml(text), "^" + pattern)
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
-    from_file = refused(lambda: AttentionLayer.from_toml(path), f"^{path}: ")
+    from_file = refused(lambda: ac.AttentionLayer.from_toml(path), f"^{path}: ")
     assert from_file == f"{path}: " + message.removeprefix("layer: ")
 
 
 def test_unreadable_toml_files(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"[layer]\nwidth = 8 # \xe9\n")
     for path in (tmp_path / "none.toml", tmp_path, tmp_path / "latin.toml"):
-        refused(partial(AttentionLayer.from_toml, path), f"^{path}: .*cannot be read .*; pass a TOML file")
+        refused(partial(ac.AttentionLayer.from_toml, path), f"^{path}: .*cannot be read .*; pass a TOML file")
 
 
 class Written:
     """A small program, and lines and a weight of another."""
 
     def __init__(self) -> None:
-        self.program: Any = Program()
+        self.program: Any = ac.Program()
         self.W = self.program.weight("W")
         self.h = self.program.initial("h")
         self.g = self.program.matmul(self.W, self.h)
         self.short = self.program.matmul(self.program.weight("L", rows=3), self.h, "short")
         self.p = self.program.score(self.g, self.g)
-        other = Program()
+        other = ac.Program()
         self.foreign_weight = other.weight("W")
         self.foreign = other.matmul(self.foreign_weight, other.initial("z"), "foreign")
 
@@ -281,4 +280,4 @@ TABLES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "start"), TABLES)
 def test_impossible_tables_of_programs(fields: dict[str, Any], start: str) -> None:
-    refused(lambda: Program.from_dict(fields, trust=["nomodule", "numpy", __name__]), "^" + re.escape(start))
+    refused(lambda: ac.Program.from_dict(fields, trust=["nomodule", "numpy", __name__]), "^" + re.escape(start))

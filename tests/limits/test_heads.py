@@ -9,8 +9,7 @@ import pytest
 from numpy.polynomial.hermite_e import hermegauss
 from scipy import stats
 
-import attncheck as ac
-from attncheck import AttentionLayer, infinite_heads_kernel, infinite_heads_tangent
+from attncheck import AttentionLayer, infinite_heads_kernel, infinite_heads_tangent, limit
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import Kernel, input_kernel, psd_root
@@ -30,7 +29,7 @@ def of_kernel(
     kernel: Any, std: float = 1.0, value_std: float = 1.0, attention_map: Any = "softmax", mask: Any = "none"
 ) -> Kernel:
     """The kernel of infinitely many heads, for K instead of the inputs of a layer."""
-    layer = ac.AttentionLayer(
+    layer = AttentionLayer(
         width=1,
         seq_len=len(kernel),
         num_heads=1,
@@ -46,14 +45,14 @@ def of_kernel(
 def softmax_means(kernel: FloatArray, std: float, *, causal: bool, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return E[A K Aᵀ] of softmax, and its error."""
     mask = "causal" if causal else "none"
-    layer = ac.AttentionLayer(width=1, seq_len=len(kernel), num_heads=1, query_std=std, mask=mask)
+    layer = AttentionLayer(width=1, seq_len=len(kernel), num_heads=1, query_std=std, mask=mask)
     return head_means(layer, kernel, seed, (kernel_moment,))[0]
 
 
 @pytest.mark.usefixtures("fewer_points")
 def test_layer_and_law_say_the_same() -> None:
-    layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=5, activation="relu", query_std=1.2)
-    kernel, law = ac.infinite_heads_kernel(layer), ac.limit(layer)
+    layer = AttentionLayer(width=8, seq_len=2, num_heads=5, activation="relu", query_std=1.2)
+    kernel, law = infinite_heads_kernel(layer), limit(layer)
     assert np.array_equal(kernel.matrix, law.covariance())
     assert kernel.error == law.covariance_error().max()
 
@@ -154,7 +153,7 @@ def halves(i: Any, j: Any) -> Any:
 
 def test_a_mask_of_ones_own_is_not_asked_about_fewer_positions() -> None:
     kernel = smooth(4)
-    layer = ac.AttentionLayer(width=1, seq_len=4, num_heads=1, mask=halves)
+    layer = AttentionLayer(width=1, seq_len=4, num_heads=1, mask=halves)
     ((found, error),) = head_means(layer, kernel, 0, (kernel_moment,))
     expected, of_expected = softmax_means(kernel[:2, :2], 1.0, causal=False, seed=1)
     assert (np.abs(found[:2, :2] - expected) <= 2.0 * np.hypot(error[:2, :2], of_expected)).all()

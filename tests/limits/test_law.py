@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-import attncheck as ac
+from attncheck import AttentionLayer, limit
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.laws import last_position, marginal_law
-from attncheck.layers.attention import AttentionLayer
-from attncheck.theory.limit import limit
 
 #: Variances and their probabilities; a variance of 0 is an atom.
 Mixture = tuple[FloatArray, FloatArray]
@@ -95,7 +93,7 @@ def test_densities_are_infinite_at_an_atom_and_the_law_has_a_short_name() -> Non
     assert float(law.pdf_error(0.0)) == 0.0
     assert repr(law) == f"LimitLaw(layer={law.layer!r}, scramble=0)"
     importlib.import_module("attncheck.layers.kernel")
-    assert ac.limit(law.layer) == law
+    assert limit(law.layer) == law
 
 
 def test_the_law_of_a_layer_whose_variances_underflow_is_one() -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 import attncheck as ac
-from attncheck import Program
 from attncheck._lib.arrays import FloatArray
-from attncheck.layers.nonlinearity import clip, tanh
 from attncheck.theory.limits.programs import limit_of_program
 
 
-def crossed() -> Program:
+def crossed() -> ac.Program:
     """Two scores with W^{1,1} = W^{2,2} and W^{1,2} = W^{2,1}, of correlated inputs with a mean."""
-    program = Program()
+    program = ac.Program()
     h, k = program.initials(["h", "k"], [0.5, -0.2], [[1.0, 0.6], [0.6, 2.0]])
-    x, y = program.nonlin(clip(1.0), h), program.nonlin(tanh(), k)
+    x, y = program.nonlin(ac.clip(1.0), h), program.nonlin(ac.tanh(), k)
     A, B, V = (program.weight(name, std) for name, std in (("A", 1.0), ("B", 0.8), ("V", 1.0)))
     p = program.score(program.matmul(A, x), program.matmul(B, y))
     q = program.score(program.matmul(B, x), program.matmul(A, y), factor=2.0)
@@ -44,7 +42,7 @@ def test_averages_are_random_in_the_limit() -> None:
 
 
 def test_constant_and_repeated_inputs() -> None:
-    program = Program()
+    program = ac.Program()
     h, k = program.initials(["h", "k"], [1.0, 1.0], [[0.0, 0.0], [0.0, 0.0]])
     W = program.weight("W")
     program.matmul(W, h)
@@ -56,7 +54,7 @@ def test_constant_and_repeated_inputs() -> None:
 
 
 def test_a_limit_is_printed_line_by_line() -> None:
-    program = Program()
+    program = ac.Program()
     W, Q, K = (program.weight(name) for name in "WQK")
     one, other = (program.matmul(W, program.initial(name)) for name in ("h", "k"))
     program.score(program.matmul(Q, one), program.matmul(K, one))

@@ -11,24 +11,22 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck import AttentionLayer, AttentionStack, Program, StackLaw
 from attncheck.layers import nonlinearity as nl
 from attncheck.paper.exact import score_mixture
 from attncheck.programs import recurrent_attention
-from attncheck.theory.limits.programs import ProgramLimit
 from attncheck.theory.rates.law import check_inputs
 from tests.refusals import refused
 from tests.simulators.cases import BARE, PARTS
 
-LAYER = AttentionLayer(width=16, seq_len=2, num_heads=1)
-WIDE = AttentionLayer(width=8)
-HEADS = AttentionLayer(width=8, head_dim=2)
-ROTARY = AttentionLayer(width=16, seq_len=5, head_dim=4, rotary_base=10.0)
-TIED = AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
+LAYER = ac.AttentionLayer(width=16, seq_len=2, num_heads=1)
+WIDE = ac.AttentionLayer(width=8)
+HEADS = ac.AttentionLayer(width=8, head_dim=2)
+ROTARY = ac.AttentionLayer(width=16, seq_len=5, head_dim=4, rotary_base=10.0)
+TIED = ac.AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
 OF_LIMITS = (ac.limit, ac.infinite_heads_kernel, ac.infinite_heads_tangent)
 GROWING = LAYER.replace(score_scaling="n^-0.25")
 ZERO = LAYER.replace(attention_map="linear", score_scaling="1/n")
-STACK = AttentionStack(layer=LAYER, depth=2)
+STACK = ac.AttentionStack(layer=LAYER, depth=2)
 LONG_STACK = STACK.replace(layer=LAYER.replace(seq_len=10_000))
 RECURRENT = recurrent_attention()
 BIASED = ("slopes", "bias table", "qk norm")
@@ -38,13 +36,13 @@ API: Any = ac
 
 @functools.cache
 def limit_law() -> Any:
-    return ac.limit(AttentionLayer(width=16))
+    return ac.limit(ac.AttentionLayer(width=16))
 
 
 LAWS: Mapping[str, Callable[[], Any]] = {
     "limit": limit_law,
     "width": functools.cache(lambda: ac.finite_width_law(LAYER, size=16)),
-    "stack": functools.cache(lambda: StackLaw(STACK, draws=16)),
+    "stack": functools.cache(lambda: ac.StackLaw(STACK, draws=16)),
 }
 NUMBERS = [math.nan, [0.0, math.nan], "one", None, [[1.0], [1.0, 2.0]], [1.0, -(10**400)], 10**400, 1j]
 
@@ -59,8 +57,8 @@ def test_numbers_and_positions(name: str, method: str) -> None:
         refused(functools.partial(call, 0.5, position), "^position=")
 
 
-def tied() -> Program:
-    program = Program()
+def tied() -> ac.Program:
+    program = ac.Program()
     x = program.nonlin(nl.tanh(), program.matmul(program.weight("W"), program.initial("h")))
     Q = program.weight("Q")
     program.score(program.matmul(Q, x), program.matmul(Q, x))
@@ -68,7 +66,7 @@ def tied() -> Program:
 
 
 @functools.cache
-def program_law() -> ProgramLimit:
+def program_law() -> ac.ProgramLimit:
     return ac.limit(RECURRENT)
 
 
@@ -87,8 +85,8 @@ def refusals(
 CALLS: list[tuple[Callable[[], object], str]] = [
     *refusals(
         API.simulate,
-        {"layer": AttentionLayer(width=6, seq_len=3, num_heads=2), "size": 5},
-        ({"layer": AttentionLayer}, "layer=<class .*: is not an AttentionLayer; pass"),
+        {"layer": ac.AttentionLayer(width=6, seq_len=3, num_heads=2), "size": 5},
+        ({"layer": ac.AttentionLayer}, "layer=<class .*: is not an AttentionLayer; pass"),
         ({"layer": RECURRENT}, r"layer='a program': has no width; .* e\.g\. program\.at\(64\)"),
         ({"layer": tied().at(8), "method": "limit"}, ".*has no limit"),
         ({"layer": RECURRENT.at(4), "method": "collapsed"}, "method='collapsed': supports layers only"),
@@ -109,11 +107,11 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     ),
     *refusals(
         API.tangent_kernel,
-        {"layer": AttentionLayer(width=5), "size": 1},
+        {"layer": ac.AttentionLayer(width=5), "size": 1},
         ({"layer": ROTARY}, "layer.rotary_base=10.0: is not supported"),
         ({"layer": PARTS["own map"]}, ".*has no declared derivative"),
         *(({"layer": PARTS[name]}, ".*by the tangent kernel") for name in BIASED),
-        ({"layer": AttentionLayer(width=4096), "memory": 2**30}, ".*a smaller width, or fewer heads or positions"),
+        ({"layer": ac.AttentionLayer(width=4096), "memory": 2**30}, ".*a smaller width, or fewer heads or positions"),
         ({"coordinates": 6}, "coordinates=6: exceeds width=5"),
         ({"memory": 10}, ".*is too little for one tangent kernel"),
     ),
@@ -161,7 +159,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             {},
             ({"layer": "layer"}, "layer"),
             ({"layer": STACK}, r".*is a stack.*compare attncheck\.simulate with attncheck\.limit"),
-            ({"layer": Program()}, "layer=.*is not an AttentionLayer"),
+            ({"layer": ac.Program()}, "layer=.*is not an AttentionLayer"),
             ({"layer": ROTARY}, "layer.rotary_base"),
             ({"layer": TIED}, ".*tied_query_key=True"),
             ({"layer": GROWING}, "score_scaling='n.-0.25': makes scores grow with the width: no limit is computed"),
@@ -174,7 +172,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         {"stack": STACK},
         ({"draws": 3}, "draws=3: must be at least 16"),
         ({"stack": LAYER}, ".*is not an AttentionStack"),
-        ({"stack": AttentionStack(layer=GROWING, depth=2)}, ".*no limit is computed"),
+        ({"stack": ac.AttentionStack(layer=GROWING, depth=2)}, ".*no limit is computed"),
     ),
     *refusals(
         nl.declared,
@@ -224,9 +222,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: score_mixture(LAYER.replace(clip=1.0), 8), "is a nonlinear activation"),
     (lambda: ac.finite_width_law(LAYER, size=10**10).variance(), "^size=10000000000: makes .* of the draws take"),
     (lambda: ac.finite_width_law(LAYER.replace(width=10**9)).cdf(1.0), "^width=10+: makes .* take"),
-    (lambda: StackLaw(LONG_STACK, draws=64).variance(), "^seq_len=10000: makes a draw of the recursion take"),
+    (lambda: ac.StackLaw(LONG_STACK, draws=64).variance(), "^seq_len=10000: makes a draw of the recursion take"),
     (lambda: ac.limit(tied()), r"'p1': has no limit: violates Assumption 1 \(b\), Q is on both sides"),
-    (lambda: ac.limit(Program()), "has no lines; write some first"),
+    (lambda: ac.limit(ac.Program()), "has no lines; write some first"),
     (lambda: RECURRENT.at(0), "width=0: must be at least 1"),
     (
         lambda: program_law().average(np.square, [RECURRENT.nodes[-1]], np.zeros((3, 99))),
@@ -244,7 +242,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     # What takes more memory than there is for a sequence of this length.
     *(
         (
-            lambda call=call, std=std: call(AttentionLayer(width=8, seq_len=10**6, position_std=std)),
+            lambda call=call, std=std: call(ac.AttentionLayer(width=8, seq_len=10**6, position_std=std)),
             r"^seq_len=\d+: makes .* take \d+ bytes, more than",
         )
         for std in (0.0, 1.0)
@@ -255,7 +253,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             ac.infinite_heads_kernel,
             lambda layer: ac.distance(layer, of="scores"),
             lambda layer: ac.limit(layer.replace(seq_len=200)).score_covariance(),
-            lambda layer: ac.limit(AttentionStack(layer=layer, depth=2)).variance(),
+            lambda layer: ac.limit(ac.AttentionStack(layer=layer, depth=2)).variance(),
         )
     ),
 ]

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck._lib.errors import InputError
-from attncheck.frameworks.result import Inspection
-from attncheck.models.result import ModelInspection
 from tests.refusals import refused
 
 torch = pytest.importorskip("torch")
@@ -50,11 +47,11 @@ def mixed() -> Any:
     return model
 
 
-def inspected(make: Callable[[], Any]) -> ModelInspection:
+def inspected(make: Callable[[], Any]) -> ac.ModelInspection:
     return ac.inspect(make, draws=2)
 
 
-def first(inspection: ModelInspection) -> Inspection:
+def first(inspection: ac.ModelInspection) -> ac.Inspection:
     return next(iter(inspection.modules.values()))
 
 
@@ -140,7 +137,7 @@ def test_what_has_no_description_is_refused() -> None:
     mistral = first(inspected(lambda: made("Mistral", **GROUPED)))
     refused(lambda: mistral.subject(weights="own"), "needs a new module in every draw")
     qwen = pytest.importorskip("transformers.models.qwen3.modeling_qwen3")
-    with pytest.raises(InputError, match="needs other inputs than hidden states, pass the model and no width"):
+    with pytest.raises(ac.InputError, match="needs other inputs than hidden states, pass the model and no width"):
         ac.inspect(lambda: qwen.Qwen3Attention(transformers.Qwen3Config(**GROUPED), 0), width=64)
 
 

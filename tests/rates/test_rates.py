@@ -14,7 +14,6 @@ import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.gap import ERRORS
-from attncheck.theory.rates.law import Distance
 from attncheck.theory.rates.rate import fit
 from tests.memory import with_peak
 from tests.refusals import refused
@@ -146,14 +145,14 @@ def test_the_first_term_is_told_where_it_is_known(layer: ac.AttentionLayer, know
 # Rates ------------------------------------------------------------------------------------------
 
 
-def _made(metric: str, exponent: float, curvature: float, noise: float, seed: int) -> list[Distance]:
+def _made(metric: str, exponent: float, curvature: float, noise: float, seed: int) -> list[ac.Distance]:
     rng = np.random.default_rng(seed)
     made = []
     for width in (64, 128, 256, 512, 1024, 2048):
         true = 0.35 * width**exponent * math.exp(curvature / width)
         replicates = true * (1.0 + noise * math.sqrt(REPLICATES) * rng.standard_normal(REPLICATES))
         value, error = float(replicates.mean()), float(replicates.std(ddof=1)) / math.sqrt(REPLICATES)
-        made.append(Distance(metric, value, ERRORS * error, value, ERRORS * error, float(width), 100))
+        made.append(ac.Distance(metric, value, ERRORS * error, value, ERRORS * error, float(width), 100))
     return made
 
 

@@ -10,12 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from attncheck._lib.errors import InputError
+from attncheck import AttentionLayer, InputError
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.evidence.exchange import Calls, Trend
 from attncheck.evidence.family import Outcome
 from attncheck.faults import FAULTS
-from attncheck.layers.attention import AttentionLayer
 from attncheck.looks import look as look_module
 from attncheck.looks.examine import probed, run_items
 from attncheck.looks.item import Item

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import attncheck.runs.run
-from attncheck import faults
-from attncheck._lib.errors import InputError
+from attncheck import AttentionLayer, InputError, faults
 from attncheck._lib.text import chance
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
@@ -20,7 +19,6 @@ from attncheck.diagnosis.differences import diagnose, differences
 from attncheck.diagnosis.estimates import Observation
 from attncheck.diagnosis.messages import explain
 from attncheck.faults import FAULTS
-from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.item import Item
 from attncheck.looks.result import violated

@@ -12,31 +12,28 @@ import numpy as np
 import pytest
 
 import attncheck
-from attncheck._lib.errors import InputError
 from attncheck._lib.workers import InProcess
 from attncheck.evidence.summaries import NormalScore, to_record
-from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.pools import ALL, CasePool, LookTask, examine_pools, fresh, most_pools, pools_of, repeat_pool, take
 from attncheck.records.schema import Result, case_key, of_pool
-from attncheck.runs.check import CheckReport
 from attncheck.subject import collapsed
 from tests.recorded import make_result, results_in
 
 WIDTHS = (3, 4, 5, 6, 7, 8, 9, 10)
-LAYERS = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in WIDTHS]
+LAYERS = [attncheck.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in WIDTHS]
 #: Hardly visible in one look at one layer, but in eight together.
 SLIGHT = 1.012
 
 
-def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+def slight(layer: attncheck.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
     return collapsed(layer.replace(query_std=SLIGHT * layer.query_std), size, rng)
 
 
-def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+def gross(layer: attncheck.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
     return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
 
 
-def broken(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+def broken(layer: attncheck.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
     raise AssertionError("no look should be taken")
 
 
@@ -45,11 +42,11 @@ pytestmark = pytest.mark.usefixtures("verdicts_only")
 
 
 @functools.cache
-def found(subject: Callable[..., Any]) -> CheckReport:
+def found(subject: Callable[..., Any]) -> attncheck.CheckReport:
     return attncheck.check(subject, LAYERS, properties=["scores"], profile="smoke")
 
 
-def pool_of(report: CheckReport, check: str) -> CasePool:
+def pool_of(report: attncheck.CheckReport, check: str) -> CasePool:
     (pool,) = (each for each in pools_of(report.results) if each.id == f"{check}@{ALL}")
     return pool
 
@@ -96,7 +93,7 @@ def test_violated_cases_explain_a_suspicious_pool() -> None:
 
 
 def test_a_subject_that_returns_less_in_a_further_look_is_told_so() -> None:
-    def forgetful(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    def forgetful(layer: attncheck.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
         drawn = slight(layer, size, rng)
         return {name: array for name, array in drawn.items() if name != "key_gram"}
 
@@ -135,7 +132,7 @@ def test_a_pool_is_repeated_to_the_digit() -> None:
     (pool,) = (result for result in report.violated if result.check == "scores.scale")
     again = repeat_pool(pool, report.results, slight, 0)
     assert msgspec.structs.replace(again, seconds=0.0) == msgspec.structs.replace(pool, seconds=0.0)
-    with pytest.raises(InputError, match="which has no result in the record"):
+    with pytest.raises(attncheck.InputError, match="which has no result in the record"):
         repeat_pool(pool, [one for one in report.results if one.case["width"] != 3], slight, 0)
 
 
@@ -144,7 +141,7 @@ GROUPED = {**CAUSAL, "num_kv_heads": 1, "head_dim": 2}
 
 
 def of_layer(number: int, **fields: Any) -> Result:
-    layer = AttentionLayer(width=8, seq_len=2, num_heads=2, **fields)
+    layer = attncheck.AttentionLayer(width=8, seq_len=2, num_heads=2, **fields)
     names = {"id": f"scores.scale@{number:012x}", "item": f"scores@{number:012x}"}
     return make_result(layer=layer, summary=to_record(NormalScore(0.1 * number, 10.0, "ratio")), **names)
 

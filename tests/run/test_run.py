@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from attncheck import faults
-from attncheck._lib.errors import InputError
+from attncheck import AttentionLayer, InputError, faults
 from attncheck.checks.registry import checks_of
 from attncheck.evidence.looks import ROOM
-from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
 from attncheck.runs.reporting import RunReport
 from attncheck.strategies import layers

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
-from attncheck import AttentionLayer, AttentionStack, Draws, Program, StackDraws
+from attncheck import AttentionLayer, AttentionStack, Draws, Program, ProgramDraws, StackDraws
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, ProgramAt, Score, Weight
 
 Matrices = Mapping[str, FloatArray]

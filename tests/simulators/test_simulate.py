@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncheck import AttentionLayer, infinite_heads_tangent, simulate, simulate_chunks
-from attncheck.layers.stack import AttentionStack
+from attncheck import AttentionLayer, AttentionStack, infinite_heads_tangent, simulate, simulate_chunks
 from attncheck.methods import METHODS, NAMES
 from attncheck.strategies import layers
 from tests.memory import with_peak

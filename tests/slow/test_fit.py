@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attncheck import AttentionLayer
+from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.returned import FIELDS
@@ -29,7 +29,6 @@ from attncheck.faults.pairs import fault_named
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
-from attncheck.runs.check import check
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import attncheck as ac
-from attncheck import AttentionLayer, AttentionStack, StackLaw, limit
+from attncheck import AttentionLayer, AttentionStack, StackLaw, limit, simulate
 from attncheck.layers.program.coverage import CoverageKind
 from tests.simulators.cases import BLOCKS, NORMED, PLACED, PRE_BLOCK
 
@@ -78,7 +77,7 @@ def test_one_block_is_a_conjecture_where_scores_feed_its_perceptron() -> None:
 def test_one_layer_has_the_theorems_limit() -> None:
     for fields in ({"mask": "causal"}, {"attention_map": "sigmoid"}, {"norm": "layer", "query_std": 1.5}):
         layer = AttentionLayer(width=8, **fields)
-        law, exact = StackLaw(AttentionStack(layer=layer, depth=1), draws=2**14), ac.limit(layer)
+        law, exact = StackLaw(AttentionStack(layer=layer, depth=1), draws=2**14), limit(layer)
         t = np.array([-2.0, -0.5, 0.3, 1.0])
         # Twice four standard errors of eight parts: a level below 1e-4 each.
         assert (np.abs(law.cdf(t, 2) - exact.cdf(t, 2)) < 2 * law.cdf_error(t, 2) + 1e-5).all()
@@ -96,8 +95,8 @@ def test_one_layer_has_the_theorems_limit() -> None:
 def test_wide_stacks_are_near_the_limit(stack: AttentionStack) -> None:
     """Mean Gram matrices are off by order 1/n; those without the norms by more."""
     stack = stack.replace(layer=stack.layer.replace(head_dim=None))
-    limit = ac.simulate(stack, 20_000, 1, "limit", coordinates=1)
-    wide = ac.simulate(stack.replace(layer=stack.layer.replace(width=512)), 2_000, 2, coordinates=8)
+    limit = simulate(stack, 20_000, 1, "limit", coordinates=1)
+    wide = simulate(stack.replace(layer=stack.layer.replace(width=512)), 2_000, 2, coordinates=8)
     for name in ("grams", "outputs"):
         one, other = (getattr(draws, name) for draws in (limit, wide))
         if name == "outputs":
@@ -108,5 +107,5 @@ def test_wide_stacks_are_near_the_limit(stack: AttentionStack) -> None:
         ).all()
     forgotten = stack.replace(layer=stack.layer.replace(norm=None), post_norm=None)
     if forgotten != stack:
-        without = ac.simulate(forgotten, 20_000, 1, "limit", coordinates=1)
+        without = simulate(forgotten, 20_000, 1, "limit", coordinates=1)
         assert abs(without.grams.mean(axis=0) - wide.grams.mean(axis=0)).max() > 0.1

@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import InputError
+from attncheck import AttentionLayer, Draws, InputError, simulate
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import PROPERTIES, checks_of
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.draws import Draws
 from attncheck.looks.plan import Cost
-from attncheck.methods import simulate
 from attncheck.records.schema import Result
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.weights import WeightLaws
@@ -270,10 +267,8 @@ def test_inputs_are_handed_out_in_pieces_and_kept_from_the_subject(monkeypatch: 
 
 
 UNSUPPORTED = "the subject does not support this layer"
-WRONG_ANSWER = r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"
-
-
 OTHER_ANSWERS: tuple[Any, ...] = (None, 1, [], LAYER)
+WRONG_ANSWER = r"mine\.supports=.*returned for n=8 s=3 H=2; make it a function"
 
 
 def answering(answer: Any) -> Callable[[AttentionLayer], Any]:
@@ -426,11 +421,9 @@ def test_huge_numbers_are_judged_or_refused_with_names(name: str, field: str) ->
     assert message.count("\n") == 0
 
 
-LESS_WIDE = AttentionLayer(width=10**5)
-
-
 def test_one_draw_is_enough_for_gram_matrices() -> None:
-    examined = [r.check for r in results(collapsed, "scores", LESS_WIDE, Cost(1, 1e-5, 0.9)) if r.p_values]
+    wide = AttentionLayer(width=10**5)
+    examined = [r.check for r in results(collapsed, "scores", wide, Cost(1, 1e-5, 0.9)) if r.p_values]
     assert examined == ["scores.key_scale", "scores.key_each_head"]
 
 

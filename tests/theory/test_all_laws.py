@@ -16,13 +16,10 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.laws import conditional_covariance
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.expansion import expand
-from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.symmetric import MixtureLaw
-from attncheck.theory.rates.law import FiniteWidthLaw
-from attncheck.theory.stacks.law import StackLaw
 from tests.simulators.cases import PARTS, POST_BLOCK, ROTARY
 
-Law = LimitLaw | StackLaw | FiniteWidthLaw
+Law = ac.LimitLaw | ac.StackLaw | ac.FiniteWidthLaw
 
 # -log of the level of a comparison with draws, and array entries of the draws.
 _LOG_CHANCE, _ENTRIES = 21.0, 4 * 10**6
@@ -74,15 +71,15 @@ def laws(number: int, seeds: Sequence[int]) -> tuple[list[Law], int]:
     if kind == 0 and not (layer.bias_std or layer.qk_norm or layer.tied_query_key):
         heads = min(layer.num_heads, 12)
         stack = ac.AttentionStack(layer=layer.replace(num_heads=heads), depth=2, residual=bool(rng.integers(2)))
-        return [StackLaw(stack, 2**10, seed) for seed in seeds], position
+        return [ac.StackLaw(stack, 2**10, seed) for seed in seeds], position
     if kind < 3 and finite:
         narrow = layer.replace(num_heads=min(layer.num_heads, 12))
         return [ac.finite_width_law(narrow, 512, seed) for seed in seeds], position
-    return [LimitLaw(layer, seed) for seed in seeds], position
+    return [ac.LimitLaw(layer, seed) for seed in seeds], position
 
 
 def atom_of(law: Law, position: int) -> float:
-    return law.mixture(position).atom if isinstance(law, StackLaw) else law.atom(position)
+    return law.mixture(position).atom if isinstance(law, ac.StackLaw) else law.atom(position)
 
 
 def std_of(law: Law, position: int) -> float:
@@ -91,11 +88,11 @@ def std_of(law: Law, position: int) -> float:
 
 def draws_of(law: Law) -> Any:
     """Return draws by a method that does not use the law."""
-    described = law.stack if isinstance(law, StackLaw) else law.layer
+    described = law.stack if isinstance(law, ac.StackLaw) else law.layer
     layer = described.layer if isinstance(described, ac.AttentionStack) else described
-    most = 60_000 if isinstance(law, FiniteWidthLaw) else 20_000
+    most = 60_000 if isinstance(law, ac.FiniteWidthLaw) else 20_000
     size = min(most, _ENTRIES // (layer.num_heads * layer.seq_len**2 + layer.seq_len * layer.width))
-    return ac.simulate(described, size, 1, "collapsed" if isinstance(law, FiniteWidthLaw) else "limit")
+    return ac.simulate(described, size, 1, "collapsed" if isinstance(law, ac.FiniteWidthLaw) else "limit")
 
 
 def moments_of(law: Law, position: int) -> list[tuple[int, float, float]]:
@@ -137,13 +134,13 @@ def check_agreement(law: Law, position: int) -> None:
     assert (np.abs(slopes - density)[known] <= (1e-5 * density + 1e-11 / t)[known]).all()
     for power, moment, error in moments_of(law, position):
         assert abs(integral(law, position, power) - moment) <= error + 1e-6 * moment
-    if isinstance(law, LimitLaw):
+    if isinstance(law, ac.LimitLaw):
         check_covariances(law, position, draws)
     # By Bernstein's inequality, also for few hits.
     size = len(draws)
     noise = np.sqrt(2.0 * _LOG_CHANCE * tails / size) + _LOG_CHANCE / size
     assert (np.abs((outputs[:, None] > t).mean(axis=0) - tails) <= noise + errors).all()
-    if not isinstance(law, StackLaw):
+    if not isinstance(law, ac.StackLaw):
         # Chances given all but the last matrices vary less than hits; two-sided 1e-6, and a term for rare draws.
         variances = np.maximum(conditional_covariance(law.layer, draws)[:, position, position], 1e-300)
         chances = special.ndtr(-t / np.sqrt(variances)[:, None])
@@ -153,7 +150,7 @@ def check_agreement(law: Law, position: int) -> None:
 
 def check_quantiles(law: Law, position: int) -> None:
     """Quantiles are where the law reaches them: in the far tails, at an atom, at the ends, in any shape."""
-    of_draws = isinstance(law, FiniteWidthLaw)
+    of_draws = isinstance(law, ac.FiniteWidthLaw)
     powers = np.arange(5.0, 0.0, -0.5) if of_draws else np.arange(300.0, 0.0, -13.0)
     highest = 1 - 1e-3 if of_draws else 1 - 2**-53
     q = np.sort([*10.0**-powers, 0.25, 0.3, 0.49, 0.5 - 1e-9, 0.5, 0.51, 0.75, highest])
@@ -169,7 +166,7 @@ def check_quantiles(law: Law, position: int) -> None:
     np.testing.assert_array_equal(law.ppf([0.0, 1.0], position), [-np.inf, np.inf])
 
 
-def check_covariances(law: LimitLaw, position: int, draws: ac.Draws) -> None:
+def check_covariances(law: ac.LimitLaw, position: int, draws: ac.Draws) -> None:
     """Outputs have the covariance of the law, also given the scores; scores have theirs."""
     layer, y, scores = law.layer, draws.outputs[..., 0], draws.scores
     error = law.covariance_error()[position, position] + 1.5 * law.variance_error(position)
@@ -195,7 +192,7 @@ def values_of(law: Law, position: int, std: float) -> tuple[FloatArray, FloatArr
     t = std * _SIZES
     values = [*law.sf(t, position), law.variance(position), law.excess_kurtosis(position)]
     errors = [*law.cdf_error(t, position), law.variance_error(position), law.excess_kurtosis_error(position)]
-    if not isinstance(law, StackLaw):
+    if not isinstance(law, ac.StackLaw):
         values, errors = [*values, law.atom(position)], [*errors, law.atom_error(position)]
     return np.array(values), np.array(errors)
 
@@ -237,10 +234,10 @@ LIMITS |= {
     "limit 0 of relu": ac.AttentionLayer(width=16, attention_map="relu", score_scaling="1/n"),
 }
 LAWS: Mapping[str, Callable[[], Law]] = {
-    **{name: functools.partial(LimitLaw, layer) for name, layer in LIMITS.items()},
+    **{name: functools.partial(ac.LimitLaw, layer) for name, layer in LIMITS.items()},
     **{f"width, {layer.describe()}": functools.partial(ac.finite_width_law, layer, 512) for layer in FINITE},
-    "stack": lambda: StackLaw(STACK, 2**12),
-    "block": lambda: StackLaw(POST_BLOCK, 2**12),
+    "stack": lambda: ac.StackLaw(STACK, 2**12),
+    "block": lambda: ac.StackLaw(POST_BLOCK, 2**12),
 }
 
 
@@ -248,21 +245,21 @@ LAWS: Mapping[str, Callable[[], Law]] = {
 @pytest.mark.parametrize("name", LAWS)
 def test_laws_agree_with_themselves_and_with_draws(name: str) -> None:
     law = LAWS[name]()
-    layer = law.stack.layer if isinstance(law, StackLaw) else law.layer
+    layer = law.stack.layer if isinstance(law, ac.StackLaw) else law.layer
     check_agreement(law, layer.seq_len - 1)
 
 
 @pytest.mark.parametrize(
     "law",
-    [LimitLaw(LAYER), ac.finite_width_law(LAYER, 128), StackLaw(STACK, 2**10)],
+    [ac.LimitLaw(LAYER), ac.finite_width_law(LAYER, 128), ac.StackLaw(STACK, 2**10)],
     ids=lambda law: type(law).__name__,
 )
 def test_a_law_is_a_value_that_says_what_it_is_of(law: Law) -> None:
-    std, of_stack = std_of(law, 0), isinstance(law, StackLaw)
+    std, of_stack = std_of(law, 0), isinstance(law, ac.StackLaw)
     far = float(2.0 * law.sf(3.0 * std))
     assert f"{std:.4g}, excess kurtosis {law.excess_kurtosis():.3g}" in str(law)
     assert f"{far:.2g} (normal: 0.0027)" in str(law)
-    assert str(law).split()[0] == ("law" if isinstance(law, FiniteWidthLaw) else "limit")
+    assert str(law).split()[0] == ("law" if isinstance(law, ac.FiniteWidthLaw) else "limit")
     assert ("(conjecture)" in str(law)) == of_stack
     for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error, law.ppf):
         assert [np.shape(method(np.full(shape, 0.3))) for shape in ((), (0,), (2, 3, 4))] == [(), (0,), (2, 3, 4)]
@@ -272,7 +269,7 @@ def test_a_law_is_a_value_that_says_what_it_is_of(law: Law) -> None:
     assert [law.cdf(ends).tolist(), law.sf(ends).tolist(), law.pdf(ends).tolist()] == [[0, 1], [1, 0], [0, 0]]
     again = pickle.loads(pickle.dumps(law))
     assert (again, hash(again), again.cdf(0.4)) == (law, hash(law), law.cdf(0.4))
-    if not isinstance(law, StackLaw):
+    if not isinstance(law, ac.StackLaw):
         assert law.sample(2, coordinates=3).shape == (2, 3, 3)
         assert np.array_equal(law.sample(5, seed=4), law.sample(5, seed=4))
         assert not np.array_equal(law.sample(5, seed=4), law.sample(5, seed=5))
@@ -301,7 +298,7 @@ def test_a_law_of_slightly_other_values_is_rejected(scale: float) -> None:
     layer = ac.AttentionLayer(width=64, seq_len=2, num_heads=10, attention_map="sigmoid")
     other = ac.limit(layer.replace(value_std=scale))
 
-    class Wrong(LimitLaw):
+    class Wrong(ac.LimitLaw):
         """Draws and moments of one layer, with tails of another."""
 
         def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:

@@ -14,14 +14,12 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
 from attncheck.scaling.examine import examine
-from attncheck.scaling.exponents import exponents, seeds_needed, slope_weights
+from attncheck.scaling.exponents import exponents, seeds_needed
 from attncheck.scaling.predictions import expectation, shares
-from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import MODULE, Model, Tap
 from tests.refusals import refused
 
@@ -68,7 +66,7 @@ WIDTHS = (64, 128, 256, 512, 1024)
 ZERO = expectation({"*": 0})
 
 
-def examined(laws: Laws, expect: Any = None, **options: Any) -> Widths:
+def examined(laws: Laws, expect: Any = None, **options: Any) -> ac.Widths:
     expected = ZERO if expect is None else expectation(expect)
     return examine(laws.make, options.pop("widths", WIDTHS), expected, **options)
 
@@ -221,7 +219,7 @@ class Blocks:
         return {f"blocks.{k}.fc.weight": matrix for k, matrix in enumerate(self.matrices)}
 
 
-def blocks(expect: str = "mup", steps: int = 0, **options: Any) -> Widths:
+def blocks(expect: str = "mup", steps: int = 0, **options: Any) -> ac.Widths:
     def make(width: int, seed: int) -> Any:
         return Blocks(width, np.random.default_rng(seed), **options)
 
@@ -310,7 +308,7 @@ class Infinite(Plain):
 def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
     build = arguments.pop("build", Plain)
     refused(lambda: ac.widths(build, **arguments), message)
-    with pytest.raises(InputError, match=r"name='rigth': is not a tap; use a name in the table, e.g. right"):
+    with pytest.raises(ac.InputError, match=r"name='rigth': is not a tap; use a name in the table, e.g. right"):
         examined(TestVerdicts.laws, seeds=2)["rigth"]
 
 
@@ -372,11 +370,6 @@ def test_sizes_that_never_differ_are_no_division_by_zero() -> None:
     found = exponents(np.zeros((5, 4, 1)), WIDTHS)
     assert found.p_values(np.array([-0.1]), np.array([0.1]))[0] == 1.0
     assert found.p_values(np.array([0.4]), np.array([0.6]))[0] < 1e-12
-
-
-@pytest.mark.parametrize("widths", [(64, 128), (64, 64, 128)])
-def test_what_is_refused(widths: tuple[int, ...]) -> None:
-    refused(lambda: slope_weights(widths), "at least three, all different")
 
 
 def test_shares_have_no_more_false_alarms_than_the_level_says() -> None:
