@@ -114,7 +114,7 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
     name = next((name for name in _MASKS if name in accepted), None)
     if name is None or tokens[1] <= 2 * _PADDED:
-        raise NotExaminedError("no argument marks padding tokens, or the inputs are too short")
+        raise NotExaminedError("no argument marks such tokens, or the inputs are too short")
     for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
         is_padded = torch.zeros(tokens, dtype=torch.bool)
         is_padded[:, padded] = True
