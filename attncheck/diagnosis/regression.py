@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import scipy
@@ -25,7 +25,7 @@ from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
-from attncheck.layers.inputs import NORMS
+from attncheck.layers.inputs import NORMS, Norm
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import whole_vectors
@@ -34,8 +34,6 @@ from attncheck.simulators.literal import LiteralSimulator
 
 #: Text of a finding that no known mistake explains.
 UNEXPLAINED = "no matrices give the outputs from the attention weights of the scores"
-# Beginning of the text on scores of inputs with another norm than the declared one.
-_NORMALISED = "they are those of inputs with"
 # Number of draws for which equations are solved, number of equations per unknown, and maximum number of unknowns of a
 # draw.
 _DRAWS, _EQUATIONS, _UNKNOWNS = 4, 1.5, 1024
@@ -95,34 +93,33 @@ class _Calls:
 def by_regression(pair: Pair) -> Iterator[Explanation]:
     """Yield explanations if scores or outputs do not have the declared form, for a subject that returns scores."""
     if pair.known:
-        of_scores = [*_scores(pair)]
-        yield from of_scores
-        # Outputs are not linear in wrongly normalised inputs either.
-        if not any(_NORMALISED in explanation.text for explanation in of_scores):
-            yield from _outputs(pair)
+        norm = yield from _scores(pair)
+        yield from _outputs(dataclasses.replace(pair, layer=pair.layer.replace(norm=norm)))
 
 
-def _scores(pair: Pair) -> Iterator[Explanation]:
+def _scores(pair: Pair) -> Generator[Explanation, None, Norm | None]:
     """Yield what is wrong with the scores, which should have the form x_i B x_jᵀ with a matrix B for each head.
 
-    Here x_i and x_j are inputs. Nothing is yielded if the scores are not declared to be bilinear.
+    Here x_i and x_j are inputs. Nothing is yielded if the scores are not declared to be bilinear. The generator returns
+    the norm of the inputs: the declared one, unless the scores have this form with another one.
     """
     layer, mask = pair.layer, visible(pair.layer)
     if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
-        return
+        return layer.norm
     calls = _Calls.of(pair, layer.width**2, int(mask.sum()))
     if calls is None:
-        return
+        return layer.norm
     scores = calls.scores.swapaxes(2, 3).swapaxes(3, 4)[:, :, mask].reshape(len(calls.scores), -1, layer.num_heads)
     remainder, solved = _solved(_products(calls.inputs, mask), scores)
     if remainder > _WRONG:
-        text = "they are not products of linear functions of two inputs"
         for norm in (None, *NORMS):
             if _solved(_products(normalised(norm, calls.given), mask), scores)[0] < _ROUNDED:
-                text = f"{_NORMALISED} norm={norm!r}"
-        yield exact(SCORES, text)
+                yield exact(SCORES, f"they are those of inputs with norm={norm!r}")
+                return norm
+        yield exact(SCORES, "they are not products of linear functions of two inputs")
     elif solved is not None and pair.continuous and layer.width > 1:
         yield from _matrices(layer, solved.swapaxes(1, 2).reshape(len(solved), -1, layer.width, layer.width))
+    return layer.norm
 
 
 def _products(inputs: FloatArray, mask: BoolArray) -> FloatArray:

@@ -158,7 +158,7 @@ class Violations:
     def deviations(self) -> Deviations:
         """The exact deviations on the first layer that has any; an object without explanations if no layer has one."""
         deviations = Deviations()
-        for subject, layer in self._callable if self._receives_inputs else ():
+        for subject, layer in self._callable if self._receives_inputs and not self.roundings else ():
             with own_arithmetic(), contextlib.suppress(InputError):
                 observations = findings(subject, layer, stream(self.seed, "responses", layer.key, role="diagnosis"))
                 if observations or deviations.layer is None:
@@ -300,7 +300,7 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
     """
     deviations = violations.deviations
     causes, layer = deviations.matching if deviations.explanations else (), deviations.layer
-    if not causes or violations.repeats or violations.roundings:
+    if not causes or violations.repeats:
         return
     for sample in violations.samples:
         with own_arithmetic(), contextlib.suppress(InputError):
@@ -313,12 +313,14 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
     yield from (Explanation(text, Certainty.FITTED) for text in violations.fits.everywhere if text in texts)
 
 
+def _rounded(violations: Violations) -> Iterator[Explanation]:
+    """Yield which arrays are rounded to few decimals."""
+    yield from (Explanation(text, Certainty.EXACT) for text in violations.roundings)
+
+
 def _deviating(violations: Violations) -> Iterator[Explanation]:
-    """Yield what the subject computes differently from its declaration; of rounded numbers, only that."""
-    if violations.roundings:
-        yield from (Explanation(text, Certainty.EXACT) for text in violations.roundings)
-    else:
-        yield from violations.deviations.explanations
+    """Yield what the subject computes differently from its declaration."""
+    yield from violations.deviations.explanations
 
 
 def _of_lines(violations: Violations, certainty: Certainty) -> Iterator[Explanation]:
@@ -379,6 +381,7 @@ _Source = Callable[[Violations], Iterator[Explanation]]
 # Sources of explanations, in order. A source is skipped if an earlier explanation excludes its kind of certainty.
 _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.OBSERVED, partial(_unused, on_plainest=True)),
+    (Certainty.EXACT, _rounded),
     (Certainty.IDENTIFIED, _reproduced),
     (Certainty.EXACT, _deviating),
     (Certainty.EXACT, partial(_of_lines, certainty=Certainty.EXACT)),

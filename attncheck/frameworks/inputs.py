@@ -10,7 +10,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks.effective import NONE, ROLES, WITHOUT_TRANSPOSE
-from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, wrong
+from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, asks, wrong
 from attncheck.frameworks.probe import Probe
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
@@ -80,8 +80,11 @@ def about_inputs(probe: Probe) -> InputFindings:
         which = listed([PLURALS[role] for role in roles])
         claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if kind in _WITHOUT_MATRIX else ""
         text = f"{which} are {kind}{claims}"
-        level = ASKS if kind == ROTATED and "value" in roles else _LEVELS.get(kind, NOTE)
-        notes.append(Note(text, level, ("positions",)))
+        # The expectation of rotary positions does not declare rotated values.
+        if kind == ROTATED and "value" in roles:
+            notes.append(asks(text))
+        else:
+            notes.append(Note(text, _LEVELS.get(kind, NOTE), ("positions",)))
     unclaimed = {role for kind, roles in roles_by_kind.items() if kind in _WITHOUT_MATRIX for role in roles}
     normalised = {role for role, kinds in by_role.items() if NORMALISED in kinds and {*kinds} <= {NORMALISED, ROTATED}}
     return InputFindings(tuple(notes), by_role, frozenset(unclaimed | fixed), frozenset(normalised - fixed))

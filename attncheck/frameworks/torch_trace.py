@@ -205,17 +205,10 @@ class _Attention(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class _AttentionCalls(TorchFunctionMode):
-    """Mode that reports calls of PyTorch's attention to a trace, without changing them."""
-
-    def __init__(self, trace: Trace) -> None:
-        super().__init__()
-        self.trace = trace
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is ATTENTION:
-            self.trace.attends()
-        return function(*args, **(kwargs or {}))
+def _reported(trace: Trace, *args: Any, **kwargs: Any) -> Any:
+    """Call PyTorch's attention, and report the call to a trace."""
+    trace.attends()
+    return ATTENTION(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -253,7 +246,7 @@ def traced(
                 stack.callback(module.register_forward_pre_hook(pre_hook, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(trace.ends).remove)
         if trace.uses("attends"):
-            stack.enter_context(_AttentionCalls(trace))
+            stack.enter_context(_Attention(functools.partial(_reported, trace)))
         if trace.uses("softmax"):
             mha.set_fastpath_enabled(False)
             for context in (sdpa_kernel(SDPBackend.MATH), SoftmaxMode(trace)):

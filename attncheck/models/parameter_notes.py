@@ -241,7 +241,7 @@ def _among_projections(split: Sequence[Sequence[Family]], every: Sequence[Family
     yield from _distinct_notes(outliers, projections, f"{which} projections: {main.text}")
     for family in every:
         if family.first.owner == "Embedding" and family.keeps_default and not family.matches & main.matches:
-            # A readout that is tied to this matrix has logits of size √fan-in.
+            # A readout that is tied to this matrix has logits of size √fan-in. Other embeddings may share it, too.
             head = next((name for name in family.first.tied if "emb" not in name), "")
             which = f"{family}, tied to {head}," if head else str(family)
             text = f"{which} keeps the default of Embedding: {family.text}; projections: {main.text}"

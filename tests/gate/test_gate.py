@@ -69,6 +69,10 @@ def fixed_layer_lost(run: Sheet, base: Sheet) -> None:
     base.head["fixed"] = [layer.key for layer in ANCHORS]
 
 
+def other_budget(run: Sheet, base: Sheet) -> None:
+    base.head["false_alarm"] = 1e-3
+
+
 def other_profile(run: Sheet, base: Sheet) -> None:
     base.head["profile"] = "default"
     run.drop(ANCHORS[0].key, plan=True)
@@ -105,6 +109,9 @@ DAMAGED = "was edited or damaged ("  # a line that no run writes
 INCONCLUSIVE = {"verdict": "inconclusive", "p_values": [1e-5, 0.5, 1e-4]}
 HIDDEN = NOT_EXAMINED | {"reason": "the subject does not expose scores"}
 LOST_FIXED = "completeness: properties draws, outputs and scores: planned on 2 of the 3 fixed layers of the baseline"
+BUDGET = (
+    "false_alarm=1e-06: the baseline has the false alarm 0.001; run with --false-alarm 0.001, or make a new one with"
+)
 PROFILE = "profile=smoke: the baseline has the profile default; run with --profile default, or make a new one with"
 MOVED = "drift: scores.scale: the effect moved from 0.99 to 1.01"
 POWER, TWICE = "power: scores.scale:", "1 result is reported more than once"
@@ -144,6 +151,7 @@ SITUATIONS: dict[str, tuple[int, str, Change]] = {
     "deselected": (4, DESELECTED, of_run("drop", "outputs.", plan=True)),
     "fewer examples": (4, "scores: planned on 7 layers, the baseline examined 8", fewer_examples),
     "a fixed layer is required whatever the seed": (4, LOST_FIXED, fixed_layer_lost),
+    "another budget": (4, f"\n  completeness: {BUDGET} --write-baseline\n", other_budget),
     "another profile": (4, f"\n  completeness: {PROFILE} --write-baseline\n", other_profile),
     "unplanned result": (4, "1 result is reported but not planned", lambda run, base: run.planned.pop(0)),
     "duplicated result": (4, TWICE, lambda run, base: run.results.append(run.results[0])),

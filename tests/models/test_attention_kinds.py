@@ -223,3 +223,5 @@ def test_kinds_of_attention(name: str) -> None:
         assert {re.split(", rotary|, several", text)[0] for text in forward} == {CAUSAL}
     if first_line.startswith("NOT EXAMINED"):
         assert not inspection.modules
+    if name == "rotated values":
+        assert set(notes) <= set(inspection.expecting("rotary").asked)

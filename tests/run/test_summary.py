@@ -53,6 +53,7 @@ def test_a_consistent_summary_ends_with_what_it_does_not_prove(recorded: Recorde
     lines = summarize(RunView(record)).splitlines()
     assert lines[0].startswith("CONSISTENT: ")
     assert NOT_PROVED in lines
+    assert any(line.startswith("No tested layer has: ") and "window, softcap, sink" in line for line in lines)
     assert not any(line.startswith("  cause:") for line in lines)
     assert len(lines) <= 25
     (detectable, *_) = mdes(record.results, record.pools)

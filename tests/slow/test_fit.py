@@ -15,6 +15,7 @@ from scipy import stats
 from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks.answers import drawn_on
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import candidates, correct_draw
@@ -114,6 +115,9 @@ FIRST = [
     mistake("inputs_of_constant_length", "outputs"),
     mistake("residual", "outputs"),
     mistake("one_score_matrix", "scores"),
+    mistake("first_weights", "scores"),
+    mistake("returned_transposed", "grams"),
+    mistake("outputs_of_other_draws", "scores"),
     mistake("unnormalised_softmax", "scores"),
     (LiteralSimulator(weigh=doubled), "scores", None, "the attention weights are those of 2 times the scores"),
     (correct_draw(change=lambda _: {"clip": 2.0}), "scores", None, "the draws fit a layer with clip=2.0"),
@@ -139,6 +143,23 @@ FIRST = [
 def test_the_first_cause_is_right(subject: object, exposure: str, layer: AttentionLayer | None, pattern: str) -> None:
     first, *_ = words(fitted(samples(subject, exposure, LAYERS if layer is None else [layer]), root())[0])
     assert re.match(pattern, first)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_another_norm_of_given_inputs_is_told(seed: int) -> None:
+    def normalised_first(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Any:
+        return drawn_on(layer.replace(norm="layer"), inputs, rng).arrays
+
+    report = check(normalised_first, list(LAYERS), profile="smoke", seed=seed)
+    assert report.causes[0] == "the draws fit a layer with norm='layer'"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounded_numbers_of_a_file_are_told(seed: int) -> None:
+    (sample,) = samples(correct_draw(), "scores", LAYERS[:1], FEW, seed)
+    files = [dataclasses.replace(sample, outputs=sample.outputs.round(2))]
+    assert causes_of(files)[0] == "all outputs are multiples of 0.01: are they rounded?"
+    assert not any("multiples" in text for text in causes_of([sample]))
 
 
 @pytest.mark.parametrize("exposure", ["scores", "outputs"])

@@ -46,7 +46,8 @@ class WindowPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `window`."""
-        return {"window": check_integer("window", layer.window, 1, "pass the smallest masked distance, or None")}
+        remedy = "pass a distance: positions that are nearer are visible; or None"
+        return {"window": check_integer("window", layer.window, 1, remedy)}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return field values for random layers."""
